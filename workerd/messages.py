@@ -47,7 +47,7 @@ _KEY, _START = Struct("!16sq"), Struct("!16sqq")
 """Entries of `Held`."""
 _STATE = {
     AssignmentState.HELD: pb.Holding.STATE_HELD,
-    AssignmentState.ARMED: pb.Holding.STATE_ARMED,
+    AssignmentState.PRE_DISPATCHED: pb.Holding.STATE_PRE_DISPATCHED,
     AssignmentState.RUNNING: pb.Holding.STATE_RUNNING,
     AssignmentState.ENDED: pb.Holding.STATE_SPOOLED,
 }
@@ -102,13 +102,13 @@ def put(instant: datetime, into: Timestamp) -> None:
 
 def offer_of(message: pb.Assignment, time: MemberTime) -> OfferedAssignment:
     """Return an assignment as admission sees it. `time`: of the member that sent it."""
-    armed = message.HasField("not_before")
+    pre_dispatched = message.HasField("not_before")
     return OfferedAssignment(
         key_of(message.key),
         Incarnation(message.incarnation),
         max(message.slots, 1),
         seconds(message.start_by),
-        time.surely_reached(seconds(message.not_before)) if armed else None,
+        time.surely_reached(seconds(message.not_before)) if pre_dispatched else None,
     )
 
 

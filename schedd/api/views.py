@@ -327,8 +327,8 @@ def paused(pause: Pause) -> str:
 
 def _reason(record: RunRecord) -> str | None:
     """Return the stored reason; PAUSED for a waiting run of a paused job or cluster."""
-    if record.armed:
-        return Reason.ARMED
+    if record.pre_dispatched:
+        return Reason.PRE_DISPATCHED
     waits = record.run.state in {State.PENDING, State.RETRYING}
     return "PAUSED" if (record.paused or record.braked) and waits else record.reason
 

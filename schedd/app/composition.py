@@ -230,7 +230,7 @@ def _owner(
         cluster_pause=cluster_pause,
         emit=ground.telemetry.emit,
         limits=config.catch_up.limits(),
-        ahead=config.ahead.to_lookahead(),
+        lookahead=config.lookahead.to_lookahead(),
         retention_store=store.retention,
         objects=ground.objects,
         statistics_store=store.statistics,

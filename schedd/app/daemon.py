@@ -461,7 +461,7 @@ class MemberDaemon:
 
 def _store(config: Config, telemetry: Telemetry) -> Stores:
     database = Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit)
-    return Stores(database, config.ahead.to_lookahead().guard)
+    return Stores(database, config.lookahead.to_lookahead().guard)
 
 
 def _dependency_health(store: Stores, etcd: etcd_client.EtcdClient) -> DependencyHealth:

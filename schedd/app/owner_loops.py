@@ -132,9 +132,9 @@ class Owner:
         statistics_store: StatisticsStore,
         retention: Retention = KEPT,
         limits: CatchUpLimits = DEFAULTS,
-        ahead: Lookahead = NEVER,
+        lookahead: Lookahead = NEVER,
     ) -> None:
-        self._ahead = ahead
+        self._lookahead = lookahead
         self._retention_store, self._objects, self._retention = retention_store, objects, retention
         self._statistics_store = statistics_store
         self._cluster_pause = cluster_pause
@@ -164,7 +164,7 @@ class Owner:
             self._definition_cache.priority_of,
             self._definition_cache.need_of,
             self._definition_cache.early_need_of,
-            self._ahead,
+            self._lookahead,
         )
         loops = self._loops = self._create_loops(run_index, live, wake_ups)
         sources = (loops.backfills, loops.broadcasts, loops.chains)

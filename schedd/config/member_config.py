@@ -56,7 +56,7 @@ class LookaheadConfig:
 
     fire: timedelta = timedelta(seconds=2.5)
     """Lead time for creating the run: a row in state PENDING."""
-    arm: timedelta = timedelta(seconds=1.5)
+    dispatch: timedelta = timedelta(seconds=1.5)
     """Lead time for pre-dispatch: the run takes a free slot, and the worker's timer starts it. At
     most `fire`.
     """
@@ -70,7 +70,7 @@ class LookaheadConfig:
 
     def to_lookahead(self) -> pre_dispatch.Lookahead:
         """Return the lookahead as the scheduling code takes it."""
-        return pre_dispatch.Lookahead(self.fire, self.arm)
+        return pre_dispatch.Lookahead(self.fire, self.dispatch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class Config:
     etcd: Etcd = field(default_factory=Etcd)
     postgres: Postgres = field(default_factory=Postgres)
     catch_up: CatchUpConfig = field(default_factory=CatchUpConfig)
-    ahead: LookaheadConfig = field(default_factory=LookaheadConfig)
+    lookahead: LookaheadConfig = field(default_factory=LookaheadConfig)
     notifications: NotificationConfig = field(default_factory=NotificationConfig)
     egress: Egress = field(default_factory=Egress)
     smtp: Smtp = field(default_factory=Smtp)

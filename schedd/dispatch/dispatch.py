@@ -34,7 +34,7 @@ from schedd.core.events import Emit, Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpRoom
-from schedd.core.timers.pre_dispatch import armable, early_rank
+from schedd.core.timers.pre_dispatch import early_rank, may_be_pre_dispatched
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.broadcasts import Broadcasts
@@ -141,7 +141,7 @@ class Dispatch:
                         more = await self._assign.dispatch_runs(chosen, choice) or more
                 finally:  # a batch that timed out is tried again with fewer runs
                     self._size.record_batch(len(chosen), boottime() - began)
-        more = more or await self._arm()
+        more = more or await self._pre_dispatch()
         self._tell_demand()
         if self._run_index.ready.short:
             self._run_index.on_short()
@@ -228,7 +228,7 @@ class Dispatch:
                     chosen.append((run, entry, offer))
         return chosen, True
 
-    async def _arm(self) -> bool:
+    async def _pre_dispatch(self) -> bool:
         """Pre-dispatch runs that are due soon into remaining slots; return whether more wait."""
         with self._workers.choosing() as choice:
             chosen = await self._choose_early(choice)
@@ -256,7 +256,7 @@ class Dispatch:
         chosen: list[Chosen] = []
         for run in batch:
             entry = known.get(run.job_id)
-            if entry is None or not armable(run, entry.definition, entry.compiled):
+            if entry is None or not may_be_pre_dispatched(run, entry.definition, entry.compiled):
                 self._run_index.wait(run)
                 continue
             need = need_of(entry.definition, run)

@@ -31,12 +31,12 @@ class Timers(DueIndex[JobId, Timer]):
     """Timers by job, in the order in which they fire."""
 
     def __init__(
-        self, ownership: Ownership, ahead: Lookahead, priority_of: Callable[[JobId], Priority]
+        self, ownership: Ownership, lookahead: Lookahead, priority_of: Callable[[JobId], Priority]
     ) -> None:
         """`priority_of` returns the priority of a job, if known."""
         super().__init__()
         self._ownership = ownership
-        self._ahead = ahead
+        self._lookahead = lookahead
         self._priority_of = priority_of
         self.has_begun: Callable[[JobId], bool] = lambda _: False
         """Whether the job's catch-up has begun and will create more than one run."""
@@ -58,7 +58,7 @@ class Timers(DueIndex[JobId, Timer]):
             if due is None or late or timer.paused or timer.shard not in self._ownership.epochs:
                 self.discard(timer.job_id)
             elif now is None or due >= now - GRACE:
-                self.put_off(timer, due - self._ahead.fire)
+                self.put_off(timer, due - self._lookahead.fire)
             elif not self.contains(timer):  # a timer that is already here keeps its place
                 self.put(timer.job_id, now, timer, self._late_rank(timer.job_id))
 

@@ -60,14 +60,14 @@ class RunIndex:
         priority_of: Callable[[JobId], Priority] = _medium,
         need_of: Callable[[LiveRun], Need | None] = _unknown,
         early_need_of: Callable[[LiveRun], Need | None] = _unknown,
-        ahead: Lookahead = NEVER,
+        lookahead: Lookahead = NEVER,
     ) -> None:
         self.ownership = ownership
-        self.ahead = ahead
+        self.lookahead = lookahead
         self._early_need_of = early_need_of
         self._priority_of = priority_of
         self._need_of = need_of
-        self.timers = Timers(ownership, ahead, priority_of)
+        self.timers = Timers(ownership, lookahead, priority_of)
         self.waiting: DueIndex[RunId, LiveRun] = DueIndex()
         """Runs that aren't ready yet: in their backoff, or due later."""
         self.early = EarlyRuns()
@@ -285,7 +285,7 @@ class RunIndex:
         """Release all memory at the end of the tenure. Parts of a tenure refer to each other, so
         only a full garbage collection would free them.
         """
-        self.timers = Timers(self.ownership, self.ahead, self._priority_of)
+        self.timers = Timers(self.ownership, self.lookahead, self._priority_of)
         self.waiting, self.early = DueIndex(), EarlyRuns()
         self.ready, self.running, self._held, self._judged = (
             ReadyQueue(),
@@ -301,20 +301,20 @@ class RunIndex:
         if len(self.waiting) >= HERD and self._is_for_later(run, now):
             self._waits_no_more(run.key.run_id, run.job_id)
             return
-        run_id, may = run.key.run_id, bool(self.ahead.arm) and may_go_early(run)
-        arms_at = run.ready_at - self.ahead.arm
-        if may and arms_at > now and len(self.waiting) < HERD:
-            self.waiting.put(run_id, arms_at, run)
+        run_id, may = run.key.run_id, bool(self.lookahead.dispatch) and may_go_early(run)
+        dispatch_at = run.ready_at - self.lookahead.dispatch
+        if may and dispatch_at > now and len(self.waiting) < HERD:
+            self.waiting.put(run_id, dispatch_at, run)
             return
         self.waiting.put(run_id, run.ready_at, run)
         if may and run_id not in self._kept.get(run.job_id, ()):
-            self._may_be_armed(run)
+            self._may_pre_dispatch(run)
 
     def _is_for_later(self, run: LiveRun, now: datetime) -> bool:
         """Return whether a scan reads the run again before it is needed here."""
         return may_wait_in_its_row(run, now) and not self._held.holds(run.job_id)
 
-    def _may_be_armed(self, run: LiveRun) -> bool:
+    def _may_pre_dispatch(self, run: LiveRun) -> bool:
         need = self._early_need_of(run)
         if need is not None:
             self.early.add(run, need)
@@ -323,7 +323,7 @@ class RunIndex:
     def _unkeep(self, job: JobId) -> int:
         """Allow pre-dispatch of the job's kept runs; return how many may be, as far as known."""
         kept = [self.waiting.get(run_id) for run_id in self._kept.pop(job, ())]
-        return sum(self._may_be_armed(found[1]) for found in kept if found is not None)
+        return sum(self._may_pre_dispatch(found[1]) for found in kept if found is not None)
 
     def _waits_no_more(self, run_id: RunId, job: JobId) -> LiveRun | None:
         self.early.discard(run_id)

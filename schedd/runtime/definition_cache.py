@@ -18,7 +18,7 @@ from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition, Placement, Priority
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import StoredDefinition
-from schedd.core.timers.pre_dispatch import armable
+from schedd.core.timers.pre_dispatch import may_be_pre_dispatched
 from schedd.runtime.definition_texts import ITSELF, CachedDefinition, DefinitionTexts
 from schedd.runtime.owner_work import computed
 from schedd.store.owner import OwnerStore
@@ -106,7 +106,7 @@ class DefinitionCache:
     def early_need_of(self, run: LiveRun) -> Need | None:
         """Return its need if the cached definition allows pre-dispatch; None otherwise."""
         known = self._known.get(run.job_id)
-        if known is None or not armable(run, known.definition, known.compiled):
+        if known is None or not may_be_pre_dispatched(run, known.definition, known.compiled):
             return None
         return need_of(known.definition, run)
 

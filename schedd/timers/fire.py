@@ -530,7 +530,7 @@ class FireLoop:
             step = partial(self._firing_of, timer, known, now, reckoned, most)
             return await on_loop(OF_TURN, step)
         except TooMuchWork:
-            looked, ahead = self._first_seen_at(timer, now), self._run_index.ahead.fire
+            looked, ahead = self._first_seen_at(timer, now), self._run_index.lookahead.fire
             step = partial(firing_of, timer, known, now, reckoned, LEAST_ROWS, looked, ahead)
             self.plans.add(timer, known, reckoned, step)
             return None
@@ -550,7 +550,7 @@ class FireLoop:
     def _firing_of(
         self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing:
-        looked, ahead = self._first_seen_at(timer, now), self._run_index.ahead.fire
+        looked, ahead = self._first_seen_at(timer, now), self._run_index.lookahead.fire
         return firing_of(timer, known, now, reckoned, most, looked, ahead)
 
     def _too_soon(self, timer: Timer, known: CachedDefinition, now: datetime) -> bool:

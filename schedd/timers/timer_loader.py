@@ -62,7 +62,7 @@ class TimerLoader:
         cluster_pause: ClusterPause,
     ) -> None:
         self._run_index = run_index
-        self.horizon = max(HORIZON, run_index.ahead.fire + LATEST_LOAD + LOAD_EVERY)
+        self.horizon = max(HORIZON, run_index.lookahead.fire + LATEST_LOAD + LOAD_EVERY)
         """How far ahead timers are held in memory: they load before their runs are created."""
         self._cluster_pause = cluster_pause
         self._definition_cache = definition_cache

@@ -1,5 +1,5 @@
-"""Runs that are armed: their owner dies, their job is paused, their worker drains or dies, each a
-moment before their instant.
+"""Faults just before the due time of pre-dispatched runs: owner killed, job paused, worker drained or
+killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from support.wait import WAIT_TIMEOUT, wait_until
 pytestmark = pytest.mark.alone
 
 ON_TIME = 0.5
-"""Seconds past its instant by which an armed run has begun, on a busy machine."""
+"""Seconds past its instant by which a pre-dispatched run has begun, on a busy machine."""
 NEARLY = 1.0
 """Seconds past its instant by which one has begun that was given back just before."""
 RESCUED = TTL + 3.0
@@ -32,7 +32,7 @@ RESCUED = TTL + 3.0
 EXPIRED = 8.0
 """Seconds after which `ok` of a delete waits for nothing that the killed worker had."""
 
-ARMED = """
+PRE_DISPATCHED = """
 SELECT r.run_id::text, j.name, r.worker FROM runs r JOIN jobs j USING (job_id)
 WHERE j.name = ANY (%s) AND r.state = 'RUNNING' AND r.due_at = to_timestamp(%s)
   AND r.started_at IS NULL AND r.due_at > clock_timestamp()
@@ -48,14 +48,14 @@ def test_a_pre_dispatched_run_starts_on_time_although_its_owner_was_just_killed(
     owner = min(set(ticking.owners.values()) - {leader})
     jobs = [job for job, its in ticking.owners.items() if its == owner]
 
-    instant, armed = armed_soon(rough, jobs)
+    instant, pre_dispatched = pre_dispatched_soon(rough, jobs)
     await_time(instant - 0.2)
     rough.kill(owner)
     assert time.time() < instant, "it was dead by then"
 
-    begun = starts_of(ticking, set(armed), instant + ON_TIME + WRITTEN)
+    begun = starts_of(ticking, set(pre_dispatched), instant + ON_TIME + WRITTEN)
     latest = max(start.lateness for start in begun.values())
-    figure(f"owner killed: {len(begun)} armed runs began within {latest:.3f} s of their instant")
+    figure(f"owner killed: {len(begun)} pre-dispatched runs began {latest:.3f} s late at most")
     assert latest < ON_TIME
     ticking.until(instant + TTL, 20)
     assert_never_early(ticking)
@@ -69,11 +69,11 @@ def test_a_pause_just_before_the_due_time_revokes_pre_dispatched_runs_and_a_trig
     client.jobs.create("pausing", cron="* * * * * *", shell=probe.shell())
     wait_until(lambda: len(probe.starts()) >= 3, WAIT_TIMEOUT, "firing to begin")
 
-    instant, _ = armed_soon(rough, ["pausing"])
+    instant, _ = pre_dispatched_soon(rough, ["pausing"])
     await_time(instant - 0.3)
     asked = time.time()
     client.jobs.pause("pausing", note="just before")
-    figure(f"paused while armed: ok after {time.time() - asked:.3f} s")
+    figure(f"paused while pre-dispatched: ok after {time.time() - asked:.3f} s")
     assert time.time() < instant, "ok came before the instant"
     wait_until(lambda: not running(client, "pausing"), WAIT_TIMEOUT, "the run before it to end")
     before = len(probe.starts())
@@ -100,23 +100,23 @@ def test_runs_pre_dispatched_to_a_worker_that_drains_or_is_killed_run_elsewhere(
     ticking = start_ticking(rough, client, tmp_path, overlap="allow")
     jobs = list(ticking.probes)
 
-    instant, armed = armed_soon(rough, jobs)
-    drained, given_back = busiest(armed)
+    instant, pre_dispatched = pre_dispatched_soon(rough, jobs)
+    drained, given_back = busiest(pre_dispatched)
     client.workers.drain(drained)
     begun = starts_of(ticking, given_back, instant + NEARLY + WRITTEN)
     latest = max(start.lateness for start in begun.values())
     elsewhere = sum(start.worker != drained for start in begun.values())
-    figure(f"drained while armed: {elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late")
+    figure(f"worker drained: {elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late")
     assert latest < NEARLY, "runs that started before the worker received the drain started on time"
 
-    instant, armed = armed_soon(rough, jobs)
-    killed, lost = busiest(armed)
+    instant, pre_dispatched = pre_dispatched_soon(rough, jobs)
+    killed, lost = busiest(pre_dispatched)
     await_time(instant - 0.2)
     rough.kill(killed)
     assert time.time() < instant, "it was dead by then"
     begun = starts_of(ticking, lost, instant + RESCUED + WRITTEN)
     latest = max(start.lateness for start in begun.values())
-    figure(f"killed while armed: {len(begun)} runs began elsewhere {latest:.2f} s late at most")
+    figure(f"worker killed: {len(begun)} runs began elsewhere {latest:.2f} s late at most")
     assert killed not in {start.worker for start in begun.values()}
     assert latest < RESCUED
     client.workers.undrain(drained)
@@ -129,7 +129,7 @@ def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_
     tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """`ahead` at its most, for herds: the database's guard and what is loaded follow it."""
-    overrides = ["schedd.ahead.fire=30s", "schedd.ahead.arm=29s"]
+    overrides = ["schedd.lookahead.fire=30s", "schedd.lookahead.dispatch=29s"]
     with (
         dev_cluster(members=1, workers=1, overrides=overrides) as cluster,
         SyncClient(cluster.endpoints) as client,
@@ -141,12 +141,12 @@ def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_
         for name, probe in probes.items():
             client.jobs.create(name, at=due, shell=probe.shell())
         wait_until(
-            lambda: [run.reason for run in client.runs.list()] == ["ARMED"] * 4 or None,
+            lambda: [run.reason for run in client.runs.list()] == ["PRE_DISPATCHED"] * 4 or None,
             WAIT_TIMEOUT,
-            "all to be armed",
+            "all to be pre-dispatched",
         )
         left = due.timestamp() - time.time()
-        figure(f"armed half a minute ahead: {left:.1f} s before it was due")
+        figure(f"pre-dispatched half a minute ahead: {left:.1f} s before it was due")
         assert left > 12, "long before it is as usual"
 
         later = due + timedelta(seconds=2)
@@ -169,22 +169,22 @@ def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_
         assert ("moved", "SKIPPED", "EDITED") in ends
 
 
-def armed_soon(cluster: DevCluster, jobs: list[str]) -> tuple[float, dict[str, str]]:
-    """The next instant, half a second or more away, and who of these jobs is armed for it: by run,
-    the worker.
+def pre_dispatched_soon(cluster: DevCluster, jobs: list[str]) -> tuple[float, dict[str, str]]:
+    """Return the next due time, half a second or more away, and the workers of the runs of these
+    jobs that are pre-dispatched for it, by run.
     """
     instant = math.ceil(time.time() + 1.0)
     await_time(instant - 0.7)
-    armed = {run: worker for run, _, worker in cluster.sql(ARMED, jobs, instant)}
-    assert armed, "nothing is armed"
-    return instant, armed
+    pre_dispatched = {run: worker for run, _, worker in cluster.sql(PRE_DISPATCHED, jobs, instant)}
+    assert pre_dispatched, "nothing is pre-dispatched"
+    return instant, pre_dispatched
 
 
-def busiest(armed: dict[str, str]) -> tuple[str, set[str]]:
+def busiest(pre_dispatched: dict[str, str]) -> tuple[str, set[str]]:
     """The worker that has most of them, and those."""
-    workers = list(armed.values())
+    workers = list(pre_dispatched.values())
     worker = max(sorted(set(workers)), key=workers.count)
-    return worker, {run for run, its in armed.items() if its == worker}
+    return worker, {run for run, its in pre_dispatched.items() if its == worker}
 
 
 def starts_of(ticking: Ticking, runs: set[str], until: float) -> dict[str, Start]:

@@ -102,7 +102,7 @@ def test_a_restored_database_starts_the_runs_that_its_operator_chose(
     client.cluster.pause(note="a backup")
     waiting = {name: client.jobs.trigger(name) for name in ("once", "late")}
     assert client.runs.get(running.run_id).state == "RUNNING"
-    # What was armed is back in its row: else the backup says that it may have run.
+    # What was pre-dispatched is back in its row: else the backup says that it may have run.
     wait_until(lambda: cluster.sql(TICKS_OUT) == [(0,)], WAIT_TIMEOUT, "ticks to be out no more")
     server.back_up()
     # Marks past the clock stand for a backup of an hour ago.

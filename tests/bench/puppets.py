@@ -153,7 +153,7 @@ class Hands:
         """Ignore: no caller follows a log."""
 
     def _begin(self, key: AssignmentKey) -> None:
-        if key not in self._taken:  # revoked, while it was armed
+        if key not in self._taken:  # revoked, while it was pre-dispatched
             return
         now = boottime()
         assignment, origin = self._taken[key]

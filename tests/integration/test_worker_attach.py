@@ -144,11 +144,13 @@ async def test_a_pre_dispatched_assignment_starts_at_its_due_time_and_never_befo
 ) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
-        armed = member.assignment(incarnation=stream.hello.incarnation, argv=["true"], start_in=0.6)
-        await stream.send(assignments=[armed])
-        await stream.holds(armed.key, pb.Holding.STATE_ARMED)
-        result = await stream.result_of(armed.key)
-        late = result.started_at.ToNanoseconds() - armed.not_before.ToNanoseconds()
+        pre_dispatched = member.assignment(
+            incarnation=stream.hello.incarnation, argv=["true"], start_in=0.6
+        )
+        await stream.send(assignments=[pre_dispatched])
+        await stream.holds(pre_dispatched.key, pb.Holding.STATE_PRE_DISPATCHED)
+        result = await stream.result_of(pre_dispatched.key)
+        late = result.started_at.ToNanoseconds() - pre_dispatched.not_before.ToNanoseconds()
         assert 0 <= late < 100e6, f"{late / 1e6} ms"
 
 
@@ -160,7 +162,7 @@ async def test_a_revoked_assignment_never_starts(tmp_path: Path) -> None:
             incarnation=stream.hello.incarnation, argv=counting(mark), start_in=0.5
         )
         await stream.send(assignments=[assignment])
-        await stream.holds(assignment.key, pb.Holding.STATE_ARMED)
+        await stream.holds(assignment.key, pb.Holding.STATE_PRE_DISPATCHED)
         answer = await stream.revoke(assignment.key)
         assert answer.outcome == pb.RevokeAnswer.OUTCOME_REVOKED
         await stream.send(assignments=[assignment])
@@ -203,7 +205,7 @@ async def test_a_cancel_before_the_start_is_a_refusal(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["true"], start_in=60)
-        await stream.holds(key, pb.Holding.STATE_ARMED)
+        await stream.holds(key, pb.Holding.STATE_PRE_DISPATCHED)
         await stream.send(cancels=[pb.Cancel(key=key)])
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_REVOKED
         await stream.until(lambda: not stream.heartbeats[-1].holdings or None, "nothing held")
@@ -274,8 +276,8 @@ async def test_a_lost_incarnation_is_followed_by_a_new_one(tmp_path: Path) -> No
     async with cluster(tmp_path) as (member, _):
         old = await member.attached()
         running = await old.assign(argv=["sh", "-c", "sleep 1; exit 4"])
-        armed = await old.assign(argv=["true"], start_in=1.0)
-        await old.holds(armed, pb.Holding.STATE_ARMED)
+        pre_dispatched = await old.assign(argv=["true"], start_in=1.0)
+        await old.holds(pre_dispatched, pb.Holding.STATE_PRE_DISPATCHED)
         member.lost.add(old.hello.incarnation)
         new = await member.attached(2)
         assert new.hello.incarnation != old.hello.incarnation
@@ -285,7 +287,7 @@ async def test_a_lost_incarnation_is_followed_by_a_new_one(tmp_path: Path) -> No
         assert result.incarnation == old.hello.incarnation
         assert result.exit_code == 4
         await new.granted_at_least(1)
-        assert not [each for each in new.results if each.key == armed]
+        assert not [each for each in new.results if each.key == pre_dispatched]
 
 
 async def test_a_member_that_aborts_the_hello_gets_a_new_incarnation(tmp_path: Path) -> None:

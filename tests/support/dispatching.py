@@ -38,7 +38,7 @@ from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.core.runs.records import Assignments, OverlapOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
-from schedd.core.timers.pre_dispatch import NEVER, Lookahead, armable
+from schedd.core.timers.pre_dispatch import NEVER, Lookahead, may_be_pre_dispatched
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
@@ -194,7 +194,7 @@ class Definitions(DefinitionCache):
 
     def early_need_of(self, run: LiveRun) -> Need | None:
         entry = self._one(run.job_id)
-        fits = armable(run, entry.definition, entry.compiled)
+        fits = may_be_pre_dispatched(run, entry.definition, entry.compiled)
         return need_of(entry.definition, run) if fits else None
 
     def _one(self, job: JobId) -> CachedDefinition:
@@ -234,7 +234,7 @@ class World:
             owning(*range(owned)),
             need_of=self.definitions.need_of,
             early_need_of=self.definitions.early_need_of,
-            ahead=ahead,
+            lookahead=ahead,
         )
         self.run_index.were_read(map(ShardId, range(owned)))
         self.seconds = 1_000.0

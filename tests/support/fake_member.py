@@ -234,7 +234,7 @@ class FakeMember(WorkerServiceServicer):
         payload: str | bytes | None = None,
         **fields: Any,
     ) -> pb.Assignment:
-        """An assignment to start now, or armed to start in `start_in` seconds."""
+        """An assignment to start now, or pre-dispatched to start in `start_in` seconds."""
         message = pb.Assignment(
             key=key or self.key(), incarnation=incarnation, namespace="default", job="probe",
             generation=1, attempt=1, slots=1, **fields,

@@ -145,7 +145,7 @@ class World:
     ) -> None:
         self.clock = SetClock()
         self.definitions = Definitions(urgent)
-        self.run_index = RunIndex(owning(0), self.definitions.priority_of, ahead=ahead)
+        self.run_index = RunIndex(owning(0), self.definitions.priority_of, lookahead=ahead)
         trust = trusted if callable(trusted) else lambda: trusted
         transactor = Transactor(self.run_index.ownership, trust, lambda _event: None)
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)

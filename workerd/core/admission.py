@@ -1,7 +1,7 @@
 """Decide which assignments this worker accepts and starts: each at most once, on any network.
 
     offer ─┬─ HELD ──┐ start
-           ├─ ARMED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (removed)
+           ├─ PRE_DISPATCHED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (removed)
            └─ refused           ↑ revoke and cancel before this arrow: never started
 
 Invariants (docs/protocol-rules.md, P4.1 and P4.2)
@@ -48,7 +48,7 @@ class AssignmentState(Enum):
     """The state of an accepted assignment."""
 
     HELD = auto()
-    ARMED = auto()
+    PRE_DISPATCHED = auto()
     RUNNING = auto()
     ENDED = auto()
 
@@ -166,7 +166,7 @@ class Admission:
         self._remember(key, taken=why is None, forget_at=max(offer.start_by, judged) + GRACE)
         if why is not None:
             return NotTaken(why, key.token, unable if why is RejectReason.UNABLE else "")
-        state = AssignmentState.HELD if offer.not_before is None else AssignmentState.ARMED
+        state = AssignmentState.HELD if offer.not_before is None else AssignmentState.PRE_DISPATCHED
         self._holdings[key] = _Holding(offer, state)
         self._used += offer.slots
         return Taken()
@@ -182,7 +182,7 @@ class Admission:
             KeyError: it isn't in hand.
         """
         holding = self._holdings[key]
-        if holding.state not in (AssignmentState.HELD, AssignmentState.ARMED):
+        if holding.state not in (AssignmentState.HELD, AssignmentState.PRE_DISPATCHED):
             raise ValueError(f"{key} is {holding.state.name}: it can't start again")
         offer = holding.offer
         why = self._objection(offer, judged, trusted)
@@ -200,8 +200,10 @@ class Admission:
             KeyError: it isn't in hand.
         """
         holding = self._holdings[key]
-        if holding.state is not AssignmentState.ARMED:
-            raise ValueError(f"{key} can't start: its state is {holding.state.name}, not ARMED")
+        if holding.state is not AssignmentState.PRE_DISPATCHED:
+            raise ValueError(
+                f"{key} can't start: its state is {holding.state.name}, not PRE_DISPATCHED"
+            )
         holding.offer = replace(holding.offer, not_before=not_before)
 
     def end_execution(self, key: AssignmentKey) -> None:
@@ -236,7 +238,7 @@ class Admission:
         waiting = [
             k
             for k, h in self._holdings.items()
-            if h.state in (AssignmentState.HELD, AssignmentState.ARMED)
+            if h.state in (AssignmentState.HELD, AssignmentState.PRE_DISPATCHED)
         ]
         return [(key, self._withdraw(key, why)) for key in waiting]
 

@@ -165,7 +165,7 @@ class HeldRuns:
         the member that showed it first.
         """
         for key, item in self._items.items():
-            if self._admission.state(key) is AssignmentState.ARMED:
+            if self._admission.state(key) is AssignmentState.PRE_DISPATCHED:
                 until = time.surely_reached(messages.seconds(item.assignment.not_before))
                 self._admission.rearm(key, until)
                 self._delayed.put(key, until)
@@ -314,7 +314,7 @@ class HeldRuns:
         await AFTER_END()
         finished_at = self._attempts.date()
         try:
-            await self._delayed.let_start(armed=item.assignment.HasField("not_before"))
+            await self._delayed.let_start(pre_dispatched=item.assignment.HasField("not_before"))
         finally:  # the result is reported even if the worker is ending
             self._record_end(key, item, outcome, started_at, finished_at)
 

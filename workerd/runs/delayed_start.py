@@ -66,16 +66,16 @@ class DelayedStarts:
         if self._timer is None or at < self._rings_at:
             self._ring(at)
 
-    async def let_start(self, *, armed: bool) -> None:
-        """Return when no due run waits for its start, or the wait expired. `armed`: the ended run
-        was pre-dispatched itself.
+    async def let_start(self, *, pre_dispatched: bool) -> None:
+        """Return when no due run waits for its start, or the wait expired. `pre_dispatched`: the
+        ended run was pre-dispatched itself.
         """
         first, now = self._first(), boottime()
         if not self._ended and (first is None or first[0] > now):
             return
         turn = asyncio.get_running_loop().create_future()
         self._count += 1
-        delay = MAX_DELAYED_END_DELAY if armed else MAX_END_DELAY
+        delay = MAX_DELAYED_END_DELAY if pre_dispatched else MAX_END_DELAY
         heapq.heappush(self._ended, (now + delay, self._count, turn))
         if self._timer is None:
             self._ring(now)

@@ -65,7 +65,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
         return _explain_end(record)
     if run.state is State.RUNNING and run.children is not None:
         return await broadcasts.explained(services, record)
-    if record.armed:
+    if record.pre_dispatched:
         return _explain_response(
             f"The run is pre-dispatched: {run.worker} starts it when it is due.", []
         )
@@ -371,7 +371,7 @@ def waits_late(services: Services, definition: Definition) -> str:
     )
 
 
-ARMED: Final = 100
+PRE_DISPATCHED: Final = 100
 """The newest waiting runs of a job that are read: pre-dispatched and returned ones are among them.
 """
 NAMED: Final = 10
@@ -388,7 +388,10 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
     if record.run.token != NO_TOKEN or not limit:
         return []  # it was admitted already, or overlap doesn't block it
     job, others = str(record.run.job_id), list[RunRecord]()
-    for states, most in (((State.RUNNING, State.RETRYING), 1 + limit), ((State.PENDING,), ARMED)):
+    for states, most in (
+        ((State.RUNNING, State.RETRYING), 1 + limit),
+        ((State.PENDING,), PRE_DISPATCHED),
+    ):
         if len(others) < limit:
             wanted = RunFilter(job, states)
             there, _ = await services.store.list_runs(record.namespace, None, most, wanted)
@@ -397,7 +400,10 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
     question = f"Do other runs of its job block it (overlap: {word})?"
     if len(others) < limit:
         return [Check(question=question, answer="no")]
-    first, state = others[0].run, Reason.ARMED if others[0].armed else others[0].state
+    first, state = (
+        others[0].run,
+        Reason.PRE_DISPATCHED if others[0].pre_dispatched else others[0].state,
+    )
     status = "is being cancelled" if first.cancelling else f"is {state}"
     answer = f"yes, run {first.key.run_id} of its job {status}; it starts when that has ended"
     return [Check(question=question, answer=answer, remedy=f"schedctl run why {first.key.run_id}")]

@@ -61,7 +61,7 @@ class Reason(StrEnum):
     NO_SLOT = "NO_SLOT"
     POOL_FULL = "POOL_FULL"
     OVERLAP_BUFFERED = "OVERLAP_BUFFERED"
-    ARMED = "ARMED"
+    PRE_DISPATCHED = "PRE_DISPATCHED"
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {

@@ -47,13 +47,13 @@ class RunRecord:
     """The dead run that this run replaces."""
     parents: tuple[ParentEnded, ...] = ()
     """The parents' ends that decided a run in a chain."""
-    armed: bool = False
+    pre_dispatched: bool = False
     """Whether it is pre-dispatched and not due yet."""
 
     @property
     def state(self) -> State:
         """The state that the API shows: a pre-dispatched run is PENDING."""
-        return State.PENDING if self.armed else self.run.state
+        return State.PENDING if self.pre_dispatched else self.run.state
 
     @property
     def apart(self) -> bool:

@@ -1,6 +1,6 @@
 """Create runs and pre-dispatch them to workers before they are due. Pure.
 
-    timer ──`fire` before due──→ PENDING ──`arm` before due──→ at a worker (ARMED) ──due──→ starts
+    timer ──`fire` before due──→ PENDING ──`dispatch` before due──→ PRE_DISPATCHED ──due──→ starts
                                    └─ not pre-dispatched: dispatched when it is ready
 
 A pre-dispatched run is started by its worker's own timer (P4.7), even if its owner or the database
@@ -51,14 +51,16 @@ BEYOND: Final = timedelta(seconds=2.5)
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """How long before the due time a run is created (`fire`) and pre-dispatched (`arm`)."""
+    """How long before the due time a run is created (`fire`) and pre-dispatched (`dispatch`)."""
 
     fire: timedelta = NOT_EARLY
-    arm: timedelta = NOT_EARLY
+    dispatch: timedelta = NOT_EARLY
 
     def __post_init__(self) -> None:
-        if not NOT_EARLY <= self.arm <= self.fire <= MOST:
-            raise ValueError(f"arm is from 0 s to fire, and fire at most {MOST.seconds} s")
+        if not NOT_EARLY <= self.dispatch <= self.fire <= MOST:
+            raise ValueError(
+                f"dispatch must be from 0 s to fire, and fire at most {MOST.seconds} s"
+            )
 
     @property
     def guard(self) -> timedelta:
@@ -78,7 +80,7 @@ def may_go_early(run: LiveRun) -> bool:
     return fresh and run.parent is None and run.ready_at == run.due_at
 
 
-def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) -> bool:
+def may_be_pre_dispatched(run: LiveRun, definition: Definition, schedule: CompiledSchedule) -> bool:
     """Return whether nothing known here can prevent the run's start at its due time."""
     policy = policy_of(run, definition)
     if policy in LINED_UP or definition.pool != NO_POOL:
@@ -90,7 +92,7 @@ def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) ->
     return run.generation == definition.generation or schedule.runs_at(run.key.scheduled_at)
 
 
-def armed_until(run: LiveRun) -> datetime | None:
+def start_not_before(run: LiveRun) -> datetime | None:
     """Return when a pre-dispatched run may start; None: it isn't pre-dispatched."""
     if run.start_by is None or run.start_by - START_WITHIN != run.ready_at:
         return None

@@ -24,7 +24,7 @@ from schedd.core.runs.deadlines import START_WITHIN, time_left
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
 from schedd.core.runs.retry import ReportedOutcome
-from schedd.core.timers.pre_dispatch import armed_until
+from schedd.core.timers.pre_dispatch import start_not_before
 from schedd.results.collect import AssignmentRefusal
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
@@ -169,7 +169,7 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     put_stamp(key.scheduled_at, run.key.scheduled_at)
     put_stamp(message.due_at, run.due_at)
     put_stamp(message.start_by, run.start_by)
-    if (not_before := armed_until(run)) is not None:
+    if (not_before := start_not_before(run)) is not None:
         put_stamp(message.not_before, not_before)
     put_span(message.timeout, time_left(run, definition, run.start_by - START_WITHIN))
     put_span(message.kill_after, definition.kill_after)

@@ -58,7 +58,7 @@ def read_waiting_runs(connection: Connection) -> list[WaitingRuns]:
 
 def counts(connection: Connection) -> Counts:
     """Count stored jobs, live runs by state, and dead letters. Pre-dispatched runs count as waiting
-    (`run_records.armed`).
+    (`run_records.pre_dispatched`).
     """
     jobs = _count(connection, "jobs", "deleted_at IS NULL AND NOT ephemeral", "jobs_name")
     dead = _count(connection, "dead_letters", "resolution IS NULL", "dead_letters_waiting")

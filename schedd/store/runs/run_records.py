@@ -36,7 +36,7 @@ Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
 """The columns of `runs`, or of a subquery of it."""
 
 
-def armed(of: Columns) -> ColumnElement[bool]:
+def pre_dispatched(of: Columns) -> ColumnElement[bool]:
     """Return the condition that a run is pre-dispatched and not due. Users see it as waiting."""
     return and_(
         of.state == State.RUNNING.value,
@@ -49,8 +49,12 @@ def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
     """Return the condition that users see a run in one of these states."""
     found: ColumnElement[bool] = of.state.in_([state.value for state in states])
     if State.PENDING in states and State.RUNNING not in states:
-        return found | armed(of)
-    return found & ~armed(of) if State.RUNNING in states and State.PENDING not in states else found
+        return found | pre_dispatched(of)
+    return (
+        found & ~pre_dispatched(of)
+        if State.RUNNING in states and State.PENDING not in states
+        else found
+    )
 
 
 _BY_A_PERSON: Final = (Trigger.MANUAL.value, Trigger.SUBMIT.value)
@@ -70,7 +74,7 @@ def records(of: FromClause = runs) -> Select[Any]:
         jobs.c.ephemeral,
         (func.coalesce(timers.c.paused, False) & of.c.trigger.not_in(_BY_A_PERSON)).label("paused"),
         literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
-        armed(of.c).label("armed"),
+        pre_dispatched(of.c).label("pre_dispatched"),
         func.least(earlier, of.c.started_at).label("first_started_at"),
         fired_by.correlate(of).scalar_subquery().label("member"),
     ).select_from(
@@ -128,7 +132,7 @@ def record(row: Row[Any]) -> RunRecord:
         member=row.member or "",
         redrive_of=row.redrive_of and RunId(row.redrive_of),
         parents=_parents(row.parents),
-        armed=row.armed,
+        pre_dispatched=row.pre_dispatched,
     )
 
 

@@ -154,7 +154,7 @@ def _judged_now(world: World, key: RunId) -> bool:
 
 def _before(world: World, key: RunId) -> int:
     """Count the runs of its job that wait before a run that isn't due yet."""
-    if due_at(key[1]) <= world.now or not world.on(Rule.ARMED_IN_TURN):
+    if due_at(key[1]) <= world.now or not world.on(Rule.PRE_DISPATCHED_IN_TURN):
         return 0
     return sum(
         run.state == "PENDING" and run.token == 0 and due_at(other[1]) < due_at(key[1])
@@ -190,10 +190,12 @@ def _dispatch(
     bound = world.on(Rule.GENERATION_AT_ASSIGN)
     generation = draft.generation if bound else run.generation
     instant_of = 0 if run.hurried else due_at(draft.key[1])
-    armed = instant_of > world.now
+    pre_dispatched = instant_of > world.now
     start_by = max(world.now, instant_of) + START_WITHIN
     written = start_by if world.on(Rule.START_BY_FROM_INSTANT) else world.now + START_WITHIN
-    attempt = Attempt(draft.token, draft.incarnation, generation, written, world.now, armed)
+    attempt = Attempt(
+        draft.token, draft.incarnation, generation, written, world.now, pre_dispatched
+    )
     after = replace(
         run,
         state="RUNNING",

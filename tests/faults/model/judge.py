@@ -257,7 +257,9 @@ class Judge:
             due_at(other[1]) > max(now, instant(key[1])) and run.sent[-1].at > made_at
             for other, run in admitted
         ):
-            raise Broken("L1", f"{key} is skipped for {admitted[0][0]}, which was armed after it")
+            raise Broken(
+                "L1", f"{key} is skipped for {admitted[0][0]}, which was pre-dispatched after it"
+            )
         timer = rows.timers.get(key[0])
         if (
             timer is not None

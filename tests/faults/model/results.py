@@ -66,8 +66,8 @@ def put_back(
         transaction.rollback()
         return
     row = _back(world, key, row)
-    armed = row.sent[-1].armed and row.attempt == 0
-    if armed and world.on(Rule.BACK_AS_FRESH):
+    pre_dispatched = row.sent[-1].pre_dispatched and row.attempt == 0
+    if pre_dispatched and world.on(Rule.BACK_AS_FRESH):
         row = replace(row, token=0)
     transaction.put(rows.runs, key, row)
     if row.back and row.state == "PENDING":

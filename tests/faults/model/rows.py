@@ -80,7 +80,7 @@ class Attempt:
     start_by: int
     at: int = 0
     """When it was dispatched."""
-    armed: bool = False
+    pre_dispatched: bool = False
     """Dispatched before it was due."""
 
 

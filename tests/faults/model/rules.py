@@ -37,7 +37,7 @@ class Rule(StrEnum):
     OVERLAP_IN_STATEMENT = "overlap-in-statement"
     ADMITTED_BY_TOKEN = "admitted-by-token"
     OVERLAP_WHEN_DUE = "overlap-when-due"
-    ARMED_IN_TURN = "armed-in-turn"
+    PRE_DISPATCHED_IN_TURN = "pre-dispatched-in-turn"
     INSERT_LOCKS_TIMER = "insert-locks-timer"
     DELETE_LOCKS_RUNS = "delete-locks-runs"
     OK_WAITS = "ok-waits"
@@ -187,8 +187,10 @@ MEANINGS: dict[Rule, Meaning] = {
     R.OVERLAP_WHEN_DUE: Meaning(
         "P3.6", "nothing is skipped for overlap before it is due", "as soon as it is asked for"
     ),
-    R.ARMED_IN_TURN: Meaning(
-        "P3.6", "nothing is armed while an earlier run of its job waits", "unless one is admitted"
+    R.PRE_DISPATCHED_IN_TURN: Meaning(
+        "P3.6",
+        "nothing is pre-dispatched while an earlier run of its job waits",
+        "unless one is admitted",
     ),
     R.INSERT_LOCKS_TIMER: Meaning(
         "P3.1", "who inserts a run holds its job's timer", "the timer is only read"
@@ -232,7 +234,7 @@ MEANINGS: dict[Rule, Meaning] = {
     R.ASKED_BACK_ANSWERED: Meaning(
         "P4.8", "what is asked back goes back by its worker's answer", "as soon as it is asked"
     ),
-    R.NOT_BEFORE: Meaning("P4.7", "what is armed starts at its instant", "when it comes"),
+    R.NOT_BEFORE: Meaning("P4.7", "what is pre-dispatched starts at its instant", "when it comes"),
     R.LOWER_BOUND: Meaning(
         "P4.7", "not before its worker's reading has surely reached it", "has likely reached it"
     ),
@@ -240,10 +242,10 @@ MEANINGS: dict[Rule, Meaning] = {
         "P4.7", "its start_by is counted from its instant, in its row too", "there from the COMMIT"
     ),
     R.BACK_AS_FRESH: Meaning(
-        "P4.7", "armed and given back, it is as it was before", "it counts as admitted"
+        "P4.7", "pre-dispatched and given back, it is as it was before", "it counts as admitted"
     ),
     R.LOST_WAITS: Meaning(
-        "P4.7", "armed and lost, it waits for its instant", "it is ready at once"
+        "P4.7", "pre-dispatched and lost, it waits for its instant", "it is ready at once"
     ),
     R.HEARTBEAT_STAMPED: Meaning(
         "P4.3", "the worker stamps its heartbeat", "the time of its arrival counts"

@@ -121,9 +121,9 @@ BUSY = _harsh(calls=0.08, carried=0.25)
 REBORN = _harsh(F.RESTART_WORKER, carried=0.3, loss=0.25, brisk=0.01, faulty=0.1)
 FORGETFUL = _harsh(F.RESTART_WORKER, F.RESTORE_ETCD, F.CRASH, brisk=0.01, faulty=0.15)
 EARLY = replace(BUSY, skew=HORIZON, carried=0.7)
-ARMED = _harsh(calls=0.04, brisk=0.3, ahead=HORIZON, jobs=1)
-PAUSED = replace(ARMED, calls=0.08, asked=(2, 1, 0, 0, 0, 0))
-REDONE = replace(ARMED, calls=0.05, asked=(0, 0, 0, 1, 0, 0))
+PRE_DISPATCHED = _harsh(calls=0.04, brisk=0.3, ahead=HORIZON, jobs=1)
+PAUSED = replace(PRE_DISPATCHED, calls=0.08, asked=(2, 1, 0, 0, 0, 0))
+REDONE = replace(PRE_DISPATCHED, calls=0.05, asked=(0, 0, 0, 1, 0, 0))
 RESTORED = _harsh(F.RESTORE, calls=0.02, faulty=0.02)
 REPEATED = _harsh(F.RESTORE, F.DRAIN, stray=0.5, brisk=0.1, calls=0.05, faulty=0.03)
 
@@ -137,20 +137,24 @@ HARSH: dict[Rule, Weather] = {
     Rule.UNIQUE_INSTANT: EARLY,
     Rule.EARLY_ROWS_KEPT: PAUSED,
     Rule.TURN_OF_NEW_ROWS: EARLY,
-    Rule.OVERLAP_WHEN_DUE: ARMED,
-    Rule.ARMED_IN_TURN: replace(ARMED, sleepy=0.01),
+    Rule.OVERLAP_WHEN_DUE: PRE_DISPATCHED,
+    Rule.PRE_DISPATCHED_IN_TURN: replace(PRE_DISPATCHED, sleepy=0.01),
     Rule.PAUSED_WHEN_BACK: PAUSED,
     Rule.EDITED_AWAY: REDONE,
     Rule.EDITED_WHEN_DUE: REDONE,
     Rule.EDIT_ENDS_WHAT_WAS_DUE: replace(REDONE, calls=0.08, asked=(1, 1, 1, 9, 0, 0)),
-    Rule.NOT_BEFORE: ARMED,
-    Rule.LOWER_BOUND: replace(ARMED, unsure=SECOND // 2),
+    Rule.NOT_BEFORE: PRE_DISPATCHED,
+    Rule.LOWER_BOUND: replace(PRE_DISPATCHED, unsure=SECOND // 2),
     Rule.START_BY_FROM_INSTANT: replace(
-        ARMED, faults={F.STOP_WORKER: 1.0}, faulty=0.1, calls=0.05, asked=(2, 1, 1, 0, 0, 1)
+        PRE_DISPATCHED,
+        faults={F.STOP_WORKER: 1.0},
+        faulty=0.1,
+        calls=0.05,
+        asked=(2, 1, 1, 0, 0, 1),
     ),
     Rule.BACK_AS_FRESH: PAUSED,
     Rule.LOST_WAITS: replace(
-        ARMED, faults={F.DROP_LEASE: 1.0}, faulty=0.1, carried=1.0, loss=0.0, calls=0.0
+        PRE_DISPATCHED, faults={F.DROP_LEASE: 1.0}, faulty=0.1, carried=1.0, loss=0.0, calls=0.0
     ),
     Rule.TURN_COMPARED: replace(BUSY, sleepy=0.01),
     Rule.DATABASE_CLOCK: replace(FAIR, skew=3 * PERIOD),
@@ -192,7 +196,7 @@ RARE = {
     Rule.REFUSAL_DOUBTED,
     Rule.REPORT_DOUBTED,
     Rule.REPORTS_WAITED_FOR,
-    Rule.ARMED_IN_TURN,
+    Rule.PRE_DISPATCHED_IN_TURN,
     Rule.PAUSED_WHEN_BACK,
     Rule.EDITED_AWAY,
     Rule.EDITED_WHEN_DUE,

@@ -1,6 +1,6 @@
 """A worker: admission, starts, the spool, and its lives.
 
-    receive ─→ seen? ─→ held (armed: until it is due) ─→ start ─→ executing ─→ spool ─→ acknowledged
+    receive ─→ seen? ─→ held (until it is due) ─→ start ─→ executing ─→ spool ─→ acknowledged
 
 It is one host with one spool directory. Its process may stop, or be killed; its executions
 continue or are left over, its spool stays; then it comes back as another incarnation.

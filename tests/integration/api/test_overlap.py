@@ -71,7 +71,7 @@ async def test_a_run_names_the_pre_dispatched_run_that_blocks_it(api):
     later = "UPDATE runs SET ready_at = now() + interval '1 min' WHERE run_id = %s RETURNING 1"
     await api.world.sql(later, first.key.run_id)
     answers = [check.answer for check in (await why(api, second)).checks]
-    answer = f"yes, run {first.key.run_id} of its job is ARMED"
+    answer = f"yes, run {first.key.run_id} of its job is PRE_DISPATCHED"
     assert any(one.startswith(answer) for one in answers)
 
 

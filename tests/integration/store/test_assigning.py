@@ -18,7 +18,7 @@ from schedd.core.runs.model import LiveRun, Loss, Trigger
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
-from schedd.core.timers.pre_dispatch import armed_until
+from schedd.core.timers.pre_dispatch import start_not_before
 from support.store import (
     INCARNATION,
     MINUTE,
@@ -89,9 +89,9 @@ async def test_a_pre_dispatched_run_has_its_start_limit_from_its_due_time(
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
     [assigned] = (await me.assign(draft(run))).assigned
-    assert armed_until(assigned.run) == run.due_at
+    assert start_not_before(assigned.run) == run.due_at
     [row] = await me.store.owner.live_runs([run.shard], [State.RUNNING])
-    assert armed_until(row) == run.due_at
+    assert start_not_before(row) == run.due_at
 
 
 async def test_a_run_that_isnt_due_is_blocked_and_not_skipped_while_another_runs(
@@ -107,8 +107,8 @@ async def test_a_run_that_isnt_due_is_blocked_and_not_skipped_while_another_runs
     answer = await me.assign(draft(run))
     assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
     await me.store.results.accept([report(running)])
-    [armed] = (await me.assign(draft(run))).assigned
-    assert armed_until(armed.run) == run.due_at
+    [pre_dispatched] = (await me.assign(draft(run))).assigned
+    assert start_not_before(pre_dispatched.run) == run.due_at
 
 
 async def test_no_run_is_pre_dispatched_while_an_earlier_run_of_its_job_waits(
@@ -124,8 +124,8 @@ async def test_no_run_is_pre_dispatched_while_an_earlier_run_of_its_job_waits(
     assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
     [assigned] = (await me.assign(draft(earlier))).assigned
     await me.store.results.accept([report(assigned.run)])
-    [armed] = (await me.assign(draft(run))).assigned
-    assert armed_until(armed.run) == run.due_at
+    [pre_dispatched] = (await me.assign(draft(run))).assigned
+    assert start_not_before(pre_dispatched.run) == run.due_at
 
 
 async def test_a_returned_predispatched_run_blocks_no_other_and_is_evaluated_again(
@@ -135,8 +135,10 @@ async def test_a_returned_predispatched_run_blocks_no_other_and_is_evaluated_aga
     me = await world.member(horizon=timedelta(seconds=30))
     job = await world.job()
     run = await soon_due(world, me, job)
-    [armed] = await me.assigned(draft(run))
-    await me.store.results.refuse([Unstarted(run.key, run.shard, armed.token, armed.incarnation)])
+    [pre_dispatched] = await me.assigned(draft(run))
+    await me.store.results.refuse(
+        [Unstarted(run.key, run.shard, pre_dispatched.token, pre_dispatched.incarnation)]
+    )
     record = await me.store.users.insert_run(
         job.definition.job_id,
         manual_run(),
@@ -154,17 +156,19 @@ async def test_a_returned_predispatched_run_blocks_no_other_and_is_evaluated_aga
     assert (answer.assigned, answer.ended, answer.held) == ([], [], [run.key])
     await me.store.results.accept([report(assigned.run)])
     [again] = (await me.assign(draft(run))).assigned
-    assert again.run.token > armed.token
+    assert again.run.token > pre_dispatched.token
     earlier = await world.sql("SELECT token FROM attempts WHERE run_id = %s", run.key.run_id)
-    assert earlier == [(armed.token,)]
+    assert earlier == [(pre_dispatched.token,)]
 
 
 async def test_a_lost_pre_dispatched_run_waits_until_it_is_due(world: World) -> None:
     """P4.7: as a run that is lost goes again at once, and a retry has no instant to wait for."""
     me = await world.member(horizon=timedelta(seconds=30))
     run = await soon_due(world, me)
-    [armed] = await me.assigned(draft(run))
-    loss = Loss(run.key, run.shard, armed.token, armed.incarnation, State.RETRYING, None)  # type: ignore[arg-type] # it has one
+    [pre_dispatched] = await me.assigned(draft(run))
+    loss = Loss(
+        run.key, run.shard, pre_dispatched.token, pre_dispatched.incarnation, State.RETRYING, None
+    )  # type: ignore[arg-type] # it has one
     assert await me.store.owner.rescue(me.claim(0), [loss]) == [run.key]
     [waits] = await me.store.owner.live_runs([run.shard], [State.RETRYING])
     assert waits.ready_at == run.due_at

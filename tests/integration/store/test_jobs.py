@@ -310,9 +310,9 @@ async def test_a_triggered_run_of_a_paused_job_works(world: World) -> None:
     assert made is not None
 
 
-@pytest.mark.parametrize("armed", [False, True])
+@pytest.mark.parametrize("pre_dispatched", [False, True])
 async def test_resume_skips_runs_inserted_early_that_fell_due_in_the_pause(
-    world: World, armed: bool
+    world: World, pre_dispatched: bool
 ) -> None:
     """P3.7: the pause ended nothing, for the key would swallow the instant; the resume accounts for
     it.
@@ -327,7 +327,7 @@ async def test_resume_skips_runs_inserted_early_that_fell_due_in_the_pause(
         "UPDATE timers SET paused = false, due_at = %s, generation = 1", inside - MINUTE / 2
     )
     early = (await me.fire(firing(job, at=inside - MINUTE / 2))).runs
-    if armed:  # dispatched before the pause, and asked back
+    if pre_dispatched:  # dispatched before the pause, and asked back
         [assigned] = (await me.assign(draft(early[0], generation=1))).assigned
         given = Unstarted(early[0].key, job.shard, assigned.run.token)
         await me.store.owner.give_back(me.claim(job.shard), [given])

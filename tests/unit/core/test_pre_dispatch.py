@@ -21,11 +21,11 @@ from schedd.core.schedule.calendars import Exclude
 from schedd.core.timers.pre_dispatch import (
     EarlyRuns,
     Lookahead,
-    armable,
-    armed_until,
     early_rank,
     edited_away,
+    may_be_pre_dispatched,
     may_go_early,
+    start_not_before,
 )
 from support.runs import NOW, run, running, worker
 
@@ -52,13 +52,13 @@ def of_instant(at: datetime, **changes: Any) -> LiveRun:
 
 
 @pytest.mark.parametrize(
-    ("fire", "arm"), [(1.0, 2.0), (-1.0, -2.0), (31.0, 1.0), (1.0, -1.0)], ids=str
+    ("fire", "dispatch"), [(1.0, 2.0), (-1.0, -2.0), (31.0, 1.0), (1.0, -1.0)], ids=str
 )
 def test_no_run_is_dispatched_before_its_creation_or_created_beyond_the_database_guard(
-    fire: float, arm: float
+    fire: float, dispatch: float
 ) -> None:
     with pytest.raises(ValueError, match="at most 30 s"):
-        Lookahead(second(fire), second(arm))
+        Lookahead(second(fire), second(dispatch))
 
 
 @pytest.mark.parametrize(("fire", "guard"), [(0.0, 5.0), (2.5, 5.0), (4.5, 7.0), (30.0, 32.5)])
@@ -104,21 +104,23 @@ def test_a_run_that_waits_only_for_its_due_time_may_be_dispatched_early(
 def test_a_run_that_may_still_be_forbidden_isnt_pre_dispatched(
     changes: dict[str, Any], may: bool
 ) -> None:
-    assert armable(of_instant(NOW), replace(PLAIN, **changes), EVERY) is may
+    assert may_be_pre_dispatched(of_instant(NOW), replace(PLAIN, **changes), EVERY) is may
 
 
 def test_a_run_of_an_old_definition_is_pre_dispatched_if_the_newest_has_its_time() -> None:
-    assert armable(of_instant(NOW), PLAIN, EVERY)
+    assert may_be_pre_dispatched(of_instant(NOW), PLAIN, EVERY)
     between = NOW + second(3)
-    assert not armable(of_instant(between), PLAIN, EVERY)
-    assert armable(of_instant(between, generation=2), PLAIN, EVERY), "it was made by this one"
+    assert not may_be_pre_dispatched(of_instant(between), PLAIN, EVERY)
+    assert may_be_pre_dispatched(of_instant(between, generation=2), PLAIN, EVERY), (
+        "it was made by this one"
+    )
 
 
 def test_a_run_dispatched_before_its_ready_time_reports_when_it_starts() -> None:
-    armed = replace(running(1, worker()), ready_at=NOW, start_by=NOW + second(5))
-    assert armed_until(armed) == NOW
-    assert armed_until(replace(armed, start_by=NOW + second(5.000001))) is None
-    assert armed_until(run(1)) is None
+    pre_dispatched = replace(running(1, worker()), ready_at=NOW, start_by=NOW + second(5))
+    assert start_not_before(pre_dispatched) == NOW
+    assert start_not_before(replace(pre_dispatched, start_by=NOW + second(5.000001))) is None
+    assert start_not_before(run(1)) is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_a_time_excluded_by_an_edit_is_edited_away_and_not_pre_dispatched() -> N
     excluding = compiled_schedule.compile(every, "default/j", JOB, exclude=noons)
     noon, after = of_instant(NOW), of_instant(NOW + second(60))
     assert [excluding.excludes(one.key.scheduled_at) for one in (noon, after)] == [True, False]
-    assert [armable(one, PLAIN, excluding) for one in (noon, after)] == [False, True]
+    assert [may_be_pre_dispatched(one, PLAIN, excluding) for one in (noon, after)] == [False, True]
     before = NOW - second(1)
     assert edited_away(noon, PLAIN, excluding, before)
     assert not edited_away(after, PLAIN, excluding, before)

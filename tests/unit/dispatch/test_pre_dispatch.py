@@ -178,9 +178,9 @@ async def test_slow_batches_of_pre_dispatch_shrink(monkeypatch: pytest.MonkeyPat
     world = world_with(grant=10_000)
     world.run_index.put_runs([due(number, 1) for number in range(1, 601)], NOW)
     await world.dispatch.step()
-    armed = len(world.rows.drafts)
+    pre_dispatched = len(world.rows.drafts)
     await world.dispatch.step()
-    assert len(world.rows.drafts) - armed <= LEAST
+    assert len(world.rows.drafts) - pre_dispatched <= LEAST
 
 
 async def test_a_ready_run_doesnt_wait_for_pre_dispatches_under_way():

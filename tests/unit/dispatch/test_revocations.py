@@ -109,8 +109,8 @@ async def test_an_assignment_on_a_slow_line_is_not_revoked(member: Member) -> No
 
 
 async def test_an_assignment_of_a_dropped_shard_is_not_revoked(member: Member) -> None:
-    armed = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
-    await member.scan(armed)
+    pre_dispatched = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
+    await member.scan(pre_dispatched)
     member.ownership.drop([ShardId(0)])
     member.clock.time = NOW + timedelta(seconds=21)
     assert await member.asking.step() == IDLE
@@ -140,8 +140,8 @@ async def test_an_assignment_is_revoked_only_after_a_grace_period(member: Member
 
 async def test_a_pre_dispatched_run_is_revoked_only_once_it_is_due(member: Member) -> None:
     """P4.8: its worker may have it, and wait for its instant."""
-    armed = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
-    wait = await member.scan(armed)
+    pre_dispatched = replace(dispatched(BEFORE), start_by=NOW + timedelta(seconds=25))
+    wait = await member.scan(pre_dispatched)
     assert wait == pytest.approx(20.0)
     assert member.asked == []
 

@@ -36,21 +36,21 @@ def test_a_run_that_waits_for_its_retry_counts_as_admitted() -> None:
 
 def test_a_pre_dispatched_run_that_was_returned_no_longer_counts() -> None:
     story = leader_killed(without={150, 151})
-    armed = story.fire(151, on=149.8)
-    story.assign(armed, 149.9)
-    story.give_back(armed, 150.1)
+    pre_dispatched = story.fire(151, on=149.8)
+    story.assign(pre_dispatched, 149.9)
+    story.give_back(pre_dispatched, 150.1)
     story.play(story.fire(150), 150.3, lasts=0.5)
-    story.play(armed, 151.1)
+    story.play(pre_dispatched, 151.1)
     assert broken(story) == NONE
 
 
 def test_a_pre_dispatched_run_that_was_returned_is_admitted_again() -> None:
     story = leader_killed(without={150, 151})
-    armed = story.fire(151, on=149.8)
-    story.assign(armed, 149.9)
-    story.give_back(armed, 150.1)
+    pre_dispatched = story.fire(151, on=149.8)
+    story.assign(pre_dispatched, 149.9)
+    story.give_back(pre_dispatched, 150.1)
     story.play(story.fire(150), 150.3, lasts=1.5)
-    story.play(armed, 151.1)
+    story.play(pre_dispatched, 151.1)
     assert "S9" in broken(story)
 
 

@@ -650,7 +650,7 @@ async def test_a_run_is_pre_dispatched_once_its_definition_is_cached() -> None:
     at = NOW + timedelta(seconds=10)
     world = World(run(1, due_at=at, ready_at=at))
     known: list[Need] = []
-    world.run_index.ahead = Lookahead(timedelta(seconds=30), timedelta(seconds=20))
+    world.run_index.lookahead = Lookahead(timedelta(seconds=30), timedelta(seconds=20))
     world.run_index._early_need_of = lambda _: known[0] if known else None
     await world.rescue.step()
     known.append(Need("shell"))

@@ -80,9 +80,11 @@ def test_a_start_time_is_exact_to_the_microsecond_in_each_encoding():
 
 
 def test_an_assignment_has_its_earliest_start_if_that_is_in_the_future():
-    armed = replace(running(1, worker()), ready_at=NOW, start_by=NOW + timedelta(seconds=5))
-    message = frames.assignment(Assigned(armed, None), KNOWN)
+    pre_dispatched = replace(
+        running(1, worker()), ready_at=NOW, start_by=NOW + timedelta(seconds=5)
+    )
+    message = frames.assignment(Assigned(pre_dispatched, None), KNOWN)
     assert message.not_before.ToDatetime(UTC) == NOW
     assert message.start_by.ToDatetime(UTC) == NOW + timedelta(seconds=5)
-    at_once = replace(armed, start_by=NOW + timedelta(seconds=7))
+    at_once = replace(pre_dispatched, start_by=NOW + timedelta(seconds=7))
     assert not frames.assignment(Assigned(at_once, None), KNOWN).HasField("not_before")

@@ -62,7 +62,7 @@ async def test_runs_are_created_at_their_lookahead_and_wait_until_due() -> None:
     [made] = rows.fired
     assert made.due_at == NOW + timedelta(seconds=3)
     assert (len(world.run_index.ready), len(world.run_index.waiting)) == (0, 1)
-    assert notified, "it may have to be armed at once"
+    assert notified, "it may have to be pre-dispatched at once"
     due = rows.timer.due_at
     assert due is not None
     assert world.run_index.timers.next_at() == due - timedelta(seconds=2)

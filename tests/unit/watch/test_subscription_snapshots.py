@@ -95,7 +95,7 @@ async def test_an_unchanged_run_is_one_object_however_often_it_is_read() -> None
         assert change in {news.what for news in second.messages}
 
         here.rows.rows[change.run_id] = Change(
-            replace(change.record, armed=True), change.version
+            replace(change.record, pre_dispatched=True), change.version
         )  # what its row doesn't say
         third = await here.watch()
         await third.until((1, State.PENDING))

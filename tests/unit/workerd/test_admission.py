@@ -141,7 +141,7 @@ def test_a_pre_dispatched_assignment_waits_for_its_due_time() -> None:
     """P4.7."""
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
-    assert admission.state(key()) is AssignmentState.ARMED
+    assert admission.state(key()) is AssignmentState.PRE_DISPATCHED
     assert admission.start(key(), 2.9, 2.9, trusted=True) == NotYet(3.0)
     assert admission.start(key(), 3.0, 3.0, trusted=True) == Started()
 
@@ -247,7 +247,7 @@ def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
                     )
                 case 2 | 3 if admission.state(each) in (
                     AssignmentState.HELD,
-                    AssignmentState.ARMED,
+                    AssignmentState.PRE_DISPATCHED,
                 ):
                     verdict = admission.start(each, now, now, trusted=chance.random() > 0.1)
                     if verdict == Started():

@@ -21,7 +21,7 @@ def key() -> AssignmentKey:
 
 
 async def herd(
-    many: int, *, beside: float | None = None, armed_ends: bool = True
+    many: int, *, beside: float | None = None, pre_dispatched_ends: bool = True
 ) -> tuple[DelayedStarts, list[str]]:
     """Start `many` runs that are due at once, and one at `beside`; return starts and ends in
     order.
@@ -30,42 +30,42 @@ async def herd(
     tasks: list[asyncio.Task[None]] = []
 
     async def attempt() -> None:
-        await armed.let_start(armed=armed_ends)
+        await starts.let_start(pre_dispatched=pre_dispatched_ends)
         turns.append("ended")
 
     def start(_key: AssignmentKey) -> None:
         turns.append("started")
         tasks.append(asyncio.create_task(attempt()))
 
-    armed, instant = DelayedStarts(start), boottime() + 0.02
+    starts, instant = DelayedStarts(start), boottime() + 0.02
     for at in [instant] * many if beside is None else [beside, *[instant] * many]:
-        armed.put(key(), at)
+        starts.put(key(), at)
     await wait_until_async(lambda: turns.count("ended") == many, WAIT_TIMEOUT, "the herd")
-    return armed, turns
+    return starts, turns
 
 
 async def test_each_run_starts_at_its_due_time_and_not_before() -> None:
     began: dict[AssignmentKey, float] = {}
-    armed = DelayedStarts(lambda key: began.setdefault(key, boottime()) and None)
+    starts = DelayedStarts(lambda key: began.setdefault(key, boottime()) and None)
     at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
     for one, instant in at.items():
-        armed.put(one, instant)
+        starts.put(one, instant)
     await wait_until_async(lambda: len(began) == 4, WAIT_TIMEOUT, "all four")
     assert sorted(began, key=began.__getitem__) == sorted(at, key=at.__getitem__)
     assert all(0 <= began[one] - at[one] < 1 for one in at)
-    assert len(armed) == 0
+    assert len(starts) == 0
 
 
 async def test_a_removed_run_never_starts_and_a_moved_run_starts_once() -> None:
     started: list[AssignmentKey] = []
-    armed = DelayedStarts(started.append)
+    starts = DelayedStarts(started.append)
     back, moved, last = key(), key(), key()
     now = boottime()
-    armed.put(back, now + 0.02)
-    armed.put(moved, now + 0.01)
-    armed.put(moved, now + 0.03)
-    armed.put(last, now + 0.06)
-    armed.discard(back)
+    starts.put(back, now + 0.02)
+    starts.put(moved, now + 0.01)
+    starts.put(moved, now + 0.03)
+    starts.put(last, now + 0.06)
+    starts.discard(back)
     await wait_until_async(lambda: last in started, WAIT_TIMEOUT, "the last")
     assert started == [moved, last]
 
@@ -82,9 +82,9 @@ async def test_other_tasks_get_their_turn_between_batches_of_starts() -> None:
         turns.append("starts")
         tasks.append(asyncio.create_task(attempt()))
 
-    armed, instant = DelayedStarts(start), boottime() + 0.02
+    starts, instant = DelayedStarts(start), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
-        armed.put(key(), instant)
+        starts.put(key(), instant)
     await wait_until_async(
         lambda: turns.count("runs") == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd"
     )
@@ -100,10 +100,10 @@ async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start
     first, second, third = key(), key(), key()
 
     def rearm() -> None:
-        armed.put(first, boottime() + 0.5)
+        starts.put(first, boottime() + 0.5)
 
     def add() -> None:
-        armed.put(third, boottime())
+        starts.put(third, boottime())
 
     def fail() -> None:
         raise RuntimeError("a bug")
@@ -117,9 +117,9 @@ async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start
         else:
             started.append(key)
 
-    armed, now = DelayedStarts(start), boottime()
-    armed.put(first, now + 0.01)
-    armed.put(second, now + 0.3)
+    starts, now = DelayedStarts(start), boottime()
+    starts.put(first, now + 0.01)
+    starts.put(second, now + 0.3)
     expected = {"again": [first, second, first], "earlier": [first, third, second]}
     wanted = expected.get(how, [first, second])
     await wait_until_async(lambda: len(started) == len(wanted), WAIT_TIMEOUT, "all")
@@ -129,21 +129,21 @@ async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start
 
 async def test_an_end_waits_only_for_starts_that_are_due() -> None:
     many = 5 * module.AT_ONCE // 2
-    armed, turns = await herd(many, beside=boottime() + 3600)
+    starts, turns = await herd(many, beside=boottime() + 3600)
     assert turns == [*["started"] * many, *["ended"] * many]
-    assert len(armed) == 1
+    assert len(starts) == 1
     async with asyncio.timeout(WAIT_TIMEOUT):
-        await armed.let_start(armed=True)
+        await starts.let_start(pre_dispatched=True)
 
 
 async def test_an_attempt_that_is_canceled_while_it_waits_blocks_no_other() -> None:
-    armed = DelayedStarts(
-        lambda _key: tasks.append(asyncio.create_task(armed.let_start(armed=True)))
+    starts = DelayedStarts(
+        lambda _key: tasks.append(asyncio.create_task(starts.let_start(pre_dispatched=True)))
     )
     tasks: list[asyncio.Task[None]] = []
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
-        armed.put(key(), instant)
+        starts.put(key(), instant)
     await wait_until_async(lambda: len(tasks) >= module.AT_ONCE, WAIT_TIMEOUT, "the first few")
     tasks[0].cancel()
     ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -153,14 +153,14 @@ async def test_an_attempt_that_is_canceled_while_it_waits_blocks_no_other() -> N
 
 
 @pytest.mark.parametrize(
-    ("which", "armed"), [("MAX_END_DELAY", False), ("MAX_DELAYED_END_DELAY", True)]
+    ("which", "pre_dispatched"), [("MAX_END_DELAY", False), ("MAX_DELAYED_END_DELAY", True)]
 )
 async def test_an_end_waits_for_a_moment_only(
-    monkeypatch: pytest.MonkeyPatch, which: str, armed: bool
+    monkeypatch: pytest.MonkeyPatch, which: str, pre_dispatched: bool
 ) -> None:
     """A waiting result is on no disk: after that time ends get half of each turn."""
     monkeypatch.setattr(module, which, -1.0)
-    _, turns = await herd(10 * module.AT_ONCE, armed_ends=armed)
+    _, turns = await herd(10 * module.AT_ONCE, pre_dispatched_ends=pre_dispatched)
     half = turns[: len(turns) // 2]
     assert half.count("ended") > len(half) / 4, "between the starts"
 
@@ -172,16 +172,16 @@ async def test_an_end_of_another_run_has_priority_over_ends_of_delayed_starts(
     monkeypatch.setattr(module, "MAX_END_DELAY", 0.0)
     ended: list[str] = []
 
-    async def end(name: str, *, armed: bool) -> None:
-        await line.let_start(armed=armed)
+    async def end(name: str, *, pre_dispatched: bool) -> None:
+        await line.let_start(pre_dispatched=pre_dispatched)
         ended.append(name)
 
     tasks: list[asyncio.Task[None]] = []
 
     def start(_key: AssignmentKey) -> None:
         if not tasks:
-            tasks.append(asyncio.create_task(end("of the herd", armed=True)))
-            tasks.append(asyncio.create_task(end("another's", armed=False)))
+            tasks.append(asyncio.create_task(end("of the herd", pre_dispatched=True)))
+            tasks.append(asyncio.create_task(end("another's", pre_dispatched=False)))
         started.append(len(ended))
 
     line, started, instant = DelayedStarts(start), list[int](), boottime() + 0.02
@@ -200,14 +200,14 @@ async def test_garbage_collection_is_off_for_a_bounded_time_while_many_runs_star
     """All that has started would be gone through; and who has turned it off finds it so."""
     monkeypatch.setattr(module, "MOST_UNSWEPT", most)
     looked: list[bool] = []
-    armed, instant = DelayedStarts(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
+    starts, instant = DelayedStarts(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
-        armed.put(key(), instant)
+        starts.put(key(), instant)
     if not runs:
         gc.disable()
     try:
         await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd")
-        await armed.let_start(armed=True)
+        await starts.let_start(pre_dispatched=True)
         assert looked[: module.AT_ONCE] == [runs] * module.AT_ONCE, "it isn't known yet"
         assert looked[module.AT_ONCE :] == [runs and most < 0] * 2 * module.AT_ONCE
         assert gc.isenabled() == runs
@@ -223,11 +223,11 @@ async def test_a_suspended_machine_starts_due_runs_soon_after_it_wakes(
     slept = 0.0
     monkeypatch.setattr(module, "boottime", lambda: boottime() + slept)
     started: list[float] = []
-    armed = DelayedStarts(lambda _key: started.append(boottime()))
-    armed.put(key(), boottime() + 20)
+    starts = DelayedStarts(lambda _key: started.append(boottime()))
+    starts.put(key(), boottime() + 20)
     await asyncio.sleep(0)
     slept, woke = 30.0, boottime()
     async with asyncio.timeout(WAIT_TIMEOUT):
-        await armed.let_start(armed=True)
+        await starts.let_start(pre_dispatched=True)
     assert started
     assert started[0] - woke < 3

@@ -102,7 +102,7 @@ def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat(tell: T
     keys = [pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62 + at) for at in range(5)]
     states = [
         AssignmentState.HELD,
-        AssignmentState.ARMED,
+        AssignmentState.PRE_DISPATCHED,
         AssignmentState.RUNNING,
         AssignmentState.ENDED,
         AssignmentState.ENDED,

@@ -181,7 +181,7 @@ async def test_an_ending_worker_reports_a_run_that_waits_for_its_start(
 ) -> None:
     waits = asyncio.Event()
 
-    async def for_ever(_armed: DelayedStarts, *, armed: bool) -> None:
+    async def for_ever(_starts: DelayedStarts, *, pre_dispatched: bool) -> None:
         waits.set()
         await asyncio.sleep(NEVER)
 
@@ -202,7 +202,7 @@ async def test_an_end_that_waits_for_other_starts_is_reported_as_ended(
     """Otherwise its start would be reported beside the result that contains it."""
     waits, go = asyncio.Event(), asyncio.Event()
 
-    async def herd(_armed: DelayedStarts, *, armed: bool) -> None:
+    async def herd(_starts: DelayedStarts, *, pre_dispatched: bool) -> None:
         waits.set()
         await go.wait()
 
