@@ -1,5 +1,6 @@
-"""Faults just before the due time of pre-dispatched runs: owner killed, job paused, worker drained or
-killed.
+"""Faults just before the due time of pre-dispatched runs.
+
+Their owner is killed, their job is paused, or their worker is drained or killed.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_NO_SLOT: _Reason.ValueType  # 61
     REASON_POOL_FULL: _Reason.ValueType  # 62
     REASON_OVERLAP_BUFFERED: _Reason.ValueType  # 63
-    REASON_ARMED: _Reason.ValueType  # 64
+    REASON_PRE_DISPATCHED: _Reason.ValueType  # 64
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a run is in its state, or why it waits."""
@@ -150,7 +150,7 @@ REASON_NO_WORKER: Reason.ValueType  # 60
 REASON_NO_SLOT: Reason.ValueType  # 61
 REASON_POOL_FULL: Reason.ValueType  # 62
 REASON_OVERLAP_BUFFERED: Reason.ValueType  # 63
-REASON_ARMED: Reason.ValueType  # 64
+REASON_PRE_DISPATCHED: Reason.ValueType  # 64
 global___Reason = Reason
 
 @typing.final

@@ -284,7 +284,7 @@ class Heartbeat(google.protobuf.message.Message):
     """Why it asks for no new work though it isn't draining, in words; empty: it asks."""
     @property
     def holdings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Holding]:
-        """Held, armed, running or spooled: everything that is known and not acknowledged. To a member that
+        """Held, pre-dispatched, running or spooled: everything that is known and not acknowledged. To a member that
         reads it (Welcome.reads_held) `held` tells the same, and this isn't looked at.
         """
 
@@ -374,7 +374,7 @@ class Held(google.protobuf.message.Message):
     RUNNING_FIELD_NUMBER: builtins.int
     SPOOLED_FIELD_NUMBER: builtins.int
     waiting: builtins.bytes
-    """Held or armed."""
+    """Held or pre-dispatched."""
     running: builtins.bytes
     """Each followed by when it started: microseconds since 1970 (8, as the token)."""
     spooled: builtins.bytes
@@ -402,14 +402,14 @@ class Holding(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         STATE_UNSPECIFIED: Holding._State.ValueType  # 0
         STATE_HELD: Holding._State.ValueType  # 1
-        STATE_ARMED: Holding._State.ValueType  # 2
+        STATE_PRE_DISPATCHED: Holding._State.ValueType  # 2
         STATE_RUNNING: Holding._State.ValueType  # 3
         STATE_SPOOLED: Holding._State.ValueType  # 4
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Holding.State.ValueType  # 0
     STATE_HELD: Holding.State.ValueType  # 1
-    STATE_ARMED: Holding.State.ValueType  # 2
+    STATE_PRE_DISPATCHED: Holding.State.ValueType  # 2
     STATE_RUNNING: Holding.State.ValueType  # 3
     STATE_SPOOLED: Holding.State.ValueType  # 4
 
