@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-BEFORE: Final = "e02edb8d0cdc96afaeb613963a44413304267217"
+BEFORE: Final = "ca1140e5450cc4d76bff7add8ecd312595ab6b44"
 """The commit that counts as N-1; the tag of the last release, once there is one. With it changes
 `tests/golden` (`python -m support.golden`, from the folder `tests`)."""
 
