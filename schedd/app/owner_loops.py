@@ -21,6 +21,7 @@ from schedd.core.events import Emit, QueueStatsRead, ShardsMoved, Waiting
 from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
+from schedd.core.runs.records import StoredDefinition
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
@@ -344,12 +345,15 @@ class Owner:
             self._loops.backfills.wake()
             self._loops.broadcasts.wake()
 
-    def runs_made(self, runs: Iterable[LiveRun]) -> None:
-        """Queue runs that were inserted just now. If a row has changed since, its statement refuses
-        the run.
+    def runs_made(
+        self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition] = ()
+    ) -> None:
+        """Queue runs that were inserted just now, with definitions that were stored with them. If a
+        row has changed since, its statement refuses the run.
         """
         run_index = self._collect.run_index
         if self._loops is not None and run_index is not None:
+            self._definition_cache.add_stored(definitions)
             waiting = [run for run in runs if run.state is State.PENDING and not run.token]
             run_index.put_runs(waiting, self._clock.now())
             self._loops.dispatch.wake()

@@ -6,6 +6,7 @@ from typing import Protocol
 from schedd.core.checkup.facts import Facts
 from schedd.core.ids import Hint, IncarnationId, JobId, ShardId
 from schedd.core.runs.model import LiveRun
+from schedd.core.runs.records import StoredDefinition
 
 
 class WakeUps(Protocol):
@@ -19,8 +20,12 @@ class WakeUps(Protocol):
         """Wake the owners of these shards: runs were inserted or made ready."""
         ...
 
-    def runs_made(self, runs: Sequence[LiveRun]) -> None:
-        """Pass inserted runs to an owner at this member, which then needs no scan to find them."""
+    def runs_made(
+        self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
+    ) -> None:
+        """Pass inserted runs, and definitions that were stored with them, to an owner at this
+        member. The owner then needs no scan to find the runs, and no read of these definitions.
+        """
         ...
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:

@@ -10,6 +10,7 @@ forget them meanwhile. A definition that is missing from an answer can't be read
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -18,6 +19,7 @@ from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition, Placement, Priority
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import StoredDefinition
+from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
 from schedd.core.timers.pre_dispatch import may_be_pre_dispatched
 from schedd.runtime.definition_texts import ITSELF, CachedDefinition, DefinitionTexts
 from schedd.runtime.owner_work import computed
@@ -78,6 +80,18 @@ class DefinitionCache:
         """
         found = self._at_hand(jobs)
         return found | await self._read([job for job in jobs if job not in found])
+
+    def add_stored(self, rows: Iterable[StoredDefinition]) -> None:
+        """Cache definitions that this member has just stored, so that they aren't read back.
+
+        They fill at most half of the cache: thousands of submitted runs that wait don't evict the
+        definitions of schedules. A definition that takes much work is left to the next read.
+        """
+        for row in rows:
+            if row.job_id in self._known or self._taken > self._capacity // 2:
+                continue
+            with suppress(ValueError, TooMuchWork), limited(ON_LOOP):
+                self._store_definition(row.job_id, self._wordings.known(row))
 
     def knows(self, job: JobId) -> bool:
         """Return whether some definition of the job is cached."""
@@ -169,11 +183,11 @@ class DefinitionCache:
         if known is None:
             return None
         self._store_definition(job, known)
-        notices = known.definition.notices
-        self.any_late |= notices is not None and notices.late is not None
         return known
 
     def _store_definition(self, job: JobId, known: CachedDefinition) -> None:
+        notices = known.definition.notices
+        self.any_late |= notices is not None and notices.late is not None
         self._drop(job)
         self._known[job] = known
         words = id(known.spec)

@@ -19,7 +19,7 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 RUNS = 4_000
-LIMITS = {"schedd": 850, "workerd": 320}
+LIMITS = {"schedd": 640, "workerd": 320}
 """Calls of Python functions a run."""
 SLACK = 0.3
 """The share of a limit by which it may exceed what was measured. Batches are smaller, and calls a

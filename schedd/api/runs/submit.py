@@ -17,7 +17,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun, NewRun, RunKey
-from schedd.core.runs.records import StoreConflict, Submit
+from schedd.core.runs.records import StoreConflict, StoredDefinition, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
@@ -37,7 +37,8 @@ async def submit_run(
         request,
         await services.store.submit_run(item.record, item.run, item.key, item.entry, item.priority),
     )
-    services.wake_ups.runs_made([stored.run])
+    definitions = [item.record.definition] if stored.run.key == item.run.key else []
+    services.wake_ups.runs_made([stored.run], definitions)
     return views.run_message(stored)
 
 
@@ -47,9 +48,12 @@ async def batch_submit_runs(
     """Submit many; each succeeds or fails as with `submit_run`."""
     batches.check_count(request.requests)
     made: list[LiveRun] = []
+    definitions: dict[RunKey, StoredDefinition] = {}
 
     async def check(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
-        return await _checked(services, caller, one)
+        item = await _checked(services, caller, one)
+        definitions[item.run.key] = item.record.definition
+        return item
 
     def convert(one: wire.SubmitRunRequest, answer: Answer) -> run_pb2.Run:
         stored = _made(one, answer)
@@ -64,7 +68,10 @@ async def batch_submit_runs(
             answer.results.add(error=outcome)
         else:
             answer.results.add(run=outcome)
-    services.wake_ups.runs_made(made)
+    stored = {run.key for run in made}
+    services.wake_ups.runs_made(
+        made, [definition for key, definition in definitions.items() if key in stored]
+    )
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             if result.HasField("error"):

@@ -15,6 +15,7 @@ from uuid import UUID
 from schedd.cluster.observer import Observer
 from schedd.core.ids import Hint, JobId, RunId, ShardId
 from schedd.core.runs.model import LiveRun
+from schedd.core.runs.records import StoredDefinition
 from schedd.rpc.peers.peers import Peers
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass
@@ -32,7 +33,9 @@ class WakeUpTargets(Protocol):
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
     def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
-    def runs_made(self, runs: Iterable[LiveRun]) -> None: ...
+    def runs_made(
+        self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition]
+    ) -> None: ...
     def runs_changed(self, hints: Sequence[Hint]) -> None: ...
     def cluster_changed(self) -> None: ...
 
@@ -46,7 +49,7 @@ class _NoLoops:
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
         """Do nothing."""
 
-    def runs_made(self, runs: Iterable[LiveRun]) -> None:
+    def runs_made(self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition]) -> None:
         """Do nothing."""
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
@@ -97,12 +100,17 @@ class WakeUpSender:
             if shard not in own and (gathered := self._for(shard)) is not None:
                 gathered.shards.add(shard)
 
-    def runs_made(self, runs: Sequence[LiveRun]) -> None:
-        """Pass runs that were just inserted to this member's loops, and wake the other owners."""
+    def runs_made(
+        self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
+    ) -> None:
+        """Pass runs that were just inserted to this member's loops, with the definitions that were
+        stored with them, and wake the other owners.
+        """
         self.runs_changed([run.hint for run in runs])
         own = self._cluster.owned()
         if here := [run for run in runs if run.shard in own]:
-            self._here.runs_made(here)
+            jobs = {run.job_id for run in here}
+            self._here.runs_made(here, [one for one in definitions if one.job_id in jobs])
         if elsewhere := [run.shard for run in runs if run.shard not in own]:
             self.runs_ready(elsewhere)
 

@@ -19,7 +19,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.events import Event
 from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.runs.model import Incarnation, LiveRun
-from schedd.core.runs.records import WorkerView, unheard
+from schedd.core.runs.records import StoredDefinition, WorkerView, unheard
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
@@ -49,6 +49,7 @@ class WakeUpTargets:
     jobs: list[JobId] = field(default_factory=list)
     shards: list[ShardId] = field(default_factory=list)
     runs: list[RunId] = field(default_factory=list)
+    definitions: list[StoredDefinition] = field(default_factory=list)
     cluster: int = 0
 
     def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
@@ -57,8 +58,11 @@ class WakeUpTargets:
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
         self.shards += shards
 
-    def runs_made(self, runs: Sequence[LiveRun]) -> None:
+    def runs_made(
+        self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
+    ) -> None:
         self.shards += [run.shard for run in runs]
+        self.definitions += definitions
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
         self.runs += [run for run, _ in hints]

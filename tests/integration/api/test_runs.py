@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -24,6 +24,7 @@ from schedd.api.services import Caller
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.events import EndedUnreported
+from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import AuditRecord, Incarnation, Verdict
 from schedd.core.runs.records import WorkerView
@@ -69,6 +70,26 @@ async def test_a_submit_without_retry_options_tries_once(api, retry, attempts):
         [[spec]] = await api.world.sql("SELECT spec FROM jobs WHERE job_id = %s", run_id)
         stored = requested(job_pb2.Job.FromString(bytes(spec))).parsed
         assert stored.retry.max_attempts == attempts
+
+
+async def test_the_owner_receives_the_definition_that_a_read_would_return(api):
+    spec = job_pb2.Job(shell=SPEC.shell, slots=3)
+    one = await api("SubmitRun", submit(name="once", spec=spec))
+    batch = wire.BatchSubmitRunsRequest(requests=[submit(spec=spec)])
+    many = await api("BatchSubmitRuns", batch)
+    jobs = [JobId(UUID(run.run_id)) for run in (one, many.results[0].run)]
+    read = await api.world.store.owner.definitions(jobs)
+    received = [replace(each, retention=None) for each in api.nudged.definitions]
+    assert [replace(read[job], updated_at=None) for job in jobs] == received
+
+
+async def test_a_repeated_submit_passes_no_definition_to_the_owner(api):
+    request = submit(idempotency_key="k")
+    batch = wire.BatchSubmitRunsRequest(requests=[request])
+    for _ in range(2):
+        await api("SubmitRun", request)
+        await api("BatchSubmitRuns", batch)
+    assert len(api.nudged.definitions) == 1
 
 
 async def test_the_same_key_and_body_give_the_same_run(api):

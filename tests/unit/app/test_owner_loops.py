@@ -10,6 +10,7 @@ from schedd.app.owner_loops import Owner
 from schedd.cluster.tenure import LiveTenure
 from schedd.core.ids import Token
 from schedd.core.runs.lifecycle import State
+from schedd.core.runs.records import StoredDefinition
 from schedd.ports import WakeUps
 from support.runs import NOW, owning, run
 
@@ -49,6 +50,16 @@ async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> Non
     assert [one.key.run_id.int for one in run_index.ready] == [2], (
         "the others aren't new, or not here"
     )
+
+
+async def test_definitions_that_were_stored_with_new_runs_are_cached_while_loops_run() -> None:
+    owner, parts = an_owner()
+    definition = cast("StoredDefinition", object())
+    owner.runs_made([run(1)], [definition])
+    parts["definition_cache"].add_stored.assert_not_called()
+    owner.loops(cast("LiveTenure", MagicMock(ownership=owning(0))), cast("WakeUps", MagicMock()))
+    owner.runs_made([run(2)], [definition])
+    parts["definition_cache"].add_stored.assert_called_once_with([definition])
 
 
 async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection() -> None:

@@ -83,6 +83,36 @@ async def test_a_new_tenure_reads_definitions_again():
     assert (await definition_cache.at_generations({JOB: 1}))[JOB].definition.slots == 2
 
 
+def stored(job: JobId, spec: job_pb2.Job) -> StoredDefinition:
+    return StoredDefinition(job, 1, "default", "", spec.SerializeToString(), False, ephemeral=True)
+
+
+async def test_a_definition_that_this_member_stored_is_not_read_back():
+    rows = Rows()
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    definition_cache.add_stored([stored(JOB, job_pb2.Job(on_demand=True, shell=SHELL, slots=3))])
+    assert (await definition_cache.newest([JOB]))[JOB].definition.slots == 3
+    assert rows.reads == 0
+
+
+async def test_a_stored_definition_does_not_replace_a_newer_one():
+    rows = Rows()
+    rows.generation = 2
+    rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL, slots=2)}
+    definition_cache = DefinitionCache(cast("OwnerStore", rows))
+    await definition_cache.newest([JOB])
+    definition_cache.add_stored([stored(JOB, job_pb2.Job(on_demand=True, shell=SHELL, slots=3))])
+    assert (await definition_cache.newest([JOB]))[JOB].definition.slots == 2
+
+
+async def test_stored_definitions_fill_half_of_the_cache():
+    spec = job_pb2.Job(on_demand=True, shell=SHELL)
+    jobs = [run(n).job_id for n in range(1, 101)]
+    definition_cache = DefinitionCache(cast("OwnerStore", Rows()), capacity=100 * ITSELF)
+    definition_cache.add_stored([stored(job, spec) for job in jobs])
+    assert 40 < sum(definition_cache.knows(job) for job in jobs) < 60
+
+
 async def test_reads_of_many_definitions_yield_to_other_tasks():
     """A loop that makes no progress loses the lease: see `in_turns`."""
     rows = Rows()
