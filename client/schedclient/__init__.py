@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
     from schedclient.sync import SyncClient
     from schedclient.values.access import AccessToken, Grant, Identity, NewToken
-    from schedclient.values.backfills import Backfill, BackfillPlan, LeftOut
+    from schedclient.values.backfills import Backfill, BackfillPlan, Omitted
     from schedclient.values.base import Value
     from schedclient.values.calendars import Calendar, DateRange
     from schedclient.values.cluster import (
@@ -78,7 +78,7 @@ else:  # a type checker that saw this would accept any name
 
     _NAMES = {
         "schedclient.values.access": "AccessToken Grant Identity NewToken",
-        "schedclient.values.backfills": "Backfill BackfillPlan LeftOut",
+        "schedclient.values.backfills": "Backfill BackfillPlan Omitted",
         "schedclient.values.calendars": "Calendar DateRange",
         "schedclient.calls.calendars": "CalendarSpec",
         "schedclient.client": "Client",
@@ -163,13 +163,13 @@ __all__ = [
     "Job",
     "JobSpec",
     "LeaderTransfer",
-    "LeftOut",
     "LogPiece",
     "Member",
     "Misconfigured",
     "NewToken",
     "NotBuilt",
     "NotFound",
+    "Omitted",
     "Overloaded",
     "Parent",
     "PermissionDenied",

@@ -86,9 +86,11 @@ def _known(figure: Any) -> Any:
 
 def _worker_state(worker: Worker) -> str:
     """Return the state, and the reason why a live worker gets no runs."""
-    if worker.unheard and worker.state != "LOST":
+    if worker.heartbeats_missing and worker.state != "LOST":
         return f"{worker.state}, UNHEARD"
-    return f"{worker.state}, {refusal_of(worker.refuses).state}" if worker.refuses else worker.state
+    if worker.refusal_reason:
+        return f"{worker.state}, {refusal_of(worker.refusal_reason).state}"
+    return worker.state
 
 
 def _of_live(cell: Callable[[Member], str]) -> Callable[[Member], str]:
@@ -232,9 +234,9 @@ REDRIVES: Final[Sequence[Column[Redrive]]] = (
     Column("STATE", lambda one: one.state),
     Column("RATE", lambda one: written_rate(one.rate)),
     Column("TOTAL", lambda one: one.total),
-    Column("MADE", lambda one: one.made),
+    Column("CREATED", lambda one: one.created),
     Column("LEFT", lambda one: one.left),
-    Column("LEFT OUT", lambda one: one.left_out, wide=True),
+    Column("OMITTED", lambda one: one.omitted, wide=True),
     Column("RUNS", lambda one: one.runs),
     Column("PAYLOAD", lambda one: "edited" if one.payload_edited else "", wide=True),
     Column("CREATED", lambda one: one.created_at, wide=True),
@@ -283,8 +285,8 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("NAMESPACES", lambda one: one.namespaces or "all", wide=True),
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
-    Column("UNSTORED", lambda one: _known(one.unstored), wide=True),
-    Column("REFUSES", lambda one: one.refuses, wide=True),
+    Column("UNSTORED", lambda one: _known(one.unstored_results), wide=True),
+    Column("REFUSAL REASON", lambda one: one.refusal_reason, wide=True),
     Column("DRAINED", lambda one: one.drained_at, wide=True),
     Column("BY", lambda one: one.drained_by, wide=True),
     Column("REASON", lambda one: one.drain_reason, wide=True),
@@ -314,7 +316,7 @@ TOKENS: Final[Sequence[Column[AccessToken]]] = (
     Column("CREATED", lambda one: one.created_at, wide=True),
     Column("BY", lambda one: one.created_by, wide=True),
     Column("REVOKED BY", lambda one: one.revoked_by, wide=True),
-    Column("MAKER", lambda one: one.maker_id, wide=True),
+    Column("CREATOR", lambda one: one.creator_id, wide=True),
 )
 
 SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (
@@ -340,7 +342,7 @@ CALENDARS: Final[Sequence[Column[Calendar]]] = (
     Column("ROLL", lambda one: one.roll or "NONE"),
     Column("ZONE", lambda one: one.time_zone or "the job's", wide=True),
     Column("JOBS", lambda one: one.jobs),
-    Column("BEHIND", lambda one: one.behind, wide=True),
+    Column("BEHIND", lambda one: one.jobs_behind, wide=True),
     Column("UPDATED", lambda one: one.updated_at),
     Column("BY", lambda one: one.updated_by, wide=True),
 )
@@ -368,7 +370,7 @@ BACKFILLS: Final[Sequence[Column[Backfill]]] = (
     Column("FROM", lambda one: one.first),
     Column("TO", lambda one: one.last),
     Column("TOTAL", lambda one: one.total),
-    Column("REMAINING", lambda one: one.to_come),
+    Column("REMAINING", lambda one: one.not_created),
     Column("IN PROGRESS", lambda one: one.waiting + one.running + one.retrying),
     Column("SUCCEEDED", lambda one: one.succeeded),
     Column("FAILED", lambda one: one.failed),

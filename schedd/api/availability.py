@@ -22,7 +22,7 @@ TWIN = (
 )
 
 
-def troubles(
+def problems(
     view: ClusterView,
     *,
     trusted: bool,

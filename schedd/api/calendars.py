@@ -3,8 +3,8 @@
     check ─→ next version, COMMIT ─→ each job that uses it: generation + 1, timer reset ─→ ok
 
 A version never changes and a job's definition names its versions, so owners need no notification.
-`ok` means that every job uses the new version. If the call timed out before that, `behind` counts
-the jobs that don't yet, and the same call again updates them.
+`ok` means that every job uses the new version. If the call timed out before that, `jobs_behind`
+counts the jobs that don't yet, and the same call again updates them.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ from schedproto.v1 import calendar_service_pb2
 
 log = logging.getLogger(__name__)
 
-SET_BY_CLUSTER: Final = ("version", "jobs", "behind", "updated_at", "updated_by")
+SET_BY_CLUSTER: Final = ("version", "jobs", "jobs_behind", "updated_at", "updated_by")
 """Fields that are ignored in a request."""
 BATCH: Final = 200
 """Jobs that are read at once to move them to a new version."""
@@ -235,7 +235,7 @@ def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
     """Return a calendar as its API message."""
     found = calendar_service_pb2.Calendar.FromString(record.spec)
     found.namespace, found.name, found.version = record.namespace, record.name, record.version
-    found.jobs, found.behind, found.updated_by = record.jobs, record.behind, record.updated_by
+    found.jobs, found.jobs_behind, found.updated_by = record.jobs, record.behind, record.updated_by
     found.updated_at.FromDatetime(record.updated_at)
     return found
 

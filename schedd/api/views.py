@@ -62,7 +62,7 @@ def job_message(
     if record.paused_until is not None:
         job.paused_until.FromDatetime(record.paused_until)
     if job.max_runs:
-        job.runs_made = record.fired
+        job.runs_created = record.fired
     due = next_run(record, definition) if exact else _next_run_within(record, definition)
     if due is not None and not stored.paused:
         job.next_run_at.FromDatetime(due)
@@ -142,7 +142,7 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         target=run.target or "",
         children=run.children or 0,
         losses=run.losses,
-        most_losses=MAX_LOSSES if run.losses else 0,
+        max_losses=MAX_LOSSES if run.losses else 0,
         parents=[
             run_pb2.Run.Parent(job=one.job, run_id=str(one.run_id), state=state_value(one.state))
             for one in record.parents
@@ -155,8 +155,8 @@ def planned_message(plan: BackfillSelection) -> job_service_pb2.BackfillJobRespo
     answer = job_service_pb2.BackfillJobResponse()
     for at in plan.instants:
         answer.instants.add().FromDatetime(at.astimezone(UTC))
-    for one in plan.left_out:
-        answer.left_out.add(
+    for one in plan.omitted:
+        answer.omitted.add(
             scheduled_at=stamp(one.at),
             run_id=str(one.run_id) if one.run_id else "",
             state=state_value(one.state),
@@ -185,7 +185,7 @@ def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
         max_parallel=record.max_parallel,
         priority=common_pb2.Priority.ValueType(record.priority),
         total=record.total,
-        to_come=record.total - record.made if record.cancelled_at is None else 0,
+        not_created=record.total - record.made if record.cancelled_at is None else 0,
         waiting=states.get(State.PENDING, 0),
         running=states.get(State.RUNNING, 0),
         retrying=states.get(State.RETRYING, 0),
@@ -285,8 +285,8 @@ def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
         fingerprint=record.fingerprint,
         rate=record.rate,
         total=record.total,
-        made=record.made,
-        left_out=record.total - record.made - record.waiting,
+        created=record.made,
+        omitted=record.total - record.made - record.waiting,
         state=run_pb2.Redrive.State.Value(f"STATE_{state}"),
         runs={one.value: count for one, count in record.states.items()},
         created_at=stamp(record.created_at),

@@ -118,8 +118,10 @@ class CheckupCollector:
                 replace(_worker(one), blocked=self._blocked(one.incarnation.id))
                 for one in self.workers.workers()
             ),
-            elsewhere=tuple(_worker(one) for one in others.result() if not one.unheard),
-            unheard=tuple(sorted(one.incarnation.worker for one in others.result() if one.unheard)),
+            elsewhere=tuple(_worker(one) for one in others.result() if not one.heartbeats_missing),
+            heartbeats_missing=tuple(
+                sorted(one.incarnation.worker for one in others.result() if one.heartbeats_missing)
+            ),
             failures=tuple(
                 FailedDependency(one.dependency, one.cause, one.remedy, one.since)
                 for one in self.health.failures()
@@ -145,14 +147,14 @@ class CheckupCollector:
             name=identity.name,
             version=identity.version,
             tzdata=identity.tzdata,
-            wall=_stamp(utcnow()),
-            cluster=_stamp(self.clock.now()),
-            database_away=self.clock.away_for(),
-            trusted=self.member.cluster.trusted(),
+            wall_clock=_stamp(utcnow()),
+            cluster_time=_stamp(self.clock.now()),
+            seconds_since_database=self.clock.away_for(),
+            lease_trusted=self.member.cluster.trusted(),
             failures=[_failure(each) for each in self.health.failures()],
         )
         if (ends := _ends(self.tls)) is not None:
-            answer.certificate_until.CopyFrom(_stamp(ends))
+            answer.certificate_expires_at.CopyFrom(_stamp(ends))
         return answer
 
     async def _etcd(self) -> EtcdFacts:
@@ -259,14 +261,14 @@ class CheckupCollector:
         """Return a peer's facts. `then`: cluster time of its answer, half a round trip after the
         request.
         """
-        ends = answer.certificate_until if answer.HasField("certificate_until") else None
+        ends = answer.certificate_expires_at if answer.HasField("certificate_expires_at") else None
         return MemberFacts(
             one,
-            wall_offset=answer.wall.ToDatetime(UTC) - then,
-            cluster_offset=answer.cluster.ToDatetime(UTC) - then,
-            certificate_until=None if ends is None else ends.ToDatetime(UTC),
-            database_away=answer.database_away,
-            trusted=answer.trusted,
+            wall_offset=answer.wall_clock.ToDatetime(UTC) - then,
+            cluster_offset=answer.cluster_time.ToDatetime(UTC) - then,
+            certificate_expires_at=None if ends is None else ends.ToDatetime(UTC),
+            seconds_since_database=answer.seconds_since_database,
+            trusted=answer.lease_trusted,
             failures=tuple(
                 FailedDependency(one.dependency, one.cause, one.remedy, one.since.ToDatetime(UTC))
                 for one in answer.failures
@@ -281,7 +283,7 @@ def _worker(one: WorkerView) -> WorkerFacts:
         one.draining,
         one.spool,
         one.disk_free,
-        one.refuses,
+        one.refusal_reason,
     )
 
 

@@ -345,7 +345,7 @@ class Owner:
             self._loops.backfills.wake()
             self._loops.broadcasts.wake()
 
-    def runs_made(
+    def runs_created(
         self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition] = ()
     ) -> None:
         """Queue runs that were inserted just now, with definitions that were stored with them. If a

@@ -20,7 +20,7 @@ class WakeUps(Protocol):
         """Wake the owners of these shards: runs were inserted or made ready."""
         ...
 
-    def runs_made(
+    def runs_created(
         self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
     ) -> None:
         """Pass inserted runs, and definitions that were stored with them, to an owner at this

@@ -68,8 +68,8 @@ SET_BY_CLUSTER = (
     "created_at",
     "updated_at",
     "created_by",
-    "cron_dialect",
-    "runs_made",
+    "definition_version",
+    "runs_created",
     "calendar_versions",
     "warnings",
 )
@@ -168,7 +168,7 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
     which its expressions are read.
     """
     spec = with_instant(set_by_user(job))
-    spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
+    spec.definition_version = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
 
 
@@ -214,8 +214,9 @@ def _says(plain: Message, path: str) -> bool:
 
 def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
     """Keep the cron dialect of a spec when an edit doesn't change `cron`."""
-    kept = old.cron_dialect if old.cron_dialect > LEVEL else min(old.cron_dialect, DIALECT)
-    new.cron_dialect = max(kept, _level(new))
+    before = old.definition_version
+    kept = before if before > LEVEL else min(before, DIALECT)
+    new.definition_version = max(kept, _level(new))
 
 
 def check_dialect(spec: job_pb2.Job) -> None:
@@ -224,8 +225,8 @@ def check_dialect(spec: job_pb2.Job) -> None:
     Raises:
         CronError: the dialect is of a later version, so the scheduled times are unknown.
     """
-    if spec.cron_dialect > LEVEL:
-        problem = f"was stored by version {spec.cron_dialect} of definitions"
+    if spec.definition_version > LEVEL:
+        problem = f"was stored by version {spec.definition_version} of definitions"
         hint = f"this member supports version {LEVEL}: upgrade it"
         raise CronError("cron", problem, hint)
 
@@ -421,7 +422,7 @@ def _notice(spec: job_pb2.Job, field: str) -> Notice | None:
         command=tuple(said.command),
         email=tuple(said.email),
         threshold=said.threshold or 1,
-        silence=seconds(said.silence),
+        min_interval=seconds(said.min_interval),
         after=_given(said, "after", LATE_AFTER),
     )
 

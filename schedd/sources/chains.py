@@ -94,7 +94,7 @@ def _text(result: bytes) -> str:
 
 def _is_elsewhere(result: bytes) -> bool:
     """Return whether the result was too large for a row."""
-    return run_pb2.StoredResult.FromString(result).HasField("kept")
+    return run_pb2.StoredResult.FromString(result).HasField("object")
 
 
 def _no_json(constant: str) -> NoReturn:

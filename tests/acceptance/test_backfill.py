@@ -85,7 +85,7 @@ def test_each_instant_runs_once_within_the_limit_although_its_owner_is_killed(
         f"{(datetime.now(UTC) - began).total_seconds():.1f} s"
     )
     done = client.jobs.get_backfill(asked.backfill_id)
-    assert (done.state, done.succeeded, done.to_come) == ("DONE", INSTANTS, 0)
+    assert (done.state, done.succeeded, done.not_created) == ("DONE", INSTANTS, 0)
     runs = list(client.runs.list(backfill=asked.backfill_id))
     assert [run.scheduled_at for run in reversed(runs)] == HOURS
     assert {run.trigger for run in runs} == {"BACKFILL"}
@@ -110,7 +110,7 @@ def test_a_backfill_skips_times_that_ran_and_ends_when_it_is_cancelled(
     dry = rough.schedctl("job", "backfill", name, *span, "--dry-run", "-o", "json")
     plan = json.loads(dry.stdout)
     assert plan["instants"] == []
-    assert [one["state"] for one in plan["leftOut"]] == ["SUCCEEDED", "SUCCEEDED"]
+    assert [one["state"] for one in plan["omitted"]] == ["SUCCEEDED", "SUCCEEDED"]
 
     asked = client.jobs.backfill(name, FIRST, LAST).backfill
     assert asked is not None

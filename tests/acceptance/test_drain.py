@@ -113,7 +113,9 @@ def test_a_drain_waits_until_a_full_disk_has_room_for_the_results(
     full = "1 result isn't stored yet: spool rejects writes: No space left on device"
     with full_disk(rough.directory / name):
         held.finish.touch()
-        wait_until(lambda: client.workers.get(name).refuses, WAIT_TIMEOUT, "its disk to be full")
+        wait_until(
+            lambda: client.workers.get(name).refusal_reason, WAIT_TIMEOUT, "its disk to be full"
+        )
         waited = rough.schedctl("worker", "drain", name, "--wait", "--timeout", "5")
         assert waited.returncode != 0
         assert full in waited.stderr
@@ -136,8 +138,8 @@ def test_drain_wait_reports_that_the_worker_was_killed_instead(
     name = held.worker
     with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
-        unheard = wait_until(lambda: unknown_worker(client, name), WAIT_TIMEOUT, "lost streams")
-        assert unheard.state == "DRAINING", "its drain is known, although it can't report it"
+        cut_off = wait_until(lambda: unknown_worker(client, name), WAIT_TIMEOUT, "lost streams")
+        assert cut_off.state == "DRAINING", "its drain is known, although it can't report it"
         waited = waits.result()
     held.finish.touch()
     rough.up()
@@ -197,7 +199,7 @@ def drain_waited_for(
 def unknown_worker(client: SyncClient, name: str) -> Worker | None:
     """Return the worker, if its runs are unknown and its lease hasn't ended."""
     found = client.workers.get(name)
-    return found if found.unheard and found.state != "LOST" else None
+    return found if found.heartbeats_missing and found.state != "LOST" else None
 
 
 def gated_run(client: SyncClient, directory: Path) -> GatedRun:

@@ -228,7 +228,7 @@ class Up:
             beat = frame.heartbeat
             beat.held.running, beat.held.waiting = self._fuzz.held(), self._fuzz.held()
             if luck.random() < 0.8:
-                beat.judged_time.FromDatetime(utcnow())
+                beat.worker_cluster_time.FromDatetime(utcnow())
                 beat.ClearField("holdings")
         for items in (frame.results, frame.refusals, frame.revoke_answers, frame.progress):
             for item in items:

@@ -182,10 +182,15 @@ async def test_a_heartbeat_that_claims_a_start_in_year_one_changes_nothing(
     async with RawWorker(calm.endpoints[0]) as worker:
         await worker.welcomed()
         beat = pb.Heartbeat(sequence=1, free=1, held=pb.Held(running=running))
-        beat.judged_time.FromDatetime(utcnow())
+        beat.worker_cluster_time.FromDatetime(utcnow())
         good = key()
         await worker.send(pb.WorkerFrame(heartbeat=beat, results=[result(worker, good)]))
         await worker.answered(good)
-        await worker.send(pb.WorkerFrame(heartbeat=pb.Heartbeat(sequence=2, judged_time=YEAR_ONE)))
+        await worker.send(
+            pb.WorkerFrame(heartbeat=pb.Heartbeat(sequence=2, worker_cluster_time=YEAR_ONE))
+        )
         status, message = await worker.ended()
-        assert (status, message.split(":")[0]) == ("INVALID_ARGUMENT", "heartbeat.judged_time")
+        assert (status, message.split(":")[0]) == (
+            "INVALID_ARGUMENT",
+            "heartbeat.worker_cluster_time",
+        )

@@ -35,7 +35,7 @@ def test_a_schedule_ends_with_its_last_run_and_continues_with_a_higher_max_runs(
         job = calm_client.jobs.get(name)
         return job if job.next_run_at is None else None
 
-    assert wait_until(ended, WAIT_TIMEOUT, "the schedule to end").runs_made == 3
+    assert wait_until(ended, WAIT_TIMEOUT, "the schedule to end").runs_created == 3
     assert calm_client.jobs.next(name) == ()
 
     def succeeded() -> int:
@@ -70,7 +70,7 @@ def test_a_skipped_run_doesnt_count_for_max_runs(
     assert found["SKIPPED"] >= 1
     assert set(found) <= {"SUCCEEDED", "SKIPPED", "COALESCED"}, "the last on a busy machine"
     job = calm_client.jobs.get(name)
-    assert (job.next_run_at, job.runs_made) == (None, 2)
+    assert (job.next_run_at, job.runs_created) == (None, 2)
     calm_client.jobs.delete(name)
 
 

@@ -124,12 +124,14 @@ def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_kil
     begun = rough.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
     redrive_id = begun["redriveId"]
 
-    wait_until(lambda: client.redrives.get(redrive_id).made >= RATE, WAIT_TIMEOUT, "the first runs")
+    wait_until(
+        lambda: client.redrives.get(redrive_id).created >= RATE, WAIT_TIMEOUT, "the first runs"
+    )
     stopped = client.redrives.stop(redrive_id)
-    assert (stopped.state, stopped.made + stopped.left) == ("STOPPED", LETTERS)
+    assert (stopped.state, stopped.created + stopped.left) == ("STOPPED", LETTERS)
     assert stopped.left > 0
-    ran(client, redrive_id, stopped.made)
-    assert client.redrives.get(redrive_id).made == stopped.made, "nothing was made since"
+    ran(client, redrive_id, stopped.created)
+    assert client.redrives.get(redrive_id).created == stopped.created, "nothing was made since"
 
     rough.schedctl("dlq", "resume", redrive_id)
     ((shard,),) = rough.sql("SELECT shard FROM redrives WHERE redrive_id = %s::uuid", redrive_id)
@@ -138,7 +140,7 @@ def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_kil
     ran(client, redrive_id, LETTERS)
     made = succeeded(client, name, LETTERS)
     done = client.redrives.get(redrive_id)
-    assert (done.state, done.made, done.runs) == ("DONE", LETTERS, {"SUCCEEDED": LETTERS})
+    assert (done.state, done.created, done.runs) == ("DONE", LETTERS, {"SUCCEEDED": LETTERS})
     assert {run.redrive_of for run in made} == {run.run_id for run in dead}
     assert probe.repeated() == []
     assert len(probe.starts()) == LETTERS

@@ -25,7 +25,7 @@ def test_leadership_moves_to_the_chosen_member_and_delays_no_run(
         moved = calm.json("cluster", "transfer-leader", new, "--reason", "upgrade")
         assert (moved["oldLeader"], moved["newLeader"]) == (old, new)
         assert moved["newTerm"] > moved["oldTerm"]
-        figure(f"leadership handed to {new}: took {moved['took']}")
+        figure(f"leadership handed to {new}: took {moved['duration']}")
         assert {one.name for one in calm_client.cluster.members() if one.role == "LEADER"} == {new}
     assert {shard.shard: shard.epoch for shard in calm_client.cluster.shards()} == before, (
         "no shard was taken again"

@@ -59,7 +59,7 @@ ATTACH_WITHIN: Final = 100.0
 class Hands:
     """Stand-in for a worker's executor and result sender, as `Attach` uses them."""
 
-    refuses = ""
+    refusal_reason = ""
     room = (0, 1 << 40)
     remaining_capacity = MOST_LISTED
 

@@ -141,7 +141,7 @@ def test_a_relay_to_an_unknown_worker_says_so_and_an_invalid_one_is_refused(
     peers = peer_service_pb2_grpc.PeerServiceStub(channels[0])
     unknown = "00000000-0000-0000-0000-000000000000"
     answer = peers.Relay(peer_service_pb2.RelayRequest(incarnation=unknown), timeout=DEADLINE)
-    assert answer.absent
+    assert answer.not_attached
     with pytest.raises(grpc.RpcError) as refused:
         peers.Relay(peer_service_pb2.RelayRequest(incarnation="no id"), timeout=DEADLINE)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -64,7 +64,7 @@ async def hung() -> AsyncIterator[Hung]:
         return b""
 
     silent = grpc.unary_unary_rpc_method_handler(forever)
-    calls = {"Nudge": silent, "Relay": silent, "Workers": silent}
+    calls = {"WakeUp": silent, "Relay": silent, "Workers": silent}
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("schedd.v1.PeerService", calls),)
@@ -327,7 +327,7 @@ async def test_a_workers_view_comes_from_the_member_that_receives_its_heartbeats
         since_refresh=1.5,
         draining=True,
         disk=(5, 7),
-        refuses="its disk is full",
+        refusal_reason="its disk is full",
     )
     [there] = peer.workers.workers()
     [view] = await Relay(peers).views([one, worker(2)])
@@ -355,7 +355,7 @@ async def test_about_a_thousand_workers_each_member_is_asked_once(
     here = WorkerRegistry(SetClock(), lambda _event: None)
     here.elsewhere = Relay(peers)
     found = await here.views(workers)
-    assert [view.unheard for view in found] == [True] + [False] * 999
+    assert [view.heartbeats_missing for view in found] == [True] + [False] * 999
     assert asked == [1000]
 
 

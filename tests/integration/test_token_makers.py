@@ -123,19 +123,19 @@ async def test_revoking_a_token_revokes_all_tokens_made_by_it_at_every_member(
         for sent in theirs:
             await wait_until_async(partial(refused, far, sent), FRESH + ON_TOP, "it to be known")
     assert await reason(web, bearer(other[1])) == ""
-    assert done["endedWithIt"] == 4
+    assert done["descendantsRevoked"] == 4
     login_id = (await found(web, last[0])).maker
     ids = sorted([child[0], grandchild[0], last[0], str(login_id)])
     [line] = await audited(web, "revoke", top[0])
-    assert line == {"ended_with_it": 4, "tokens": ids}
+    assert line == {"descendants_revoked": 4, "tokens": ids}
     again = await revoke(web, top[0], root[1])
-    assert (again["endedWithIt"], again["revokedAt"]) == (0, done["revokedAt"])
+    assert (again["descendantsRevoked"], again["revokedAt"]) == (0, done["revokedAt"])
 
 
 async def test_revoking_a_token_keeps_its_maker_and_other_tokens_of_that_maker(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     first, second = [await create_token(web, bearer(root[1])) for _ in range(2)]
-    assert (await revoke(web, first[0], root[1]))["endedWithIt"] == 0
+    assert (await revoke(web, first[0], root[1]))["descendantsRevoked"] == 0
     assert await audited(web, "revoke", first[0]) == [None]
     assert await refused(web, bearer(first[1]))
     assert [await reason(web, bearer(text)) for _, text in (root, second)] == ["", ""]
@@ -145,7 +145,7 @@ async def test_a_login_of_a_child_token_ends_with_that_token(web: Web) -> None:
     root = await token(web, auth.ROLE_ADMIN)
     child = await create_token(web, bearer(root[1]))
     login = await log_in(web, child[1])
-    assert (await revoke(web, child[0], root[1]))["endedWithIt"] == 1
+    assert (await revoke(web, child[0], root[1]))["descendantsRevoked"] == 1
     assert await refused(web, login)
 
 
@@ -158,7 +158,7 @@ async def test_a_logout_ends_tokens_made_by_the_login_and_is_audited_with_them(w
     assert await refused(web, bearer(child[1]))
     assert await reason(web, bearer(root[1])) == ""
     assert await audited(web, "logout", str(login_id)) == [
-        {"ended_with_it": 1, "tokens": [child[0]]}
+        {"descendants_revoked": 1, "tokens": [child[0]]}
     ]
 
 
@@ -203,7 +203,7 @@ async def test_the_list_has_the_maker_of_a_token_and_no_login(web: Web) -> None:
     by_login = await create_token(web, await log_in(web, root[1]))
     listed = (await web.get("/api/v1/tokens", headers=bearer(root[1]))).json["tokens"]
     login = str((await found(web, by_login[0])).maker)
-    assert {one["tokenId"]: one["makerId"] for one in listed} == {
+    assert {one["tokenId"]: one["creatorId"] for one in listed} == {
         root[0]: None,
         child[0]: root[0],
         by_login[0]: login,
@@ -226,7 +226,7 @@ async def test_the_audit_has_no_more_ids_than_it_can_keep(web: Web) -> None:
     )
     await revoke(web, top[0], root[1])
     [line] = await audited(web, "revoke", top[0])
-    assert (line["ended_with_it"], len(line["tokens"])) == (MOST_NOTED + 1, MOST_NOTED)
+    assert (line["descendants_revoked"], len(line["tokens"])) == (MOST_NOTED + 1, MOST_NOTED)
 
 
 async def test_a_maker_is_not_deleted_before_tokens_that_it_created(web: Web) -> None:
@@ -256,7 +256,7 @@ async def test_a_token_revoked_by_an_older_member_revokes_its_children_too(web: 
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
     expire_token_cache(web)
     assert await refused(web, bearer(child[1]))
-    assert (await revoke(web, top[0], root[1]))["endedWithIt"] == 2
+    assert (await revoke(web, top[0], root[1]))["descendantsRevoked"] == 2
     assert await refused(web, bearer(grandchild[1]))
 
 
@@ -288,9 +288,9 @@ async def test_a_token_is_revoked_with_any_number_of_its_logins(web: Web, dsn: s
     grandchild = await create_token(web, bearer(child[1]))
     theirs = [login, *(bearer(text) for _, text in (top, child, grandchild))]
     async with served(with_short_timeout(dsn, 1000), demanded=True) as far:
-        assert (await revoke(far, top[0], root[1]))["endedWithIt"] == MOST_MARKED
+        assert (await revoke(far, top[0], root[1]))["descendantsRevoked"] == MOST_MARKED
         [line] = await audited(far, "revoke", top[0])
-        assert (line["ended_with_it"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
+        assert (line["descendants_revoked"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
         expire_token_cache(web)
         for face in (web, far):
             for sent in theirs:
@@ -311,7 +311,7 @@ async def test_few_logins_of_a_token_are_found_quickly_beside_very_many_of_anoth
     await with_logins(web, few[0], 5 * MOST_LOGINS)
     await run(web, "ANALYZE access_tokens")
     async with served(with_short_timeout(dsn, 1000), demanded=True) as far:
-        assert (await revoke(far, few[0], root[1]))["endedWithIt"] == 5 * MOST_LOGINS
+        assert (await revoke(far, few[0], root[1]))["descendantsRevoked"] == 5 * MOST_LOGINS
 
 
 async def test_a_token_with_any_revoked_maker_is_rejected_and_listed_as_revoked(web: Web) -> None:
@@ -337,7 +337,7 @@ async def test_the_depth_of_makers_of_a_token_is_limited(web: Web) -> None:
     body = {"name": "bot", "role": "ADMIN"}
     for sent in (bearer(last[1]), await log_in(web, last[1])):
         answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=sent)
-        assert (answer.status, answer.json["reason"]) == (409, "TOO_MANY_MAKERS")
+        assert (answer.status, answer.json["reason"]) == (409, "TOO_MANY_CREATORS")
 
 
 async def test_a_new_login_ends_the_oldest_of_very_many_of_its_token(web: Web) -> None:

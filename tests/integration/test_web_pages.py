@@ -62,7 +62,7 @@ async def sent(web: Web, path: str, **fields: str) -> Answer:
 async def test_each_page_warns_that_its_member_fires_nothing_without_a_trusted_lease(
     web: Web,
 ) -> None:
-    """Else it counts down to runs that no member fires. Pages that list troubles show it once."""
+    """Else it counts down to runs that no member fires. Pages that list problems show it once."""
     await web.post("/api/v1/jobs", JOB)
     live = [page.path for page in PAGES if page.every == EVERY and "{" not in page.path]
     for path in live:

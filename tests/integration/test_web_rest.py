@@ -106,7 +106,7 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
         None,
     ]
     again = await web.ask("PUT", "/api/v1/calendars/off", json=off)
-    assert (again.json["version"], again.json["jobs"], again.json["behind"]) == (2, 1, 0)
+    assert (again.json["version"], again.json["jobs"], again.json["jobsBehind"]) == (2, 1, 0)
     assert (await web.get("/api/v1/calendars/off?version=1")).json["roll"] == "NEXT"
     kept = await web.ask("DELETE", "/api/v1/calendars/off")
     assert (kept.status, kept.json["reason"]) == (409, "CALENDAR_IN_USE")
@@ -122,13 +122,13 @@ async def test_a_job_that_was_read_can_be_created_under_another_name(web: Web) -
     job = (await web.get("/api/v1/jobs/etl")).json
     assert job["generation"] == 2
     for given, name in ((job["jobId"], "a"), ("x", "b"), ("", "c")):
-        sent = job | {"name": name, "jobId": given, "createdBy": "nobody", "runsMade": 7}
+        sent = job | {"name": name, "jobId": given, "createdBy": "nobody", "runsCreated": 7}
         alone = await web.post("/api/v1/jobs", sent)
         batch = {"requests": [{"job": sent | {"name": f"{name}-2"}}]}
         [many] = (await web.post("/api/v1/jobs:batchCreate", batch)).json["results"]
         for new in (alone.json, many["job"]):
             assert new["jobId"] not in (job["jobId"], given)
-            assert (new["slots"], new["generation"], new["runsMade"]) == (2, 1, 0)
+            assert (new["slots"], new["generation"], new["runsCreated"]) == (2, 1, 0)
             assert new["createdBy"] == job["createdBy"]
 
 
@@ -141,7 +141,7 @@ async def test_fields_set_by_the_cluster_are_accepted_only_in_an_edit_of_all_fie
     for given in ("x", str(uuid4())):
         answer = await web.ask("PATCH", "/api/v1/jobs/etl", json={"jobId": given, "slots": 2})
         assert (answer.status, answer.json["reason"]) == (400, "JOB_ID_MISMATCH")
-    for field in ("generation", "createdBy", "nextRunAt", "pausedBy", "runsMade"):
+    for field in ("generation", "createdBy", "nextRunAt", "pausedBy", "runsCreated"):
         answer = await web.ask("PATCH", "/api/v1/jobs/etl", json={field: job[field]})
         assert (answer.status, answer.json["reason"]) == (400, "BAD_UPDATE_MASK"), field
 
@@ -624,9 +624,9 @@ async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> N
     asked = (await web.post("/api/v1/jobs/etl:backfill", body)).json
     path = f"/api/v1/backfills/{asked['backfill']['backfillId']}"
     read = (await web.get(path)).json
-    assert (read["state"], read["from"], read["toCome"]) == ("ACTIVE", hours[0], 3)
+    assert (read["state"], read["from"], read["notCreated"]) == ("ACTIVE", hours[0], 3)
     ended = (await web.post(f"{path}:cancel", {})).json
-    assert (ended["state"], ended["toCome"]) == ("CANCELLED", 0)
+    assert (ended["state"], ended["notCreated"]) == ("CANCELLED", 0)
     listed = (await web.get("/api/v1/backfills?job=etl")).json
     assert [one["backfillId"] for one in listed["backfills"]] == [read["backfillId"]]
     wrong = await web.post("/api/v1/jobs/etl:backfill", body | {"maxParallel": 2})
@@ -709,7 +709,7 @@ async def test_a_redrive_is_asked_for_read_stopped_and_resumed(web: Web) -> None
     dry = await web.post("/api/v1/dead-letters:redrive", {"all": True, "dryRun": True})
     assert (dry.status, dry.json) == (200, {"total": 2, "redrive": None})
     asked = (await web.post("/api/v1/dead-letters:redrive", body)).json["redrive"]
-    assert (asked["state"], asked["rate"], asked["total"], asked["made"]) == ("OPEN", 0.5, 2, 0)
+    assert (asked["state"], asked["rate"], asked["total"], asked["created"]) == ("OPEN", 0.5, 2, 0)
     assert (await web.post("/api/v1/dead-letters:redrive", body)).json["redrive"] == asked
     path = f"/api/v1/redrives/{asked['redriveId']}"
     assert (await web.get(path)).json == asked

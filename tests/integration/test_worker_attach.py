@@ -489,7 +489,11 @@ async def test_a_heartbeat_says_by_which_clock_start_by_is_judged(tmp_path: Path
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()
         await stream.until(lambda: len(stream.heartbeats) >= 4 or None, "heartbeats")
-        times = [each.judged_time for each in stream.heartbeats if each.HasField("judged_time")]
+        times = [
+            each.worker_cluster_time
+            for each in stream.heartbeats
+            if each.HasField("worker_cluster_time")
+        ]
         nanos = [each.ToNanoseconds() for each in times]
         assert nanos == sorted(nanos)
         assert abs(nanos[-1] / 1e9 - time.time()) < 1.0

@@ -68,7 +68,8 @@ async def ended_without_room(
 async def refused(stream: Stream) -> str:
     """Why the worker asks for no work, once it tells."""
     return await stream.until(
-        lambda: stream.heartbeats[-1].refuses if stream.heartbeats else None, "no work to be wanted"
+        lambda: stream.heartbeats[-1].refusal_reason if stream.heartbeats else None,
+        "no work to be wanted",
     )
 
 
@@ -200,7 +201,7 @@ async def test_a_worker_on_a_full_disk_sends_its_spooled_results_and_takes_no_wo
                 return status == 503 and "No space left on device" in why
 
             await wait_until_async(not_ready_by_its_disk, 3.0, "/readyz to name the disk")
-            assert all(beat.refuses for beat in stream.heartbeats)
+            assert all(beat.refusal_reason for beat in stream.heartbeats)
             assert stream.granted.slots == 0
             assert not [*folder.glob("*.new")]
             filler.unlink()

@@ -312,8 +312,8 @@ async def test_a_large_grpc_answer_is_stored_and_one_over_4_mib_is_rejected(tmp_
         large = await call(stream, '{"letters":100000}', endpoint=server.endpoint)
         assert large.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not large.HasField("result")
-        assert large.kept_result.problem == ""
-        assert large.kept_result.size > 100_000
+        assert large.stored_result.problem == ""
+        assert large.stored_result.size > 100_000
         too_large = await call(stream, '{"letters":5000000}', endpoint=server.endpoint)
         assert too_large.reason == common_pb2.REASON_GRPC_STATUS
         assert "Received message larger than max" in too_large.error

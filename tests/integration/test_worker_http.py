@@ -204,8 +204,8 @@ async def test_a_large_http_answer_is_stored_in_the_result_store(tmp_path: Path)
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not result.HasField("result")
         assert not result.output
-        assert result.kept_result.problem == ""
-        assert result.kept_result.size > 64 * 1024
+        assert result.stored_result.problem == ""
+        assert result.stored_result.size > 64 * 1024
 
 
 async def test_64_kib_of_an_answer_over_the_limit_are_kept(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ async def test_64_kib_of_an_answer_over_the_limit_are_kept(tmp_path: Path) -> No
         result = await request(stream, url=server.url("/large"))
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not result.HasField("result")
-        assert not result.HasField("kept_result")
+        assert not result.HasField("stored_result")
         assert len(result.output[0].data) == 64 * 1024
 
 

@@ -55,7 +55,7 @@ def hanging() -> Iterator[S3Server]:
         yield S3Server(listener.getsockname()[1])
 
 
-def whole(objects: Objects, key: str, kept: run_pb2.Kept) -> dict[int, bytes]:
+def whole(objects: Objects, key: str, kept: run_pb2.StoredObject) -> dict[int, bytes]:
     """Each stream of a log, byte for byte, and in the order of its pieces."""
     unframed, streams = Unframed(), {1: b"", 2: b""}
     for part in parts(objects, key, kept.size, kept.sha256):
@@ -121,7 +121,7 @@ async def test_a_large_result_is_stored(
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert not result.HasField("result")
         content = b"\xff" * size if not json else f'"{"é" * size}"'.encode()
-        kept = result.kept_result
+        kept = result.stored_result
         assert (kept.size, kept.json, kept.problem) == (len(content), json, "")
         assert kept.sha256 == hashlib.sha256(content).digest()
         objects = open_objects((tmp_path / "results").as_uri())
@@ -186,8 +186,8 @@ async def test_a_worker_with_a_hanging_store_requests_no_work_beyond_its_spool_l
         stream = await member.attached()
         key = await stream.assign(argv=["python3", "-c", PRINTS % 10])
         await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
-        await stream.until(lambda: stream.heartbeats[-1].refuses or None, "why")
-        assert "wait in the spool for the result store" in stream.heartbeats[-1].refuses
+        await stream.until(lambda: stream.heartbeats[-1].refusal_reason or None, "why")
+        assert "wait in the spool for the result store" in stream.heartbeats[-1].refusal_reason
         result = await stream.result_of(key)
         assert result.log.problem
         await stream.granted_at_least(1)

@@ -85,7 +85,7 @@ class RawWorker:
     async def beat(self, number: int, free: int) -> None:
         """Send a heartbeat that holds nothing, and grant so many slots."""
         beat = pb.Heartbeat(sequence=number, free=free)
-        beat.judged_time.FromDatetime(utcnow())
+        beat.worker_cluster_time.FromDatetime(utcnow())
         beat.since_refresh.FromTimedelta(timedelta(seconds=0 if number == 1 else 1))
         received = sum(len(frame.assignments) for frame in self.frames)
         granted = pb.Granted(slots=free, received=received, serial=number)

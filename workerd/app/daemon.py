@@ -214,7 +214,7 @@ class App:
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress
-        self._work.hindered = lambda: self._supervisor.refuses or table.loops.refuses
+        self._work.hindered = lambda: self._supervisor.refusal_reason or table.loops.refusal_reason
         self._attach.on_trust = self._trusted_until
         self._attach.fill_heartbeat = table.loops.fill
         self._listener = HttpListener(
@@ -280,7 +280,7 @@ class App:
         if on_disk:
             log.warning("%d results stay in the spool until the next start", on_disk)
         if lost:
-            why = self._sender.refuses or "the disk is too slow"
+            why = self._sender.refusal_reason or "the disk is too slow"
             log.error("%d results lost: no member accepted them, and %s", lost, why)
 
     def _acknowledged(self, key: AssignmentKey, verdict: str) -> None:
@@ -305,7 +305,7 @@ class App:
             return "attached to no member"
         if not self._attach.trusted():
             return "lease may have expired"
-        return "draining" if self._admission.draining else self._work.refuses
+        return "draining" if self._admission.draining else self._work.refusal_reason
 
 
 async def serve(config: WorkerConfig, daemon: Daemon) -> None:

@@ -25,7 +25,7 @@ class Backlog:
         self.disk = 0
 
     @property
-    def refuses(self) -> str:
+    def refusal_reason(self) -> str:
         """Why the worker requests no new work; empty if there is room for its results."""
         for held, most, where in (
             (self.memory, self._most_memory, "in memory for the disk of the spool"),

@@ -12,8 +12,8 @@ Invariants
   it by its digest.
 - A held result (`put` with `held`) is on disk, too; the next worker process sends it as it is. It
   is sent after `release`, with the contents given then.
-- While the disk rejects writes, `refuses` returns the cause and the worker requests no new work:
-  from before the first hello until all results are written and a trial write has succeeded.
+- While the disk rejects writes, `refusal_reason` returns the cause and the worker requests no new
+  work: from before the first hello until all results are written and a trial write has succeeded.
 - If a batch doesn't fit on the disk, a smaller one is tried, of the smallest results.
 - A full disk is logged at most every `LOG_EVERY`. Its recovery is logged if the problem was.
 """
@@ -90,7 +90,7 @@ class ResultSender:
         limit: int = 1 << 28,
     ) -> None:
         """`on_acknowledged(key, verdict)` is called for each acknowledged result. `limit`: bytes
-        in the spool from which it `refuses` work.
+        in the spool from which the worker requests no new work.
         """
         self._spool = spool
         self._limit = limit
@@ -121,7 +121,7 @@ class ResultSender:
         return self._spool.size, self._spool.free()
 
     @property
-    def refuses(self) -> str:
+    def refusal_reason(self) -> str:
         """Why the worker requests no new work; empty if there is room for its results."""
         if self._full:
             return f"spool rejects writes: {self._full}"

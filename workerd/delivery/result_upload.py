@@ -8,8 +8,8 @@ Invariants
 - An unavailable store delays a result by its timeout (`config`) at most, and keeps no slot. If it
   has been unavailable for longer already, one upload is tried.
 - All data is on disk before the upload begins, and then removed from memory.
-- Waiting bytes are counted (`refuses`). A hanging store gets at most `_AT_ONCE` calls, and no call
-  prevents the shutdown of the process.
+- Waiting bytes are counted (`refusal_reason`). A hanging store gets at most `_AT_ONCE` calls, and
+  no call prevents the shutdown of the process.
 - A result names only data that is in the store.
 """
 
@@ -78,7 +78,7 @@ class _Upload:
     what: str
     key: str
     recorded: Recorded
-    kept: run_pb2.Kept
+    kept: run_pb2.StoredObject
 
 
 class ResultUpload:
@@ -109,9 +109,9 @@ class ResultUpload:
         """The worker is shutting down: no upload is retried."""
 
     @property
-    def refuses(self) -> str:
+    def refusal_reason(self) -> str:
         """Why the worker requests no new work; empty if there is room for its results."""
-        return self._backlog.refuses
+        return self._backlog.refusal_reason
 
     def recording(self, key: AssignmentKey) -> Recording | None:
         """Return the recording of a new attempt; None if logs aren't kept."""
@@ -142,9 +142,9 @@ class ResultUpload:
             held.log.problem = INTERRUPTED
         if parcel.result is not None:
             held.ClearField("result")
-            held.kept_result.size = len(parcel.result)
-            held.kept_result.problem = INTERRUPTED
-            held.kept_result.json = parcel.json
+            held.stored_result.size = len(parcel.result)
+            held.stored_result.problem = INTERRUPTED
+            held.stored_result.json = parcel.json
         return held
 
     def hurry(self, within: float) -> None:
@@ -189,12 +189,12 @@ class ResultUpload:
             if parcel.recording is not None:
                 uploads.append(await self._log(parcel, parcel.recording, kept.log))
             if parcel.result is not None:
-                uploads.append(await self._result(parcel, parcel.result, kept.kept_result))
+                uploads.append(await self._result(parcel, parcel.result, kept.stored_result))
             parcel.result = None
         return [each for each in uploads if each is not None]
 
     async def _log(
-        self, parcel: ResultFiles, recording: Recording, kept: run_pb2.Kept
+        self, parcel: ResultFiles, recording: Recording, kept: run_pb2.StoredObject
     ) -> _Upload | None:
         kept.fencing_token = parcel.key.token
         try:
@@ -207,7 +207,9 @@ class ResultUpload:
         key = log_key(parcel.namespace, parcel.key.run, parcel.key.token)
         return _Upload("log", key, recorded, kept)
 
-    async def _result(self, parcel: ResultFiles, data: bytes, kept: run_pb2.Kept) -> _Upload | None:
+    async def _result(
+        self, parcel: ResultFiles, data: bytes, kept: run_pb2.StoredObject
+    ) -> _Upload | None:
         kept.fencing_token = parcel.key.token
         file = self._folder.file(parcel.key, "result")
         try:

@@ -8,8 +8,8 @@ it: the attempt's cgroup; or, without cgroups, sessions, marks and the start tim
 Invariants
 - The keeper is started before all other processes, the launcher included.
 - A session is written to the journal directly after its first process starts. It is removed when
-  its attempt has ended and its group was killed. Without a journal `refuses` returns the cause, and
-  the worker requests no work.
+  its attempt has ended and its group was killed. Without a journal `refusal_reason` returns the
+  cause, and the worker requests no work.
 - An attempt is `empty` when no process of it is running. Its cgroup proves that; without cgroups it
   is inferred.
 - The keeper knows the programs that end with the lease, and kills them if this process hangs. Their
@@ -60,8 +60,8 @@ class ProcessSupervisor:
         if tree is not None:
             _step_aside(tree.parent)
         self.journal = Journal(directory, mark, tree)
-        if self.refuses:
-            log.warning("%s; no new work is requested until it can", self.refuses)
+        if self.refusal_reason:
+            log.warning("%s; no new work is requested until it can", self.refusal_reason)
         self.lease = SharedLease()
         """The end of trust for the keeper; update it at each refresh."""
         self._leased = False
@@ -87,7 +87,7 @@ class ProcessSupervisor:
         return self._launcher is not None
 
     @property
-    def refuses(self) -> str:
+    def refusal_reason(self) -> str:
         """Why no program may be started; empty if they may."""
         problem = self.journal.problem
         return problem and f"process journal can't be written: {problem}"
@@ -230,9 +230,9 @@ class ProcessSupervisor:
             self._look_again()
 
     def _look_again(self) -> None:
-        hindered = self.refuses
+        hindered = self.refusal_reason
         self.journal.make()
-        if hindered and not self.refuses:
+        if hindered and not self.refusal_reason:
             log.info("process journal is written: programs may be started")
         try:
             self._orphans.end_orphans()

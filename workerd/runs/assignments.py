@@ -265,9 +265,9 @@ class HeldRuns:
         return max(0, MOST_LISTED - len(self._items) - len(self._sender))
 
     @property
-    def refuses(self) -> str:
+    def refusal_reason(self) -> str:
         """Why the worker requests no new work; empty if runs can start and results have room."""
-        return self._sender.refuses or self._upload.refuses or self.hindered()
+        return self._sender.refusal_reason or self._upload.refusal_reason or self.hindered()
 
     def holdings(self) -> Iterator[messages.Holding]:
         """Return runs that are held, pre-dispatched, running, or ended without a spooled result.

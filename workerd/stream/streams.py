@@ -9,8 +9,8 @@ Invariants
 - A list of members older than the last one (by etcd's revision) is ignored, unless no stream is
   open: a restored etcd has lower revisions.
 - The total of granted slots never exceeds the free slots. It is 0 without trust, during a drain, or
-  while the spool or the uploads are full (`HeldRuns.refuses`). Grants are withdrawn when trust
-  ends; assignments that a member sends before it receives that are rejected.
+  while the spool or the uploads are full (`HeldRuns.refusal_reason`). Grants are withdrawn when
+  trust ends; assignments that a member sends before it receives that are rejected.
 - Slots granted to one member are given to another only if the first answers that it won't use them
   (`credit`), is silent, or takes too long.
 """
@@ -150,7 +150,7 @@ class Attach:
 
     def _deal(self) -> None:
         self._redeal_due = False
-        able = self.trusted() and not self._admission.draining and not self._work.refuses
+        able = self.trusted() and not self._admission.draining and not self._work.refusal_reason
         awake = {address: link for address, link in self._links.items() if not link.silent}
         demands = {address: link.demand for address, link in awake.items()}
         previous = {address: link.credit.slots for address, link in awake.items()}
@@ -195,7 +195,7 @@ class Attach:
             draining=self._admission.draining,
             spool_bytes=spooled,
             disk_free_bytes=room,
-            refuses=self._work.refuses,
+            refusal_reason=self._work.refusal_reason,
         )
         ended = ((result.key, AssignmentState.ENDED, None) for result in self._sender.results())
         write = messages.pack_holdings if reads_held else messages.list_holdings
@@ -203,7 +203,7 @@ class Attach:
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
         self.fill_heartbeat(message)
         if self._clock.known:
-            message.judged_time.FromNanoseconds(int(self._clock.read(at) * 1e9))
+            message.worker_cluster_time.FromNanoseconds(int(self._clock.read(at) * 1e9))
         return message
 
     async def refusal(self, welcome: pb.Welcome) -> str:

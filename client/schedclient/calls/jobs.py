@@ -269,7 +269,7 @@ class Jobs:
         """Run the job for the scheduled times from `first` to `last` (both inclusive and past), at
         most `max_parallel` at a time (1 if 0). The priority is LOW by default.
 
-        Scheduled times that have a run are left out; `rerun` "failed" or "all" runs those again. A
+        Scheduled times that have a run are omitted; `rerun` "failed" or "all" runs those again. A
         dry run returns the plan only. A key is created if none is given, as for `create`.
         """
         namespace, name = job_of(job, self._namespace)

@@ -101,7 +101,7 @@ class NotificationSpec(TypedDict, total=False):
     command: Sequence[str]
     email: str | Sequence[str]
     threshold: int
-    silence: Length
+    min_interval: Length
     after: Length
 
 

@@ -14,8 +14,9 @@ MOST_COUNTED: Final = 1_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken(Value):
     """A token, without its secret. `role`: VIEWER, OPERATOR or ADMIN. `namespaces`: `*` for all.
-    `maker_id`: the token or login that created it; this token ends with it. `ended_with_it`: the
-    number of tokens that `revoke_token` revoked with it (MOST_COUNTED: as many or more).
+    `creator_id`: the token or login that created it; this token ends with it.
+    `descendants_revoked`: the number of tokens that `revoke_token` revoked with it (MOST_COUNTED:
+    as many or more).
     """
 
     token_id: str
@@ -27,8 +28,8 @@ class AccessToken(Value):
     expires_at: datetime
     revoked_at: datetime | None
     revoked_by: str | None
-    maker_id: str | None
-    ended_with_it: int
+    creator_id: str | None
+    descendants_revoked: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from schedproto.v1 import job_service_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut(Value):
+class Omitted(Value):
     """A scheduled time that a backfill leaves out, and its run, if there is one."""
 
     scheduled_at: datetime
@@ -22,8 +22,9 @@ class LeftOut(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill(Value):
-    """Runs of a past range. Of `total` scheduled times, `to_come` have no run yet; `runs` counts
-    the others by state. `state` is ACTIVE, DONE or CANCELLED; `first` and `last` are the range.
+    """Runs of a past range. Of `total` scheduled times, `not_created` have no run yet; `runs`
+    counts the others by state. `state` is ACTIVE, DONE or CANCELLED; `first` and `last` are the
+    range.
     """
 
     backfill_id: str
@@ -34,7 +35,7 @@ class Backfill(Value):
     max_parallel: int
     priority: str | None
     total: int
-    to_come: int
+    not_created: int
     waiting: int
     running: int
     retrying: int
@@ -68,9 +69,9 @@ class Backfill(Value):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPlan(Value):
     """The scheduled times that a backfill runs, those that it leaves out, and the backfill; None
-    for a dry run. `left_out` is empty if the idempotency key returned an earlier backfill.
+    for a dry run. `omitted` is empty if the idempotency key returned an earlier backfill.
     """
 
     instants: tuple[datetime, ...]
-    left_out: tuple[LeftOut, ...]
+    omitted: tuple[Omitted, ...]
     backfill: Backfill | None

@@ -34,6 +34,6 @@ class Calendar(Value):
     time_zone: str | None
     roll: str | None
     jobs: int
-    behind: int
+    jobs_behind: int
     updated_at: datetime | None
     updated_by: str | None

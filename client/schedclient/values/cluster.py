@@ -30,7 +30,7 @@ class Cluster(Value):
     paused_at: datetime | None
     paused_by: str | None
     pause_note: str | None
-    troubles: list[str]
+    problems: list[str]
     """Why runs are late, in words; a pause isn't listed."""
     recovering: bool
     """The cluster is paused because its database was restored, to `paused_at`."""
@@ -94,7 +94,7 @@ class LeaderTransfer(Value):
     new_leader: str
     old_term: int
     new_term: int
-    took: timedelta
+    duration: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +119,11 @@ class Shard(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
-    """A worker. `state`: LIVE, DRAINING (as the worker reports) or LOST. `refuses`: why a live
-    worker accepts no new work. `drained_at`, `drained_by`, `drain_reason`: the drain by an
-    operator. `unstored`: results that the worker holds and no member has stored. `unheard`: no
-    member that answers receives its heartbeats; then `free`, `running`, `unstored` and `lease_age`
-    are None.
+    """A worker. `state`: LIVE, DRAINING (as the worker reports) or LOST. `refusal_reason`: why a
+    live worker accepts no new work. `drained_at`, `drained_by`, `drain_reason`: the drain by an
+    operator. `unstored_results`: results that the worker holds and no member has stored.
+    `heartbeats_missing`: no member that answers receives its heartbeats; then `free`, `running`,
+    `unstored_results` and `lease_age` are None.
     """
 
     name: str
@@ -138,15 +138,15 @@ class Worker(Value):
     host: str | None
     started_at: datetime | None
     lease_age: timedelta | None
-    refuses: str | None
+    refusal_reason: str | None
     drained_at: datetime | None
     drained_by: str | None
     drain_reason: str | None
     executors: tuple[str, ...]
     namespaces: tuple[str, ...]
     """Namespaces whose runs the worker accepts; none: all."""
-    unstored: int | None
-    unheard: bool
+    unstored_results: int | None
+    heartbeats_missing: bool
     lost_at: datetime | None
     """When the worker was recorded as lost, if it is LOST."""
 

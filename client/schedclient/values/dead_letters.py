@@ -50,7 +50,7 @@ class DeadLetterGroup(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive(Value):
-    """A redrive of dead letters, `rate` per second. `made` of `total` runs are created so far;
+    """A redrive of dead letters, `rate` per second. `created` of `total` runs are created so far;
     `runs` counts them by state. `state` is OPEN, STOPPED or DONE. `submitted`: whether the group
     had submitted runs or runs of the job with this name; None: both.
     """
@@ -61,8 +61,8 @@ class Redrive(Value):
     fingerprint: str | None
     rate: float
     total: int
-    made: int
-    left_out: int
+    created: int
+    omitted: int
     state: str
     runs: Mapping[str, int]
     created_at: datetime | None
@@ -76,7 +76,7 @@ class Redrive(Value):
     @property
     def left(self) -> int:
         """Dead letters that are still queued."""
-        return self.total - self.made - self.left_out
+        return self.total - self.created - self.omitted
 
     @property
     def ended(self) -> bool:

@@ -42,7 +42,7 @@ class Job(Value):
     pause_note: str | None
     paused_until: datetime | None
     max_runs: int
-    runs_made: int
+    runs_created: int
     calendar_versions: Mapping[str, int]
     next_run_at: datetime | None
     created_at: datetime | None

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.values.access import AccessToken, Grant
-from schedclient.values.backfills import Backfill, LeftOut
+from schedclient.values.backfills import Backfill, Omitted
 from schedclient.values.base import Value
 from schedclient.values.calendars import DateRange
 from schedclient.values.cluster import Finding
@@ -31,7 +31,7 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Finding": Finding,
     "schedd.v1.DateRange": DateRange,
     "schedd.v1.Backfill": Backfill,
-    "schedd.v1.BackfillJobResponse.LeftOut": LeftOut,
+    "schedd.v1.BackfillJobResponse.Omitted": Omitted,
     "schedd.v1.Redrive": Redrive,
     "schedd.v1.RunEvent.Gap": Gap,
     "schedd.v1.ClusterEvent": ClusterEvent,

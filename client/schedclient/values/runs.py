@@ -89,7 +89,7 @@ class Run(Value):
     parents: tuple[Parent, ...]
     losses: int
     """Number of times that its worker was lost while it ran."""
-    most_losses: int
+    max_losses: int
     """Losses at which the run fails; 0: none so far."""
 
     @property

@@ -234,7 +234,7 @@ def revoke(session: Session, token_id: str) -> None:
     if session.tabular:
         since = instant(session, revoked.revoked_at)
         message(f"token of {revoked.name} revoked: {since}, by {revoked.revoked_by}")
-        if count := revoked.ended_with_it:
+        if count := revoked.descendants_revoked:
             tokens = "token" if count == 1 else "tokens"
             shown = count if count < MOST_COUNTED else f"{count} or more"
             message(f"{shown} {tokens} created with it revoked, too")

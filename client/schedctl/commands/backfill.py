@@ -86,7 +86,7 @@ def backfill(
 ) -> None:
     """Run a job for the scheduled times of a past range: `--from 7d --to 1h`, or RFC 3339.
 
-    Scheduled times that already ran are left out. The backfill continues in the cluster after the
+    Scheduled times that already ran are omitted. The backfill continues in the cluster after the
     command has ended: `job backfills` shows its progress.
     """
     session.asked_job = name
@@ -105,7 +105,7 @@ def backfill(
         )
         if not wait or plan.backfill is None:
             return plan, plan.backfill
-        _show_left_out(session, plan)
+        _show_omitted(session, plan)
         return plan, await _follow(session, client, plan.backfill)
 
     plan, made = session.run(work)
@@ -117,7 +117,7 @@ def backfill(
     else:
         show_one(session, made, BACKFILLS, _id)
     if made is not None and not wait:
-        _show_left_out(session, plan)
+        _show_omitted(session, plan)
         message(f"the backfill continues: schedctl job backfills {made.job}")
     if made is not None and wait and not _is_done(made, by_key=idempotency_key is not None):
         click.get_current_context().exit(RUN_FAILED)
@@ -192,7 +192,7 @@ def _progress(made: Backfill) -> str:
     for word in ("running", "retrying", "waiting"):
         if count := getattr(made, word):
             line += f", {count} {word}"
-    return line + (f", {made.to_come} remaining" if made.to_come else "")
+    return line + (f", {made.not_created} remaining" if made.not_created else "")
 
 
 def _show_dry(session: Session, plan: BackfillPlan) -> None:
@@ -201,18 +201,18 @@ def _show_dry(session: Session, plan: BackfillPlan) -> None:
             click.echo(at.isoformat())
         return
     show_rows(session, ["SCHEDULED"], [[at] for at in plan.instants])
-    _show_left_out(session, plan)
+    _show_omitted(session, plan)
     message(f"{len(plan.instants)} scheduled times would run; nothing was stored")
 
 
-def _show_left_out(session: Session, plan: BackfillPlan) -> None:
-    if not plan.left_out:
+def _show_omitted(session: Session, plan: BackfillPlan) -> None:
+    if not plan.omitted:
         return
-    counted = Counter(one.why for one in plan.left_out)
+    counted = Counter(one.why for one in plan.omitted)
     for why, count in counted.most_common():
-        first = next(one for one in plan.left_out if one.why == why)
+        first = next(one for one in plan.omitted if one.why == why)
         others = f" and {count - 1} more" if count > 1 else ""
-        message(f"left out: {instant(session, first.scheduled_at)}{others}: {why}")
+        message(f"omitted: {instant(session, first.scheduled_at)}{others}: {why}")
 
 
 def _id(one: Backfill) -> str:

@@ -114,7 +114,7 @@ def show_status(session: Session, found: Cluster) -> None:
             ("Cluster", found.cluster_id),
             ("State", "RECOVERY" if found.recovering else "PAUSED" if found.paused else None),
             ("Paused", _pause(session, found) if found.paused else None),
-            *(("Trouble", one) for one in found.troubles),
+            *(("Problem", one) for one in found.problems),
             ("Leader", found.leader or "none"),
             ("Term", found.term),
             ("Members", _with_lost(found.members, found.lost_members)),
@@ -158,7 +158,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     if not session.tabular:
         show_one(session, moved, (), lambda one: one.new_leader)
         return
-    took = f"{length(moved.took)}, term {moved.old_term} → {moved.new_term}"
+    took = f"{length(moved.duration)}, term {moved.old_term} → {moved.new_term}"
     click.echo(f"{moved.old_leader} → {moved.new_leader} in {took}")
 
 
@@ -247,9 +247,9 @@ def shards(session: Session) -> None:
 
 
 def read_with_troubles(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
-    """Read from a member, and print the troubles of the cluster with a table.
+    """Read from a member, and print the problems of the cluster with a table.
 
-    One trouble may be that the member's view of the cluster is outdated.
+    One problem may be that the member's view of the cluster is outdated.
     """
 
     async def both(client: Client) -> tuple[T, list[str]]:
@@ -257,13 +257,13 @@ def read_with_troubles(session: Session, read: Callable[[Client], Awaitable[T]])
         try:
             if not session.tabular:
                 return found, []
-            return found, [*(await client.cluster.status(deadline=EXTRA_TIMEOUT)).troubles]
+            return found, [*(await client.cluster.status(deadline=EXTRA_TIMEOUT)).problems]
         except ApiError as unknown:
             return found, [f"the state of the cluster is unknown: {unknown.what}"]
 
-    found, troubles = session.run(both)
-    for trouble in troubles:
-        message(f"trouble: {trouble}")
+    found, problems = session.run(both)
+    for problem in problems:
+        message(f"problem: {problem}")
     return found
 
 

@@ -129,7 +129,7 @@ def get(session: Session, run_id: str) -> None:
             ("Children", found.children or None),
             ("Until", found.scheduled_until),
             ("Progress", progress(found)),
-            ("Worker lost", f"{found.losses} of {found.most_losses} times" * bool(found.losses)),
+            ("Worker lost", f"{found.losses} of {found.max_losses} times" * bool(found.losses)),
             ("Error", found.error),
         ],
     )

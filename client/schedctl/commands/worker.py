@@ -141,7 +141,7 @@ def _started(one: Worker) -> datetime:
 
 def _done(found: Worker) -> bool:
     """Return whether the drain is complete: no run would start again if the worker were lost."""
-    in_progress = found.unheard or found.running or found.unstored
+    in_progress = found.heartbeats_missing or found.running or found.unstored_results
     return found.state == "DRAINING" and not in_progress
 
 
@@ -149,13 +149,13 @@ def _remaining_work(found: Worker) -> str:
     """Return what the drain still waits for."""
     if found.state == "LOST":
         return LOST
-    if found.unheard:
+    if found.heartbeats_missing:
         return "its runs are unknown: no member receives its heartbeats"
     parts = [f"{found.running} still running"] if found.running else []
-    if found.unstored:
-        what = "result isn't" if found.unstored == 1 else "results aren't"
-        why = f": {found.refuses}" if found.refuses else ""
-        parts += [f"{found.unstored} {what} stored yet{why}"]
+    if found.unstored_results:
+        what = "result isn't" if found.unstored_results == 1 else "results aren't"
+        why = f": {found.refusal_reason}" if found.refusal_reason else ""
+        parts += [f"{found.unstored_results} {what} stored yet{why}"]
     if not parts and found.state != "DRAINING":  # its numbers are older than the drain
         return "the worker hasn't reported its runs yet"
     return "; ".join(parts) or "no run in progress"

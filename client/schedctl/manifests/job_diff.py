@@ -25,7 +25,7 @@ SET_BY_CLUSTER: Final = frozenset(
         "updated_at",
         "warnings",
         "created_by",
-        "cron_dialect",
+        "definition_version",
         "calendar_versions",
     }
 )

@@ -19,7 +19,7 @@ FLAGS: Final = {
     "on_dead_letter": "Notification to send when a run becomes a dead letter",
     "on_late": "Notification to send when a run starts late or not at all",
 }
-KEYS: Final = ("webhook", "email", "command", "threshold", "silence", "after")
+KEYS: Final = ("webhook", "email", "command", "threshold", "min_interval", "after")
 METAVAR: Final = "webhook=URL|email=…"
 
 

@@ -24,7 +24,8 @@ TOKENS: Final = frozenset({"fencing_token"})
 """64-bit numbers that JavaScript would round; written as decimal strings."""
 
 UNKNOWN: Final = dict.fromkeys(
-    (f"schedd.v1.Worker.{name}" for name in ("free", "running", "unstored")), "unheard"
+    (f"schedd.v1.Worker.{name}" for name in ("free", "running", "unstored_results")),
+    "heartbeats_missing",
 )
 """Numbers that are unknown if they are 0 and the flag of this name is set."""
 

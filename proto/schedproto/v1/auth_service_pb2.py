@@ -27,7 +27,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n schedproto/v1/auth_service.proto\x12\tschedd.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x02\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1d\n\x04role\x18\x03 \x01(\x0e\x32\x0f.schedd.v1.Role\x12\x12\n\nnamespaces\x18\x04 \x03(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x06 \x01(\t\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\t \x01(\t\x12\x10\n\x08maker_id\x18\n \x01(\t\x12\x15\n\rended_with_it\x18\x0b \x01(\x05\"\x96\x01\n\x12\x43reateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x04role\x18\x02 \x01(\x0e\x32\x0f.schedd.v1.Role\x12\x12\n\nnamespaces\x18\x03 \x03(\t\x12+\n\x08lifetime\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"F\n\x13\x43reateTokenResponse\x12\x1f\n\x05token\x18\x01 \x01(\x0b\x32\x10.schedd.v1.Token\x12\x0e\n\x06secret\x18\x02 \x01(\t\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListTokensResponse\x12 \n\x06tokens\x18\x01 \x03(\x0b\x32\x10.schedd.v1.Token\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\":\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x14\n\x12GetIdentityRequest\"\xc1\x01\n\x08Identity\x12\r\n\x05\x61\x63tor\x18\x01 \x01(\t\x12)\n\x06grants\x18\x02 \x03(\x0b\x32\x19.schedd.v1.Identity.Grant\x12.\n\nexpires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08token_id\x18\x04 \x01(\t\x1a\x39\n\x05Grant\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x1d\n\x04role\x18\x02 \x01(\x0e\x32\x0f.schedd.v1.Role*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x11\n\rROLE_OPERATOR\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03\x32\xa3\x03\n\x0b\x41uthService\x12g\n\x0b\x43reateToken\x12\x1d.schedd.v1.CreateTokenRequest\x1a\x1e.schedd.v1.CreateTokenResponse\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/api/v1/tokens:\x01*\x12\x61\n\nListTokens\x12\x1c.schedd.v1.ListTokensRequest\x1a\x1d.schedd.v1.ListTokensResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/tokens\x12k\n\x0bRevokeToken\x12\x1d.schedd.v1.RevokeTokenRequest\x1a\x10.schedd.v1.Token\"+\x82\xd3\xe4\x93\x02%\" /api/v1/tokens/{token_id}:revoke:\x01*\x12[\n\x0bGetIdentity\x12\x1d.schedd.v1.GetIdentityRequest\x1a\x13.schedd.v1.Identity\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/api/v1/identityb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n schedproto/v1/auth_service.proto\x12\tschedd.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\x02\n\x05Token\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x1d\n\x04role\x18\x03 \x01(\x0e\x32\x0f.schedd.v1.Role\x12\x12\n\nnamespaces\x18\x04 \x03(\t\x12.\n\ncreated_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\ncreated_by\x18\x06 \x01(\t\x12.\n\nexpires_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12.\n\nrevoked_at\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nrevoked_by\x18\t \x01(\t\x12\x12\n\ncreator_id\x18\n \x01(\t\x12\x1b\n\x13\x64\x65scendants_revoked\x18\x0b \x01(\x05\"\x96\x01\n\x12\x43reateTokenRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x04role\x18\x02 \x01(\x0e\x32\x0f.schedd.v1.Role\x12\x12\n\nnamespaces\x18\x03 \x03(\t\x12+\n\x08lifetime\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x12\n\nrequest_id\x18\x05 \x01(\t\"F\n\x13\x43reateTokenResponse\x12\x1f\n\x05token\x18\x01 \x01(\x0b\x32\x10.schedd.v1.Token\x12\x0e\n\x06secret\x18\x02 \x01(\t\":\n\x11ListTokensRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"O\n\x12ListTokensResponse\x12 \n\x06tokens\x18\x01 \x03(\x0b\x32\x10.schedd.v1.Token\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\":\n\x12RevokeTokenRequest\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"\x14\n\x12GetIdentityRequest\"\xc1\x01\n\x08Identity\x12\r\n\x05\x61\x63tor\x18\x01 \x01(\t\x12)\n\x06grants\x18\x02 \x03(\x0b\x32\x19.schedd.v1.Identity.Grant\x12.\n\nexpires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08token_id\x18\x04 \x01(\t\x1a\x39\n\x05Grant\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x1d\n\x04role\x18\x02 \x01(\x0e\x32\x0f.schedd.v1.Role*P\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n\x0bROLE_VIEWER\x10\x01\x12\x11\n\rROLE_OPERATOR\x10\x02\x12\x0e\n\nROLE_ADMIN\x10\x03\x32\xa3\x03\n\x0b\x41uthService\x12g\n\x0b\x43reateToken\x12\x1d.schedd.v1.CreateTokenRequest\x1a\x1e.schedd.v1.CreateTokenResponse\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/api/v1/tokens:\x01*\x12\x61\n\nListTokens\x12\x1c.schedd.v1.ListTokensRequest\x1a\x1d.schedd.v1.ListTokensResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/api/v1/tokens\x12k\n\x0bRevokeToken\x12\x1d.schedd.v1.RevokeTokenRequest\x1a\x10.schedd.v1.Token\"+\x82\xd3\xe4\x93\x02%\" /api/v1/tokens/{token_id}:revoke:\x01*\x12[\n\x0bGetIdentity\x12\x1d.schedd.v1.GetIdentityRequest\x1a\x13.schedd.v1.Identity\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/api/v1/identityb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,26 +42,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AUTHSERVICE'].methods_by_name['RevokeToken']._serialized_options = b'\202\323\344\223\002%\" /api/v1/tokens/{token_id}:revoke:\001*'
   _globals['_AUTHSERVICE'].methods_by_name['GetIdentity']._loaded_options = None
   _globals['_AUTHSERVICE'].methods_by_name['GetIdentity']._serialized_options = b'\202\323\344\223\002\022\022\020/api/v1/identity'
-  _globals['_ROLE']._serialized_start=1104
-  _globals['_ROLE']._serialized_end=1184
+  _globals['_ROLE']._serialized_start=1112
+  _globals['_ROLE']._serialized_end=1192
   _globals['_TOKEN']._serialized_start=143
-  _globals['_TOKEN']._serialized_end=458
-  _globals['_CREATETOKENREQUEST']._serialized_start=461
-  _globals['_CREATETOKENREQUEST']._serialized_end=611
-  _globals['_CREATETOKENRESPONSE']._serialized_start=613
-  _globals['_CREATETOKENRESPONSE']._serialized_end=683
-  _globals['_LISTTOKENSREQUEST']._serialized_start=685
-  _globals['_LISTTOKENSREQUEST']._serialized_end=743
-  _globals['_LISTTOKENSRESPONSE']._serialized_start=745
-  _globals['_LISTTOKENSRESPONSE']._serialized_end=824
-  _globals['_REVOKETOKENREQUEST']._serialized_start=826
-  _globals['_REVOKETOKENREQUEST']._serialized_end=884
-  _globals['_GETIDENTITYREQUEST']._serialized_start=886
-  _globals['_GETIDENTITYREQUEST']._serialized_end=906
-  _globals['_IDENTITY']._serialized_start=909
-  _globals['_IDENTITY']._serialized_end=1102
-  _globals['_IDENTITY_GRANT']._serialized_start=1045
-  _globals['_IDENTITY_GRANT']._serialized_end=1102
-  _globals['_AUTHSERVICE']._serialized_start=1187
-  _globals['_AUTHSERVICE']._serialized_end=1606
+  _globals['_TOKEN']._serialized_end=466
+  _globals['_CREATETOKENREQUEST']._serialized_start=469
+  _globals['_CREATETOKENREQUEST']._serialized_end=619
+  _globals['_CREATETOKENRESPONSE']._serialized_start=621
+  _globals['_CREATETOKENRESPONSE']._serialized_end=691
+  _globals['_LISTTOKENSREQUEST']._serialized_start=693
+  _globals['_LISTTOKENSREQUEST']._serialized_end=751
+  _globals['_LISTTOKENSRESPONSE']._serialized_start=753
+  _globals['_LISTTOKENSRESPONSE']._serialized_end=832
+  _globals['_REVOKETOKENREQUEST']._serialized_start=834
+  _globals['_REVOKETOKENREQUEST']._serialized_end=892
+  _globals['_GETIDENTITYREQUEST']._serialized_start=894
+  _globals['_GETIDENTITYREQUEST']._serialized_end=914
+  _globals['_IDENTITY']._serialized_start=917
+  _globals['_IDENTITY']._serialized_end=1110
+  _globals['_IDENTITY_GRANT']._serialized_start=1053
+  _globals['_IDENTITY_GRANT']._serialized_end=1110
+  _globals['_AUTHSERVICE']._serialized_start=1195
+  _globals['_AUTHSERVICE']._serialized_end=1614
 # @@protoc_insertion_point(module_scope)

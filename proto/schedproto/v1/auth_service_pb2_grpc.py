@@ -60,31 +60,34 @@ class AuthServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def CreateToken(self, request, context):
-        """The creator of a token must be admin in each of its namespaces. Its text is in the answer
-        alone: only a digest of it is stored. So it isn't made twice for one key: where the answer is
-        lost, revoke it and make another.
+        """Create an access token. The creator must be admin in each namespace of the token. The response
+        is the only place that contains the secret: the cluster stores a digest of the secret. The call
+        therefore takes no idempotency key. If the response is lost, revoke the token and create
+        another one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """Newest first; those that have ended, too, until they are forgotten 30 days later.
+        """List tokens, newest first. The list includes expired and revoked tokens until the cluster
+        deletes them, 30 days after their end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """It, and all that was made by it (tokens and logins, what these have made, and so on), are worth
-        nothing any more: here at once, at the other members within five seconds. Twice is fine.
+        """Revoke a token, and all tokens and logins that were created with the token, at any depth. The
+        called member rejects these tokens at once, the other members within 5 s. Revoking a token
+        twice is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetIdentity(self, request, context):
-        """Who the caller is, as this member takes it.
+        """Return the identity and roles of the caller, as the called member sees them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$schedproto/v1/calendar_service.proto\x12\tschedd.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x02\n\x08\x43\x61lendar\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\r\n\x05\x64\x61tes\x18\n \x03(\t\x12\x10\n\x08weekdays\x18\x0b \x03(\t\x12$\n\x06ranges\x18\x0c \x03(\x0b\x32\x14.schedd.v1.DateRange\x12\x0c\n\x04\x63ron\x18\r \x03(\t\x12\x11\n\ttime_zone\x18\x0e \x01(\t\x12\x1d\n\x04roll\x18\x0f \x01(\x0e\x32\x0f.schedd.v1.Roll\x12\x0c\n\x04jobs\x18\x14 \x01(\x05\x12\x0e\n\x06\x62\x65hind\x18\x15 \x01(\x05\x12.\n\nupdated_at\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nupdated_by\x18\x17 \x01(\t\"%\n\tDateRange\x12\x0c\n\x04\x66rom\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\"h\n\x14\x41pplyCalendarRequest\x12%\n\x08\x63\x61lendar\x18\x01 \x01(\x0b\x32\x13.schedd.v1.Calendar\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"J\n\x12GetCalendarRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61lendar\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\"P\n\x14ListCalendarsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"X\n\x15ListCalendarsResponse\x12&\n\tcalendars\x18\x01 \x03(\x0b\x32\x13.schedd.v1.Calendar\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x15\x44\x65leteCalendarRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61lendar\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\")\n\x16\x44\x65leteCalendarResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x08*M\n\x04Roll\x12\x14\n\x10ROLL_UNSPECIFIED\x10\x00\x12\r\n\tROLL_NONE\x10\x01\x12\r\n\tROLL_NEXT\x10\x02\x12\x11\n\rROLL_PREVIOUS\x10\x03\x32\xe2\x03\n\x0f\x43\x61lendarService\x12z\n\rApplyCalendar\x12\x1f.schedd.v1.ApplyCalendarRequest\x1a\x13.schedd.v1.Calendar\"3\x82\xd3\xe4\x93\x02-\x1a!/api/v1/calendars/{calendar.name}:\x08\x63\x61lendar\x12g\n\x0bGetCalendar\x12\x1d.schedd.v1.GetCalendarRequest\x1a\x13.schedd.v1.Calendar\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/calendars/{calendar}\x12m\n\rListCalendars\x12\x1f.schedd.v1.ListCalendarsRequest\x1a .schedd.v1.ListCalendarsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/api/v1/calendars\x12{\n\x0e\x44\x65leteCalendar\x12 .schedd.v1.DeleteCalendarRequest\x1a!.schedd.v1.DeleteCalendarResponse\"$\x82\xd3\xe4\x93\x02\x1e*\x1c/api/v1/calendars/{calendar}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$schedproto/v1/calendar_service.proto\x12\tschedd.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x02\n\x08\x43\x61lendar\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\x12\r\n\x05\x64\x61tes\x18\n \x03(\t\x12\x10\n\x08weekdays\x18\x0b \x03(\t\x12$\n\x06ranges\x18\x0c \x03(\x0b\x32\x14.schedd.v1.DateRange\x12\x0c\n\x04\x63ron\x18\r \x03(\t\x12\x11\n\ttime_zone\x18\x0e \x01(\t\x12\x1d\n\x04roll\x18\x0f \x01(\x0e\x32\x0f.schedd.v1.Roll\x12\x0c\n\x04jobs\x18\x14 \x01(\x05\x12\x13\n\x0bjobs_behind\x18\x15 \x01(\x05\x12.\n\nupdated_at\x18\x16 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nupdated_by\x18\x17 \x01(\t\"%\n\tDateRange\x12\x0c\n\x04\x66rom\x18\x01 \x01(\t\x12\n\n\x02to\x18\x02 \x01(\t\"h\n\x14\x41pplyCalendarRequest\x12%\n\x08\x63\x61lendar\x18\x01 \x01(\x0b\x32\x13.schedd.v1.Calendar\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\x12\x12\n\nrequest_id\x18\x03 \x01(\t\"J\n\x12GetCalendarRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61lendar\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x05\"P\n\x14ListCalendarsRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"X\n\x15ListCalendarsResponse\x12&\n\tcalendars\x18\x01 \x03(\x0b\x32\x13.schedd.v1.Calendar\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"P\n\x15\x44\x65leteCalendarRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x10\n\x08\x63\x61lendar\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\")\n\x16\x44\x65leteCalendarResponse\x12\x0f\n\x07\x64\x65leted\x18\x01 \x01(\x08*M\n\x04Roll\x12\x14\n\x10ROLL_UNSPECIFIED\x10\x00\x12\r\n\tROLL_NONE\x10\x01\x12\r\n\tROLL_NEXT\x10\x02\x12\x11\n\rROLL_PREVIOUS\x10\x03\x32\xe2\x03\n\x0f\x43\x61lendarService\x12z\n\rApplyCalendar\x12\x1f.schedd.v1.ApplyCalendarRequest\x1a\x13.schedd.v1.Calendar\"3\x82\xd3\xe4\x93\x02-\x1a!/api/v1/calendars/{calendar.name}:\x08\x63\x61lendar\x12g\n\x0bGetCalendar\x12\x1d.schedd.v1.GetCalendarRequest\x1a\x13.schedd.v1.Calendar\"$\x82\xd3\xe4\x93\x02\x1e\x12\x1c/api/v1/calendars/{calendar}\x12m\n\rListCalendars\x12\x1f.schedd.v1.ListCalendarsRequest\x1a .schedd.v1.ListCalendarsResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/api/v1/calendars\x12{\n\x0e\x44\x65leteCalendar\x12 .schedd.v1.DeleteCalendarRequest\x1a!.schedd.v1.DeleteCalendarResponse\"$\x82\xd3\xe4\x93\x02\x1e*\x1c/api/v1/calendars/{calendar}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,24 +41,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CALENDARSERVICE'].methods_by_name['ListCalendars']._serialized_options = b'\202\323\344\223\002\023\022\021/api/v1/calendars'
   _globals['_CALENDARSERVICE'].methods_by_name['DeleteCalendar']._loaded_options = None
   _globals['_CALENDARSERVICE'].methods_by_name['DeleteCalendar']._serialized_options = b'\202\323\344\223\002\036*\034/api/v1/calendars/{calendar}'
-  _globals['_ROLL']._serialized_start=928
-  _globals['_ROLL']._serialized_end=1005
+  _globals['_ROLL']._serialized_start=933
+  _globals['_ROLL']._serialized_end=1010
   _globals['_CALENDAR']._serialized_start=115
-  _globals['_CALENDAR']._serialized_end=408
-  _globals['_DATERANGE']._serialized_start=410
-  _globals['_DATERANGE']._serialized_end=447
-  _globals['_APPLYCALENDARREQUEST']._serialized_start=449
-  _globals['_APPLYCALENDARREQUEST']._serialized_end=553
-  _globals['_GETCALENDARREQUEST']._serialized_start=555
-  _globals['_GETCALENDARREQUEST']._serialized_end=629
-  _globals['_LISTCALENDARSREQUEST']._serialized_start=631
-  _globals['_LISTCALENDARSREQUEST']._serialized_end=711
-  _globals['_LISTCALENDARSRESPONSE']._serialized_start=713
-  _globals['_LISTCALENDARSRESPONSE']._serialized_end=801
-  _globals['_DELETECALENDARREQUEST']._serialized_start=803
-  _globals['_DELETECALENDARREQUEST']._serialized_end=883
-  _globals['_DELETECALENDARRESPONSE']._serialized_start=885
-  _globals['_DELETECALENDARRESPONSE']._serialized_end=926
-  _globals['_CALENDARSERVICE']._serialized_start=1008
-  _globals['_CALENDARSERVICE']._serialized_end=1490
+  _globals['_CALENDAR']._serialized_end=413
+  _globals['_DATERANGE']._serialized_start=415
+  _globals['_DATERANGE']._serialized_end=452
+  _globals['_APPLYCALENDARREQUEST']._serialized_start=454
+  _globals['_APPLYCALENDARREQUEST']._serialized_end=558
+  _globals['_GETCALENDARREQUEST']._serialized_start=560
+  _globals['_GETCALENDARREQUEST']._serialized_end=634
+  _globals['_LISTCALENDARSREQUEST']._serialized_start=636
+  _globals['_LISTCALENDARSREQUEST']._serialized_end=716
+  _globals['_LISTCALENDARSRESPONSE']._serialized_start=718
+  _globals['_LISTCALENDARSRESPONSE']._serialized_end=806
+  _globals['_DELETECALENDARREQUEST']._serialized_start=808
+  _globals['_DELETECALENDARREQUEST']._serialized_end=888
+  _globals['_DELETECALENDARRESPONSE']._serialized_start=890
+  _globals['_DELETECALENDARRESPONSE']._serialized_end=931
+  _globals['_CALENDARSERVICE']._serialized_start=1013
+  _globals['_CALENDARSERVICE']._serialized_end=1495
 # @@protoc_insertion_point(module_scope)

@@ -60,8 +60,9 @@ class CalendarServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ApplyCalendar(self, request, context):
-        """Make it, or write its next version. Answers when every job that uses it goes by that one; the
-        same again changes nothing, and takes on what was left to do.
+        """Create a calendar, or write the next version of the calendar. The call returns when every job
+        that uses the calendar uses the new version. The same call again creates no new version, and
+        updates the jobs that still use an earlier version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -80,7 +81,8 @@ class CalendarServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteCalendar(self, request, context):
-        """FAILED_PRECONDITION, with their names, while jobs use it.
+        """Delete a calendar. Fails with FAILED_PRECONDITION while jobs use the calendar; the error names
+        the jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -128,21 +128,24 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TransferLeader(self, request, context):
-        """Planned: the leader resigns in favour of a member. Answers when that member leads.
+        """Transfer the leadership to another member. The leader resigns. The call returns when the new
+        leader has taken over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RebalanceCluster(self, request, context):
-        """Compare the shards' owners with the map as it should be now; answers when they agree.
+        """Move shards to the owners that the leader would assign now. The call returns when all owners
+        match the assignment.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseCluster(self, request, context):
-        """Pause all jobs: nothing fires or starts until it is resumed. Runs in progress continue.
+        """Pause all jobs: no timer fires and no run starts until ResumeCluster. Runs in progress
+        continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,7 +158,7 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CheckCluster(self, request, context):
-        """What a person would look at when something seems wrong.
+        """Run the diagnostics of `schedctl cluster doctor`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,8 +195,9 @@ class ClusterServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchWorker(self, request, context):
-        """How it stands now, then each change, until the caller leaves or it isn't there any longer
-        (NOT_FOUND). That only its lease_age is another one is no change.
+        """Return the state of a worker, then each change. The stream continues until the caller closes
+        the stream, or until the worker doesn't exist any more (NOT_FOUND). A change of `lease_age`
+        alone sends no message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -45,9 +45,9 @@ class JobHandlerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Run(self, request, context):
-        """Does the work of one attempt, until its deadline; a call that is cancelled isn't wanted any
-        more. The same run may be called again, after a failure or a lost worker, with the same
-        idempotency_key.
+        """Run one attempt until its deadline. If the call is cancelled, the result of the attempt isn't
+        needed any more. After a failure or a lost worker, schedd may call Run again for the same run,
+        with the same `idempotency_key`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -133,9 +133,9 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BatchCreateJobs(self, request, context):
-        """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
-        its line in the audit log, and they are stored in a few transactions. In no order:
-        none can name another of its batch in `after`.
+        """Create up to 1,000 jobs. Each request of the batch succeeds or fails separately, and has its
+        own entry in the audit log. The cluster stores the batch in a few transactions, in no
+        particular order. A job's `after` therefore can't name another job of the same batch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,7 +160,8 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeleteJob(self, request, context):
-        """`ok` means: nothing of the job starts any more (see docs/architecture.md, "What ok means").
+        """Delete a job. After an OK response, no run of the job starts any more (see
+        docs/architecture.md, "What ok means").
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +186,8 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def BackfillJob(self, request, context):
-        """Runs of a past range. Those of them that ran are left out, unless `rerun` says otherwise.
+        """Run a job for the scheduled times of a past range. Scheduled times that already ran are
+        omitted, unless `rerun` includes them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,43 +200,44 @@ class JobServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListBackfills(self, request, context):
-        """Newest first.
+        """List backfills, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CancelBackfill(self, request, context):
-        """No further run of it is made, what waits is cancelled, what runs is ended. Twice is fine.
+        """Cancel a backfill: create no more runs, cancel waiting runs, and end running ones. Cancelling
+        twice is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNextInstants(self, request, context):
-        """The coming instants of a stored job.
+        """List the next scheduled times of a stored job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainInstant(self, request, context):
-        """Why did it run, or not, then?
+        """Explain why a job ran, or didn't run, at a given scheduled time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainCron(self, request, context):
-        """What a cron expression means, whether or not a job has it.
+        """Explain a cron expression. No job needs to exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchBackfill(self, request, context):
-        """How it stands now, then each change, until it isn't ACTIVE and none of its runs is there any
-        longer.
+        """Return the state of a backfill, then each change. The stream ends when the backfill isn't
+        ACTIVE and all its runs have ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

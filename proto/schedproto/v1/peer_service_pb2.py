@@ -26,43 +26,43 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from schedproto.v1 import worker_service_pb2 as schedproto_dot_v1_dot_worker__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n schedproto/v1/peer_service.proto\x12\tschedd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"schedproto/v1/worker_service.proto\"Q\n\x0cNudgeRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x0e\n\x06shards\x18\x02 \x03(\x05\x12\x0f\n\x07run_ids\x18\x03 \x03(\t\x12\x0f\n\x07\x63luster\x18\x04 \x01(\x08\"\x0f\n\rNudgeResponse\"Z\n\x0cRelayRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12%\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x16.schedd.v1.MemberFrame\"y\n\rRelayResponse\x12\x0e\n\x06\x61\x62sent\x18\x01 \x01(\x08\x12/\n\x0erevoke_answers\x18\x02 \x03(\x0b\x32\x17.schedd.v1.RevokeAnswer\x12\'\n\theartbeat\x18\x03 \x01(\x0b\x32\x14.schedd.v1.Heartbeat\"\x1e\n\x0e\x43hangesRequest\x12\x0c\n\x04jobs\x18\x01 \x03(\x0c\">\n\x0f\x43hangesResponse\x12\x0c\n\x04runs\x18\x01 \x03(\x0c\x12\x0c\n\x04lost\x18\x02 \x01(\x08\x12\x0f\n\x07\x62\x65\x61t_ms\x18\x03 \x01(\r\"\x10\n\x0e\x45xamineRequest\"\xa5\x03\n\x0f\x45xamineResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06tzdata\x18\x03 \x01(\t\x12(\n\x04wall\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12+\n\x07\x63luster\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x35\n\x11\x63\x65rtificate_until\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rdatabase_away\x18\x07 \x01(\x01\x12\x0f\n\x07trusted\x18\x08 \x01(\x08\x12\x34\n\x08\x66\x61ilures\x18\t \x03(\x0b\x32\".schedd.v1.ExamineResponse.Failure\x1aw\n\x07\x46\x61ilure\x12\x12\n\ndependency\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"5\n\x0fRefusalsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"u\n\x10RefusalsResponse\x12\x34\n\x07refused\x18\x01 \x03(\x0b\x32#.schedd.v1.RefusalsResponse.Refused\x1a+\n\x07Refused\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\"&\n\x0eWorkersRequest\x12\x14\n\x0cincarnations\x18\x01 \x03(\x0c\"\x8f\x02\n\x0fWorkersResponse\x12\x35\n\x08received\x18\x01 \x03(\x0b\x32#.schedd.v1.WorkersResponse.Received\x1a\xc4\x01\n\x08Received\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x0c\n\x04\x66ree\x18\x03 \x01(\x05\x12\x0f\n\x07running\x18\x04 \x01(\x05\x12\x10\n\x08unstored\x18\x05 \x01(\x05\x12\x11\n\tlease_age\x18\x06 \x01(\x01\x12\x0e\n\x06silent\x18\x07 \x01(\x01\x12\x13\n\x0bspool_bytes\x18\x08 \x01(\x03\x12\x17\n\x0f\x64isk_free_bytes\x18\t \x01(\x03\x12\x0f\n\x07refuses\x18\n \x01(\t2\x92\x03\n\x0bPeerService\x12:\n\x05Nudge\x12\x17.schedd.v1.NudgeRequest\x1a\x18.schedd.v1.NudgeResponse\x12:\n\x05Relay\x12\x17.schedd.v1.RelayRequest\x1a\x18.schedd.v1.RelayResponse\x12@\n\x07\x45xamine\x12\x19.schedd.v1.ExamineRequest\x1a\x1a.schedd.v1.ExamineResponse\x12\x43\n\x08Refusals\x12\x1a.schedd.v1.RefusalsRequest\x1a\x1b.schedd.v1.RefusalsResponse\x12\x42\n\x07\x43hanges\x12\x19.schedd.v1.ChangesRequest\x1a\x1a.schedd.v1.ChangesResponse0\x01\x12@\n\x07Workers\x12\x19.schedd.v1.WorkersRequest\x1a\x1a.schedd.v1.WorkersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n schedproto/v1/peer_service.proto\x12\tschedd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"schedproto/v1/worker_service.proto\"R\n\rWakeUpRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\x12\x0e\n\x06shards\x18\x02 \x03(\x05\x12\x0f\n\x07run_ids\x18\x03 \x03(\t\x12\x0f\n\x07\x63luster\x18\x04 \x01(\x08\"\x10\n\x0eWakeUpResponse\"Z\n\x0cRelayRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12%\n\x05\x66rame\x18\x03 \x01(\x0b\x32\x16.schedd.v1.MemberFrame\"\x7f\n\rRelayResponse\x12\x14\n\x0cnot_attached\x18\x01 \x01(\x08\x12/\n\x0erevoke_answers\x18\x02 \x03(\x0b\x32\x17.schedd.v1.RevokeAnswer\x12\'\n\theartbeat\x18\x03 \x01(\x0b\x32\x14.schedd.v1.Heartbeat\"\x1e\n\x0e\x43hangesRequest\x12\x0c\n\x04jobs\x18\x01 \x03(\x0c\"F\n\x0f\x43hangesResponse\x12\x0c\n\x04runs\x18\x01 \x03(\x0c\x12\x0c\n\x04lost\x18\x02 \x01(\x08\x12\x17\n\x0fmax_interval_ms\x18\x03 \x01(\r\"\x10\n\x0e\x45xamineRequest\"\xc4\x03\n\x0f\x45xamineResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06tzdata\x18\x03 \x01(\t\x12.\n\nwall_clock\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x0c\x63luster_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12:\n\x16\x63\x65rtificate_expires_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1e\n\x16seconds_since_database\x18\x07 \x01(\x01\x12\x15\n\rlease_trusted\x18\x08 \x01(\x08\x12\x34\n\x08\x66\x61ilures\x18\t \x03(\x0b\x32\".schedd.v1.ExamineResponse.Failure\x1aw\n\x07\x46\x61ilure\x12\x12\n\ndependency\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05\x63\x61use\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\x12)\n\x05since\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"5\n\x0fRefusalsRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x03\"u\n\x10RefusalsResponse\x12\x34\n\x07refused\x18\x01 \x03(\x0b\x32#.schedd.v1.RefusalsResponse.Refused\x1a+\n\x07Refused\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x0b\n\x03why\x18\x02 \x01(\t\"&\n\x0eWorkersRequest\x12\x14\n\x0cincarnations\x18\x01 \x03(\x0c\"\xaf\x02\n\x0fWorkersResponse\x12\x35\n\x08received\x18\x01 \x03(\x0b\x32#.schedd.v1.WorkersResponse.Received\x1a\xe4\x01\n\x08Received\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x10\n\x08\x64raining\x18\x02 \x01(\x08\x12\x0c\n\x04\x66ree\x18\x03 \x01(\x05\x12\x0f\n\x07running\x18\x04 \x01(\x05\x12\x18\n\x10unstored_results\x18\x05 \x01(\x05\x12\x11\n\tlease_age\x18\x06 \x01(\x01\x12\x1f\n\x17seconds_since_heartbeat\x18\x07 \x01(\x01\x12\x13\n\x0bspool_bytes\x18\x08 \x01(\x03\x12\x17\n\x0f\x64isk_free_bytes\x18\t \x01(\x03\x12\x16\n\x0erefusal_reason\x18\n \x01(\t2\x95\x03\n\x0bPeerService\x12=\n\x06WakeUp\x12\x18.schedd.v1.WakeUpRequest\x1a\x19.schedd.v1.WakeUpResponse\x12:\n\x05Relay\x12\x17.schedd.v1.RelayRequest\x1a\x18.schedd.v1.RelayResponse\x12@\n\x07\x45xamine\x12\x19.schedd.v1.ExamineRequest\x1a\x1a.schedd.v1.ExamineResponse\x12\x43\n\x08Refusals\x12\x1a.schedd.v1.RefusalsRequest\x1a\x1b.schedd.v1.RefusalsResponse\x12\x42\n\x07\x43hanges\x12\x19.schedd.v1.ChangesRequest\x1a\x1a.schedd.v1.ChangesResponse0\x01\x12@\n\x07Workers\x12\x19.schedd.v1.WorkersRequest\x1a\x1a.schedd.v1.WorkersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'schedproto.v1.peer_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NUDGEREQUEST']._serialized_start=116
-  _globals['_NUDGEREQUEST']._serialized_end=197
-  _globals['_NUDGERESPONSE']._serialized_start=199
-  _globals['_NUDGERESPONSE']._serialized_end=214
-  _globals['_RELAYREQUEST']._serialized_start=216
-  _globals['_RELAYREQUEST']._serialized_end=306
-  _globals['_RELAYRESPONSE']._serialized_start=308
-  _globals['_RELAYRESPONSE']._serialized_end=429
-  _globals['_CHANGESREQUEST']._serialized_start=431
-  _globals['_CHANGESREQUEST']._serialized_end=461
-  _globals['_CHANGESRESPONSE']._serialized_start=463
-  _globals['_CHANGESRESPONSE']._serialized_end=525
-  _globals['_EXAMINEREQUEST']._serialized_start=527
-  _globals['_EXAMINEREQUEST']._serialized_end=543
-  _globals['_EXAMINERESPONSE']._serialized_start=546
-  _globals['_EXAMINERESPONSE']._serialized_end=967
-  _globals['_EXAMINERESPONSE_FAILURE']._serialized_start=848
-  _globals['_EXAMINERESPONSE_FAILURE']._serialized_end=967
-  _globals['_REFUSALSREQUEST']._serialized_start=969
-  _globals['_REFUSALSREQUEST']._serialized_end=1022
-  _globals['_REFUSALSRESPONSE']._serialized_start=1024
-  _globals['_REFUSALSRESPONSE']._serialized_end=1141
-  _globals['_REFUSALSRESPONSE_REFUSED']._serialized_start=1098
-  _globals['_REFUSALSRESPONSE_REFUSED']._serialized_end=1141
-  _globals['_WORKERSREQUEST']._serialized_start=1143
-  _globals['_WORKERSREQUEST']._serialized_end=1181
-  _globals['_WORKERSRESPONSE']._serialized_start=1184
-  _globals['_WORKERSRESPONSE']._serialized_end=1455
-  _globals['_WORKERSRESPONSE_RECEIVED']._serialized_start=1259
-  _globals['_WORKERSRESPONSE_RECEIVED']._serialized_end=1455
-  _globals['_PEERSERVICE']._serialized_start=1458
-  _globals['_PEERSERVICE']._serialized_end=1860
+  _globals['_WAKEUPREQUEST']._serialized_start=116
+  _globals['_WAKEUPREQUEST']._serialized_end=198
+  _globals['_WAKEUPRESPONSE']._serialized_start=200
+  _globals['_WAKEUPRESPONSE']._serialized_end=216
+  _globals['_RELAYREQUEST']._serialized_start=218
+  _globals['_RELAYREQUEST']._serialized_end=308
+  _globals['_RELAYRESPONSE']._serialized_start=310
+  _globals['_RELAYRESPONSE']._serialized_end=437
+  _globals['_CHANGESREQUEST']._serialized_start=439
+  _globals['_CHANGESREQUEST']._serialized_end=469
+  _globals['_CHANGESRESPONSE']._serialized_start=471
+  _globals['_CHANGESRESPONSE']._serialized_end=541
+  _globals['_EXAMINEREQUEST']._serialized_start=543
+  _globals['_EXAMINEREQUEST']._serialized_end=559
+  _globals['_EXAMINERESPONSE']._serialized_start=562
+  _globals['_EXAMINERESPONSE']._serialized_end=1014
+  _globals['_EXAMINERESPONSE_FAILURE']._serialized_start=895
+  _globals['_EXAMINERESPONSE_FAILURE']._serialized_end=1014
+  _globals['_REFUSALSREQUEST']._serialized_start=1016
+  _globals['_REFUSALSREQUEST']._serialized_end=1069
+  _globals['_REFUSALSRESPONSE']._serialized_start=1071
+  _globals['_REFUSALSRESPONSE']._serialized_end=1188
+  _globals['_REFUSALSRESPONSE_REFUSED']._serialized_start=1145
+  _globals['_REFUSALSRESPONSE_REFUSED']._serialized_end=1188
+  _globals['_WORKERSREQUEST']._serialized_start=1190
+  _globals['_WORKERSREQUEST']._serialized_end=1228
+  _globals['_WORKERSRESPONSE']._serialized_start=1231
+  _globals['_WORKERSRESPONSE']._serialized_end=1534
+  _globals['_WORKERSRESPONSE_RECEIVED']._serialized_start=1306
+  _globals['_WORKERSRESPONSE_RECEIVED']._serialized_end=1534
+  _globals['_PEERSERVICE']._serialized_start=1537
+  _globals['_PEERSERVICE']._serialized_end=1942
 # @@protoc_insertion_point(module_scope)

@@ -34,10 +34,10 @@ class PeerServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Nudge = channel.unary_unary(
-                '/schedd.v1.PeerService/Nudge',
-                request_serializer=schedproto_dot_v1_dot_peer__service__pb2.NudgeRequest.SerializeToString,
-                response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.NudgeResponse.FromString,
+        self.WakeUp = channel.unary_unary(
+                '/schedd.v1.PeerService/WakeUp',
+                request_serializer=schedproto_dot_v1_dot_peer__service__pb2.WakeUpRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.WakeUpResponse.FromString,
                 _registered_method=True)
         self.Relay = channel.unary_unary(
                 '/schedd.v1.PeerService/Relay',
@@ -69,43 +69,44 @@ class PeerServiceStub(object):
 class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def Nudge(self, request, context):
-        """These rows have changed; look at them now.
+    def WakeUp(self, request, context):
+        """Report changed rows, so that the called member reads these rows at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Relay(self, request, context):
-        """Hand these on to a worker attached to the member that is called; one hop.
+        """Forward a frame to a worker that is attached to the called member. The called member doesn't
+        forward the frame to other members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Examine(self, request, context):
-        """How this member stands, as it alone can tell.
+        """Return the state of the called member, as only that member can observe it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Refusals(self, request, context):
-        """The workers that reported to this member that they can't run a job.
+        """Return the attached workers that reported that they can't run a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Changes(self, request, context):
-        """The changes at the called member, while the caller has subscriptions.
+        """Stream the run changes of the called member, while the caller has subscriptions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Workers(self, request, context):
-        """The state of these workers, by the last heartbeat that the called member received.
+        """Return the state of workers, from the last heartbeat that the called member received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,10 +115,10 @@ class PeerServiceServicer(object):
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Nudge': grpc.unary_unary_rpc_method_handler(
-                    servicer.Nudge,
-                    request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.NudgeRequest.FromString,
-                    response_serializer=schedproto_dot_v1_dot_peer__service__pb2.NudgeResponse.SerializeToString,
+            'WakeUp': grpc.unary_unary_rpc_method_handler(
+                    servicer.WakeUp,
+                    request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.WakeUpRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_peer__service__pb2.WakeUpResponse.SerializeToString,
             ),
             'Relay': grpc.unary_unary_rpc_method_handler(
                     servicer.Relay,
@@ -156,7 +157,7 @@ class PeerService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def Nudge(request,
+    def WakeUp(request,
             target,
             options=(),
             channel_credentials=None,
@@ -169,9 +170,9 @@ class PeerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/schedd.v1.PeerService/Nudge',
-            schedproto_dot_v1_dot_peer__service__pb2.NudgeRequest.SerializeToString,
-            schedproto_dot_v1_dot_peer__service__pb2.NudgeResponse.FromString,
+            '/schedd.v1.PeerService/WakeUp',
+            schedproto_dot_v1_dot_peer__service__pb2.WakeUpRequest.SerializeToString,
+            schedproto_dot_v1_dot_peer__service__pb2.WakeUpResponse.FromString,
             options,
             channel_credentials,
             insecure,

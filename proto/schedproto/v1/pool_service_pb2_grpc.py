@@ -70,8 +70,8 @@ class PoolServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def SetPool(self, request, context):
-        """Create or replace a pool; whether it is paused is kept. Runs in progress continue; a lower limit
-        applies from the next start on.
+        """Create or replace a pool. A replaced pool stays paused if it was paused. Runs in progress
+        continue. A lower limit applies from the next start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -90,15 +90,17 @@ class PoolServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DeletePool(self, request, context):
-        """FAILED_PRECONDITION, with their names, while jobs use it.
+        """Delete a pool. Fails with FAILED_PRECONDITION while jobs use the pool; the error names the
+        jobs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PausePool(self, request, context):
-        """Pause a pool: nothing of it starts, triggered runs neither. Schedules continue, and their runs
-        wait. `ok`: runs that were dispatched before can't start any more.
+        """Pause a pool: no run of the pool starts, triggered runs included. Schedules continue to fire,
+        and their runs wait. After an OK response, runs that were dispatched before and haven't started
+        can't start any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

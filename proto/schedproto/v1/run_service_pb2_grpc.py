@@ -151,15 +151,15 @@ class RunServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def SubmitRun(self, request, context):
-        """One-time work: a run without a stored job.
+        """Submit one-time work: a run without a stored job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchSubmitRuns(self, request, context):
-        """Up to 1,000 at a time, as separate requests: a rejected one doesn't affect the others, each has
-        its line in the audit log, and they are stored in a few transactions.
+        """Submit up to 1,000 runs. Each request of the batch succeeds or fails separately, and has its
+        own entry in the audit log. The cluster stores the batch in a few transactions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,8 +178,8 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRuns(self, request, context):
-        """The requested runs, then each change. If a run changes faster than the reader reads, states
-        between may be dropped, but never its last one.
+        """Return the requested runs, then each change. If a run changes faster than the caller reads,
+        intermediate states may be omitted. The final state is always sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,8 +192,9 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RetryRun(self, request, context):
-        """Do again what failed for good, was cancelled, or waited too long: a new run that names the old
-        one, of the job as it is now. Twice gives the same run.
+        """Run a dead letter, a cancelled run, or a run that missed its start deadline again. The new run
+        uses the present definition of the job, and names the old run in `redrive_of`. A second call
+        returns the same new run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,21 +213,23 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadResult(self, request, context):
-        """What a run returned, of whatever size; the SHA-256 of GetRunResult is of all of it.
+        """Read the result of a run, of any size. The SHA-256 in the response of GetRunResult covers the
+        whole result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLogs(self, request, context):
-        """The whole log where the result store has it, else the first and last 64 KiB of each stream.
+        """Read the log of a run: the whole log if the result store has it, otherwise the first and last
+        64 KiB of each stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainRun(self, request, context):
-        """Why does it wait, or why did it end so?
+        """Explain why a run waits, or why the run ended in its state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -245,7 +248,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetterGroups(self, request, context):
-        """Those that wait, by job and kind of error; the greatest first.
+        """List waiting dead letters by job and kind of error, largest group first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,7 +262,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RedriveDeadLetters(self, request, context):
-        """Do many again, so many a second.
+        """Run many dead letters again, at a limited rate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,7 +281,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StopRedrive(self, request, context):
-        """Create no more runs of it until it is resumed; runs that exist continue.
+        """Stop a redrive until ResumeRedrive: create no more runs. Existing runs continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -291,7 +294,8 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRedrive(self, request, context):
-        """How it stands now, then each change, until it is STOPPED, or DONE and all its runs have ended.
+        """Return the state of a redrive, then each change. The stream ends when the redrive is STOPPED,
+        or when the redrive is DONE and all its runs have ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -102,7 +102,7 @@ async def revoke_token(
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
         )
-    return _message(done.token, ended_with_it=len(done.with_it))
+    return _message(done.token, descendants_revoked=len(done.with_it))
 
 
 async def get_identity(
@@ -195,7 +195,7 @@ async def _not_too_deep(services: Services, caller: Caller) -> None:
             raise FailedPreconditionError(
                 f"your token can't create tokens: it is number {MOST_DEEP + 1} in a chain of"
                 " tokens, each created with the token before",
-                reason="TOO_MANY_MAKERS",
+                reason="TOO_MANY_CREATORS",
                 remedy="use an earlier token of the chain, or a certificate",
             )
 
@@ -250,11 +250,11 @@ def _audit_fields(token: AccessTokenRecord) -> dict[str, object]:
 def _noted(token: AccessTokenRecord, with_it: Sequence[AccessTokenId]) -> tuple[str, str]:
     """Return a revoked token and its descendants, for the audit log: never a secret."""
     ids = [str(token_id) for token_id in with_it[:MOST_NOTED]]
-    ended = compact({"ended_with_it": len(with_it), "tokens": ids}) if with_it else ""
+    ended = compact({"descendants_revoked": len(with_it), "tokens": ids}) if with_it else ""
     return compact(_audit_fields(token)), ended
 
 
-def _message(token: AccessTokenRecord, ended_with_it: int = 0) -> wire.Token:
+def _message(token: AccessTokenRecord, descendants_revoked: int = 0) -> wire.Token:
     return wire.Token(
         token_id=str(token.id),
         name=token.name,
@@ -265,6 +265,6 @@ def _message(token: AccessTokenRecord, ended_with_it: int = 0) -> wire.Token:
         expires_at=views.stamp(token.expires_at),
         revoked_at=views.stamp(token.revoked_at or token.maker_revoked_at),
         revoked_by=token.revoked_by,
-        maker_id=str(token.maker or ""),
-        ended_with_it=ended_with_it,
+        creator_id=str(token.maker or ""),
+        descendants_revoked=descendants_revoked,
     )

@@ -193,7 +193,7 @@ _SERVICES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "schedd.v1.AuthService": _AUTH,
     "schedd.v1.WorkerService": {"Attach": Rule(None, kind=IdentityKind.WORKER)},
     "schedd.v1.PeerService": dict.fromkeys(
-        ("Nudge", "Relay", "Examine", "Refusals", "Changes", "Workers"), _MEMBER
+        ("WakeUp", "Relay", "Examine", "Refusals", "Changes", "Workers"), _MEMBER
     ),
     "grpc.health.v1.Health": dict.fromkeys(("Check", "Watch"), OPEN),
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": KNOWN},

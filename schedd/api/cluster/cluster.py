@@ -13,7 +13,7 @@ from schedd.core.cluster.cluster_events import Losses, LostMember
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.runs.model import Incarnation
-from schedd.core.runs.records import WorkerView, unheard
+from schedd.core.runs.records import WorkerView, view_without_heartbeats
 from schedkit.records import replace
 from schedproto.v1 import cluster_service_pb2 as wire
 
@@ -56,7 +56,7 @@ async def get_cluster(
         lost_until=views.stamp(pause.lost_until) if pause else None,
         lost_members=[one.name for one in lost.members],
         lost_workers=[one.worker for one in lost.workers],
-        troubles=availability.troubles(
+        problems=availability.problems(
             view,
             trusted=services.cluster.trusted(),
             owned=owned,
@@ -224,19 +224,21 @@ async def _workers(services: Services) -> list[wire.Worker]:
     workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
     there.update(one.worker for one in losses.workers)
     workers += [
-        wire.Worker(name=name, state=lost, unheard=True) for name in drains if name not in there
+        wire.Worker(name=name, state=lost, heartbeats_missing=True)
+        for name in drains
+        if name not in there
     ]
     for worker in workers:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
             worker.drained_by, worker.drain_reason = drain.by, drain.reason
-            if worker.unheard and worker.state != lost:  # no heartbeat reports it
+            if worker.heartbeats_missing and worker.state != lost:  # no heartbeat reports it
                 worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=_by_name_newest_first)
 
 
 def _lost_worker(one: Incarnation) -> wire.Worker:
-    worker = _worker(unheard(one))
+    worker = _worker(view_without_heartbeats(one))
     worker.state = wire.Worker.STATE_LOST
     if one.lost_at is not None:
         worker.lost_at.FromDatetime(one.lost_at)
@@ -274,12 +276,16 @@ def _worker(view: WorkerView) -> wire.Worker:
         version=one.version,
         host=one.host,
         started_at=views.stamp(one.started_at),
-        refuses=view.refuses,
+        refusal_reason=view.refusal_reason,
         namespaces=sorted(one.namespaces or ()),
-        unheard=view.unheard,
+        heartbeats_missing=view.heartbeats_missing,
     )
-    if not view.unheard:
-        worker.free, worker.running, worker.unstored = view.free, view.running, view.unstored
+    if not view.heartbeats_missing:
+        worker.free, worker.running, worker.unstored_results = (
+            view.free,
+            view.running,
+            view.unstored_results,
+        )
         worker.lease_age.FromTimedelta(timedelta(seconds=view.lease_age))
     return worker
 

@@ -84,7 +84,7 @@ async def transfer_leader(
         new_leader=name,
         old_term=view.term,
         new_term=after.term,
-        took=length,
+        duration=length,
     )
 
 

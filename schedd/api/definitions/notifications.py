@@ -95,8 +95,10 @@ def _frequency_violations(field: str, said: job_pb2.Notification) -> Iterator[Fi
         yield FieldViolation(f"{field}.threshold", problem)
     elif not 0 <= said.threshold <= MOST_IN_A_ROW:
         yield FieldViolation(f"{field}.threshold", f"must be from 1 to {MOST_IN_A_ROW:,}")
-    if not timedelta(0) <= seconds(said.silence) <= LONGEST:
-        yield FieldViolation(f"{field}.silence", "must be a positive duration of at most 366 days")
+    if not timedelta(0) <= seconds(said.min_interval) <= LONGEST:
+        yield FieldViolation(
+            f"{field}.min_interval", "must be a positive duration of at most 366 days"
+        )
     if said.HasField("after"):
         if field != "on_late":
             yield FieldViolation(f"{field}.after", "is allowed in on_late only")

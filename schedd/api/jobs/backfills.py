@@ -168,8 +168,8 @@ def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, st
     before = {
         "namespace": was.namespace,
         "job": was.job,
-        "made": was.made,
-        "toCome": was.total - was.made if was.open else 0,
+        "created": was.made,
+        "notCreated": was.total - was.made if was.open else 0,
     }
     after = {"cancelled": len(changed) - running, "cancelling": running}
     return compact(before), compact(after)

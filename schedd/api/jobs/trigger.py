@@ -44,7 +44,7 @@ async def trigger_job(
         raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
     if inserted is None:
         raise stored_jobs.unknown(request.job)
-    services.wake_ups.runs_made([inserted.run])
+    services.wake_ups.runs_created([inserted.run])
     return views.run_message(inserted)
 
 

@@ -95,11 +95,11 @@ def waits_for(
         answer = f"no, worker {name} is connected, but can't run it any more"
     elif all(one.draining for one in fit):
         answer = f"no, worker {name} is draining"
-    elif all(one.unheard for one in fit):
+    elif all(one.heartbeats_missing for one in fit):
         answer = f"no member receives heartbeats of worker {name}"
-    elif all(one.refuses for one in fit):
-        answer = f"worker {name} takes no work: {fit[0].refuses}"
-        remedy = refusal_of(fit[0].refuses).remedy_for(fit[0].incarnation.worker)
+    elif all(one.refusal_reason for one in fit):
+        answer = f"worker {name} takes no work: {fit[0].refusal_reason}"
+        remedy = refusal_of(fit[0].refusal_reason).remedy_for(fit[0].incarnation.worker)
         return [Check(question=question, answer=answer, remedy=remedy)]
     elif why := next((said[one.incarnation.id] for one in fit if one.incarnation.id in said), ""):
         answer = f"worker {name} has rejected it: {why}"

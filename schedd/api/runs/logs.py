@@ -119,7 +119,7 @@ async def kept(
 
 
 async def _whole(
-    services: Services, namespace: str, run_id: RunId, log: run_pb2.Kept
+    services: Services, namespace: str, run_id: RunId, log: run_pb2.StoredObject
 ) -> AsyncIterator[run_pb2.LogPiece]:
     """Read a log from the result store. If that fails, return a note with the reason."""
     if log.problem:

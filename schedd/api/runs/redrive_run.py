@@ -61,7 +61,7 @@ async def retry_run(
         raise _deleted(found)
     if isinstance(made, StoreConflict):
         raise _refused(found, made)
-    services.wake_ups.runs_made([made.run])
+    services.wake_ups.runs_created([made.run])
     return views.run_message(made)
 
 

@@ -25,8 +25,8 @@ def message(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
     if stored is None:
         return result
     found = run_pb2.StoredResult.FromString(stored)
-    if found.HasField("kept"):
-        kept = found.kept
+    if found.HasField("object"):
+        kept = found.object
         result.size, result.sha256 = kept.size, kept.sha256.hex()
         result.stored, result.problem = not kept.problem, kept.problem
         result.json = kept.json
@@ -43,12 +43,12 @@ async def content(
 ) -> AsyncIterator[run_pb2.ResultPiece]:
     """Return the whole result in pieces; none if nothing was returned."""
     found = run_pb2.StoredResult.FromString(stored or b"")
-    if not found.HasField("kept"):
+    if not found.HasField("object"):
         data = _content(found)
         for at in range(0, len(data), PART):
             yield run_pb2.ResultPiece(offset=at, data=data[at : at + PART])
         return
-    kept, run_id = found.kept, str(record.run.key.run_id)
+    kept, run_id = found.object, str(record.run.key.run_id)
     if kept.problem:
         raise _lost(f"the result of run {run_id} isn't kept: {kept.problem}")
     at, key = 0, result_key(record.namespace, run_id, kept.fencing_token)

@@ -38,7 +38,7 @@ async def submit_run(
         await services.store.submit_run(item.record, item.run, item.key, item.entry, item.priority),
     )
     definitions = [item.record.definition] if stored.run.key == item.run.key else []
-    services.wake_ups.runs_made([stored.run], definitions)
+    services.wake_ups.runs_created([stored.run], definitions)
     return views.run_message(stored)
 
 
@@ -69,7 +69,7 @@ async def batch_submit_runs(
         else:
             answer.results.add(run=outcome)
     stored = {run.key for run in made}
-    services.wake_ups.runs_made(
+    services.wake_ups.runs_created(
         made, [definition for key, definition in definitions.items() if key in stored]
     )
     if answer.ByteSize() > batches.MOST_BYTES:

@@ -59,7 +59,7 @@ async def read_wait_summary(services: Services) -> WaitSummary:
     drained = {drain.worker for drain in await services.worker_store.drains()}
     takers, others = list[Incarnation](), list[Incarnation]()
     for view in await running_workers(services):
-        takes = not (view.draining or view.refuses or view.incarnation.worker in drained)
+        takes = not (view.draining or view.refusal_reason or view.incarnation.worker in drained)
         (takers if takes else others).append(view.incarnation)
     return judged(found, stored.values(), takers, others)
 

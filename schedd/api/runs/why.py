@@ -246,7 +246,7 @@ async def _needs(
     but = f", {no} {'has' if no == 1 else 'have'} rejected it: {'; '.join(whys)}" if no else ""
     fit = able_so_far
     checks = [Check(question="Can a worker run it?", answer=f"{len(fit)} can run it{but}")]
-    takers = [one for one in fit if one.speaks and not (one.draining or one.refuses)]
+    takers = [one for one in fit if one.speaks and not (one.draining or one.refusal_reason)]
     if not any(one.free >= definition.slots for one in takers):
         checks.append(_taken(fit, takers))
     return checks
@@ -309,13 +309,13 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
     leaving = _few(one.incarnation.worker for one in fit if one.draining)
     silent = _few(
         f"no member receives heartbeats of {one.incarnation.worker}"
-        if one.unheard
+        if one.heartbeats_missing
         else f"{one.incarnation.worker} has sent no heartbeat for {one.silent:.0f} s"
         for one in fit
         if not one.speaks and not one.draining
     )
-    refusing = [one for one in fit if one.refuses and one.speaks and not one.draining]
-    full = _few(f"{one.incarnation.worker} takes no work: {one.refuses}" for one in refusing)
+    refusing = [one for one in fit if one.refusal_reason and one.speaks and not one.draining]
+    full = _few(f"{one.incarnation.worker} takes no work: {one.refusal_reason}" for one in refusing)
     if (full or silent) and not takers:
         more = f" ({', '.join(leaving)} draining)" if leaving else ""
         answer = f"no, {'; '.join(full + silent)}{more}"
@@ -334,7 +334,7 @@ def _remedy(refusing: Sequence[WorkerView]) -> str:
     """Return a remedy for each kind of refusal, for the first worker of this kind by name."""
     remedies = dict[Refusal, str]()
     for one in sorted(refusing, key=lambda one: one.incarnation.worker):
-        kind, name = refusal_of(one.refuses), one.incarnation.worker
+        kind, name = refusal_of(one.refusal_reason), one.incarnation.worker
         of = f"{name}: " if len(refusing) > 1 else ""
         remedies.setdefault(kind, of + kind.remedy_for(name))
     return "; ".join(remedies.values())

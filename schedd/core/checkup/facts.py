@@ -163,8 +163,8 @@ class MemberFacts:
     """The host's wall clock minus the asking member's cluster time."""
     cluster_offset: timedelta = timedelta(0)
     """The member's cluster time minus the asking member's cluster time."""
-    certificate_until: datetime | None = None
-    database_away: float = 0.0
+    certificate_expires_at: datetime | None = None
+    seconds_since_database: float = 0.0
     trusted: bool = True
     failures: tuple[FailedDependency, ...] = ()
 
@@ -189,7 +189,7 @@ class WorkerFacts:
     spool: int = 0
     disk_free: int = 0
     """Free bytes; 0: not reported, or none."""
-    refuses: str = ""
+    refusal_reason: str = ""
     """Why the worker takes no new runs although it isn't draining, as text."""
     blocked: tuple[BlockedLoop, ...] = ()
 
@@ -261,7 +261,7 @@ class Facts:
     """Workers attached to the asking member."""
     elsewhere: tuple[WorkerFacts, ...] = ()
     """Workers with a lease whose heartbeats another member receives."""
-    unheard: tuple[str, ...] = ()
+    heartbeats_missing: tuple[str, ...] = ()
     """Workers with a lease whose heartbeats no answering member receives."""
     results_away: str = ""
     """Why the result store didn't answer the asking member."""

@@ -51,9 +51,10 @@ def _answers(one: MemberFacts) -> CheckupFinding:
             f"check that other members reach {one.view.grpc}",
         )
     failing = {failed.dependency for failed in one.failures}
-    if Dependency.POSTGRESQL not in failing and (not one.view.database or one.database_away > 5):
+    away = not one.view.database or one.seconds_since_database > 5
+    if Dependency.POSTGRESQL not in failing and away:
         return check.bad(
-            f"no answer from PostgreSQL for {one.database_away:.0f} s",
+            f"no answer from PostgreSQL for {one.seconds_since_database:.0f} s",
             "its shards go to members that reach PostgreSQL, if there are any",
             "check the connection from this member to PostgreSQL",
         )
@@ -119,11 +120,11 @@ def _cluster_time(one: MemberFacts) -> CheckupFinding:
 
 
 def _certificate(one: MemberFacts, facts: Facts) -> Iterator[CheckupFinding]:
-    if one.certificate_until is None:
+    if one.certificate_expires_at is None:
         return
     check = CheckSubject("tls", "certificate", one.view.name)
-    left = one.certificate_until - facts.now
-    expiry = f"expires {one.certificate_until:%Y-%m-%d}"
+    left = one.certificate_expires_at - facts.now
+    expiry = f"expires {one.certificate_expires_at:%Y-%m-%d}"
     if left < timedelta(0):
         yield check.bad(
             expiry, "new connections to this member fail", "renew it, and restart the member"

@@ -46,8 +46,8 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     for one in received:
         yield _disk(one)
     yield from _blocked(received)
-    if facts.unheard:
-        named = sorted(facts.unheard)
+    if facts.heartbeats_missing:
+        named = sorted(facts.heartbeats_missing)
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         yield CheckSubject(AREA, "heartbeats").warn(
             f"no member receives heartbeats of {', '.join(named[:NAMED])}{more}",
@@ -71,17 +71,17 @@ def _of_handlers(one: WorkerFacts) -> Iterator[CheckupFinding]:
     by_handler = dict[str, list[BlockedLoop]]()
     for block in one.blocked:
         by_handler.setdefault(block.handler, []).append(block)
-    kind = refusal_of(one.refuses)
+    kind = refusal_of(one.refusal_reason)
     for blocks in by_handler.values():
         check, remedy = CheckSubject(AREA, BLOCKED.check, one.name), BLOCKED.remedy_for(one.name)
-        if one.refuses and kind is BLOCKED:
+        if one.refusal_reason and kind is BLOCKED:
             yield check.bad(_blocks(blocks), BLOCKED.why, remedy)
         else:
             why = "coroutines on a blocked loop wait; a cancel reaches them only after the block"
             yield check.warn(_blocks(blocks), why, remedy)
-    if one.refuses and not (kind.check == "spool" or (kind is BLOCKED and by_handler)):
+    if one.refusal_reason and not (kind.check == "spool" or (kind is BLOCKED and by_handler)):
         check = CheckSubject(AREA, kind.check, one.name)
-        yield check.bad(one.refuses, kind.why, kind.remedy_for(one.name))
+        yield check.bad(one.refusal_reason, kind.why, kind.remedy_for(one.name))
 
 
 def _blocks(blocks: Sequence[BlockedLoop]) -> str:
@@ -100,9 +100,9 @@ def _blocks(blocks: Sequence[BlockedLoop]) -> str:
 def _disk(one: WorkerFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "spool", one.name)
     size = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
-    kind = refusal_of(one.refuses)
-    if one.refuses and kind.check == check.check:
-        return check.bad(f"{one.refuses}; {size}", kind.why, kind.remedy_for(one.name))
+    kind = refusal_of(one.refusal_reason)
+    if one.refusal_reason and kind.check == check.check:
+        return check.bad(f"{one.refusal_reason}; {size}", kind.why, kind.remedy_for(one.name))
     if not one.disk_free:
         return check.warn(
             "the free space on its disk is unknown",

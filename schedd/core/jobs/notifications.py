@@ -1,6 +1,6 @@
 """Notifications of a job's failures, recoveries, dead letters and late runs. Pure.
 
-    a run ended or is late ─→ follow: count, compare with threshold and silence ─→ DueNotification
+    a run ended or is late ─→ follow: count, compare with threshold and interval ─→ DueNotification
     DueNotification ─→ a row of the outbox per channel ─→ delivered, retried or given up
 
     FAILURE       a run failed for good, and the consecutive failures reached the threshold
@@ -9,8 +9,8 @@
     LATE          a run hadn't started within `after` of its due time; once per run
 
 Invariants
-- During a silence at most one notification of a kind waits. It describes the newest event, counts
-  the suppressed events, and is delivered when the silence ends.
+- Within `min_interval` at most one notification of a kind waits. It describes the newest event,
+  counts the suppressed events, and is delivered when the interval ends.
 - Receivers come from the newest definition, the event from the outbox row.
 """
 
@@ -62,7 +62,7 @@ class Notice:
     command: tuple[str, ...] = ()
     email: tuple[str, ...] = ()
     threshold: int = 1
-    silence: timedelta = timedelta(0)
+    min_interval: timedelta = timedelta(0)
     after: timedelta = LATE_AFTER
 
     @property
@@ -124,7 +124,7 @@ class NotificationHistory:
     failures: int = 0
     """The number of consecutive failures."""
     notified: bool = False
-    """Whether a notification of these failures was sent, or waits for the end of a silence."""
+    """Whether a notification of these failures was sent, or waits for the end of an interval."""
     latest: Mapping[NotificationKind, datetime] = field(default_factory=dict)
     """When the last notification of each kind was or will be sent."""
 
@@ -137,11 +137,11 @@ class DueNotification:
     kind: NotificationKind
     ready_at: datetime
     held_back: int = 0
-    """The number of events that a silence suppressed, including this one."""
+    """The number of events that `min_interval` suppressed, including this one."""
     failures: int = 0
     """The number of consecutive failures, including this one."""
     joins: bool = False
-    """Whether it replaces a notification that already waits for the end of the same silence."""
+    """Whether it replaces a notification that already waits for the end of the same interval."""
 
 
 def follow(
@@ -181,9 +181,9 @@ def _notify(
         return memory
     last = memory.latest.get(kind)
     new = DueNotification(one, kind, now, failures=memory.failures)
-    if last is not None and notice.silence and now < last + notice.silence:
-        joins = last > now  # an edit may have shortened the silence since
-        ready_at = min(last, now + notice.silence) if joins else last + notice.silence
+    if last is not None and notice.min_interval and now < last + notice.min_interval:
+        joins = last > now  # an edit may have shortened the interval since
+        ready_at = min(last, now + notice.min_interval) if joins else last + notice.min_interval
         new = replace(new, ready_at=ready_at, held_back=1, joins=joins)
     for place, other in enumerate(due):
         if new.joins and other.kind is kind and other.ready_at == new.ready_at:
@@ -205,13 +205,13 @@ class ReroutedNotifications:
     """Channels that the edit removed."""
     joined: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
     """Channels that the edit added. Notifications of removed channels move to them."""
-    silences: tuple[tuple[NotificationKind, timedelta], ...] = ()
-    """Kinds whose silence the edit shortened, and by how much. Their waiting notifications are
-    delivered that much earlier.
+    shortened_intervals: tuple[tuple[NotificationKind, timedelta], ...] = ()
+    """Kinds whose `min_interval` the edit shortened, and by how much. Their waiting notifications
+    are delivered that much earlier.
     """
 
     def __bool__(self) -> bool:
-        return bool(self.left or self.silences)
+        return bool(self.left or self.shortened_intervals)
 
 
 NOT_REDIRECTED: Final = ReroutedNotifications()
@@ -221,16 +221,16 @@ def redirected(old: Notices | None, new: Notices | None) -> ReroutedNotification
     """Return the effect of an edit on waiting notifications."""
     left: list[tuple[NotificationKind, NotificationChannel]] = []
     joined: list[tuple[NotificationKind, NotificationChannel]] = []
-    silences: list[tuple[NotificationKind, timedelta]] = []
+    shortened_intervals: list[tuple[NotificationKind, timedelta]] = []
     for kind in NotificationKind:
         before, now = ((one or Notices()).notice_of_kind(kind) for one in (old, new))
         if before is None or now is None:
             continue
         left += [(kind, way) for way in before.ways if way not in now.ways]
         joined += [(kind, way) for way in now.ways if way not in before.ways]
-        if now.silence < before.silence:
-            silences.append((kind, before.silence - now.silence))
-    return ReroutedNotifications(tuple(left), tuple(joined), tuple(silences))
+        if now.min_interval < before.min_interval:
+            shortened_intervals.append((kind, before.min_interval - now.min_interval))
+    return ReroutedNotifications(tuple(left), tuple(joined), tuple(shortened_intervals))
 
 
 @dataclass(frozen=True, slots=True)

@@ -428,22 +428,24 @@ class WorkerView:
     """Bytes in its spool."""
     disk_free: int = 0
     """Free bytes on the disk of its spool; 0: not reported, or none."""
-    refuses: str = ""
+    refusal_reason: str = ""
     """Why the worker takes no new runs although it isn't draining, as text."""
-    unstored: int = 0
+    unstored_results: int = 0
     """Results in its spool that no member has stored."""
     silent: float = 0.0
     """Seconds since its last heartbeat."""
-    unheard: bool = False
+    heartbeats_missing: bool = False
     """Whether no member receives its heartbeats. Then its registration is known, its runs aren't.
     """
 
     @property
     def speaks(self) -> bool:
         """Whether a heartbeat was received recently enough to dispatch to the worker."""
-        return not self.unheard and self.silent <= SILENT_AFTER
+        return not self.heartbeats_missing and self.silent <= SILENT_AFTER
 
 
-def unheard(one: Incarnation) -> WorkerView:
+def view_without_heartbeats(one: Incarnation) -> WorkerView:
     """Return the view of a worker whose heartbeats no member receives."""
-    return WorkerView(one, False, draining=False, free=0, running=0, lease_age=0.0, unheard=True)
+    return WorkerView(
+        one, False, draining=False, free=0, running=0, lease_age=0.0, heartbeats_missing=True
+    )

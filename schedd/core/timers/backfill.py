@@ -1,6 +1,6 @@
 """Backfill: choose the scheduled times of a past range to run, and limit the runs at a time.
 
-    range ─→ times of the current schedule ─→ plan: times to run; times left out, with the reason
+    range ─→ times of the current schedule ─→ plan: times to run; times omitted, with the reason
                                                 └─→ runs are created as earlier ones end
 
 The times are chosen once, when the backfill is created. A later edit of the schedule doesn't change
@@ -8,8 +8,8 @@ them, only the definition that they run. A run of a backfill has the scheduled t
 so the row of the schedule's run isn't changed.
 
 Invariants
-- A time that the schedule will still fire automatically is left out.
-- A time with a run in progress, or in another backfill, is left out, whatever `rerun` is.
+- A time that the schedule will still fire automatically is omitted.
+- A time with a run in progress, or in another backfill, is omitted, whatever `rerun` is.
 - A time that was never dispatched (SKIPPED, MISSED, COALESCED, no record) is run.
 """
 
@@ -55,7 +55,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class OmittedTime:
-    """A scheduled time of the range that is left out. `run_id` None: it has no run yet."""
+    """A scheduled time of the range that is omitted. `run_id` None: it has no run yet."""
 
     at: datetime
     state: State
@@ -68,7 +68,7 @@ class BackfillSelection:
     """The scheduled times that a backfill runs, oldest first, and those that it leaves out."""
 
     instants: tuple[datetime, ...]
-    left_out: tuple[OmittedTime, ...]
+    omitted: tuple[OmittedTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> 
     for row in standing.ran:
         rows[row.at].append(row)
     chosen: list[datetime] = []
-    left_out: list[OmittedTime] = []
+    omitted: list[OmittedTime] = []
     for at in instants:
         why = _kept_from(at, rows.get(at, ()), standing, rerun)
         if why is None:
             chosen.append(at)
         else:
-            left_out.append(why)
-    return BackfillSelection(tuple(chosen), tuple(left_out))
+            omitted.append(why)
+    return BackfillSelection(tuple(chosen), tuple(omitted))
 
 
 def _kept_from(

@@ -73,7 +73,7 @@ class Attached:
     """Slots in use, as in the last answer."""
     free: int = 0
     running: int = 0
-    unstored: int = 0
+    unstored_results: int = 0
     """Results in its spool that no member has stored."""
     draining: bool = False
     since_refresh: float = 0.0
@@ -81,7 +81,7 @@ class Attached:
     """Bytes that its spool takes, and bytes free on its disk; 0: not reported."""
     drained: bool | None = None
     """Whether it is drained, as last sent on this stream; None: not sent."""
-    refuses: str = ""
+    refusal_reason: str = ""
     """Why it accepts no new work although it isn't draining, in words; empty if it does."""
     last_heartbeat: LastHeartbeat | None = None
     """Last heartbeat on this stream; None before the first."""
@@ -109,8 +109,8 @@ class Attached:
             lease_age=self.since_refresh + quiet,
             spool=self.disk[0],
             disk_free=self.disk[1],
-            refuses=self.refuses if quiet <= SILENT_AFTER else "",
-            unstored=self.unstored,
+            refusal_reason=self.refusal_reason if quiet <= SILENT_AFTER else "",
+            unstored_results=self.unstored_results,
             silent=max(0.0, now - self.spoke_at),
         )
 

@@ -27,7 +27,7 @@ from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.events import Emit, WorkerAttached, WorkerDetached
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
-from schedd.core.runs.records import SILENT_AFTER, WorkerView, unheard
+from schedd.core.runs.records import SILENT_AFTER, WorkerView, view_without_heartbeats
 from schedd.dispatch.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.dispatch.start_confirmation import StartConfirmation
 from schedd.dispatch.workers.attached_slots import AttachedSlots, SlotReservation
@@ -97,7 +97,7 @@ class WorkerRegistry:
         *,
         draining: bool = False,
         running: int = 0,
-        unstored: int = 0,
+        unstored_results: int = 0,
     ) -> Attached:
         """Add an opened stream; it replaces an older one of the same incarnation. The given state
         is used until its first heartbeat.
@@ -107,7 +107,7 @@ class WorkerRegistry:
             incarnation,
             line,
             running=running,
-            unstored=unstored,
+            unstored_results=unstored_results,
             spoke_at=now,
             beat_at=now,
             draining=draining,
@@ -160,15 +160,15 @@ class WorkerRegistry:
         since_refresh: float,
         draining: bool,
         disk: tuple[int, int] = (0, 0),
-        refuses: str = "",
+        refusal_reason: str = "",
     ) -> None:
         """Record a received heartbeat."""
         attached.disk = disk
-        attached.refuses = refuses
+        attached.refusal_reason = refusal_reason
         attached.last_heartbeat = LastHeartbeat(at, holding)
         attached.free = free
         attached.running = holding.unended
-        attached.unstored = holding.spooled
+        attached.unstored_results = holding.spooled
         attached.since_refresh = since_refresh
         attached.beat_at = self._boot()
         self._offering.spoke(attached)
@@ -340,7 +340,7 @@ class WorkerRegistry:
             if (attached := here.get(one.id)) is not None:
                 own, other = attached.view(now), found.get(one.id)
                 found[one.id] = own if other is None or own.silent <= other.silent else other
-        return [found.get(one.id) or unheard(one) for one in incarnations]
+        return [found.get(one.id) or view_without_heartbeats(one) for one in incarnations]
 
     def refusals(self, job: JobId, generation: int) -> dict[IncarnationId, str]:
         """Return workers attached here that refused this generation of the job, with reasons."""

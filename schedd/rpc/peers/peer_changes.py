@@ -126,7 +126,7 @@ async def _timely(
                 raise Unavailable(f"timed out: no answer for {within:g} s") from None
             if answer is None:
                 return
-            within = BEATS * answer.beat_ms / 1000 or None
+            within = BEATS * answer.max_interval_ms / 1000 or None
             yield answer
 
 
@@ -138,9 +138,11 @@ async def changes(
     """
     jobs = frozenset(JobId(UUID(bytes=job)) for job in request.jobs) or None
     with bus.listening(jobs) as ear:
-        yield wire.ChangesResponse(beat_ms=BEAT_MS)
+        yield wire.ChangesResponse(max_interval_ms=BEAT_MS)
         while True:
             if await ear.wait(BEAT):
                 await asyncio.sleep(EVERY)
             runs, lost = ear.take_runs(MOST)
-            yield wire.ChangesResponse(runs=[run.bytes for run in runs], lost=lost, beat_ms=BEAT_MS)
+            yield wire.ChangesResponse(
+                runs=[run.bytes for run in runs], lost=lost, max_interval_ms=BEAT_MS
+            )

@@ -47,7 +47,7 @@ class PeerService:
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
         """Register the service."""
         table = {
-            "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse, bounds=FRAME),
+            "WakeUp": unary(self.nudge, wire.WakeUpRequest, wire.WakeUpResponse, bounds=FRAME),
             "Relay": unary(
                 *(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
                 bounds=FRAME,
@@ -67,10 +67,10 @@ class PeerService:
         """Return the state that only this member knows."""
         return self._stands()
 
-    async def nudge(self, request: wire.NudgeRequest, _context: object) -> wire.NudgeResponse:
+    async def nudge(self, request: wire.WakeUpRequest, _context: object) -> wire.WakeUpResponse:
         """Wake this member's loops."""
         take_nudge(self._here, request)
-        return wire.NudgeResponse()
+        return wire.WakeUpResponse()
 
     async def relay(
         self,

@@ -31,7 +31,7 @@ LOOK_EVERY: Final = 10.0
 
 A = TypeVar(
     "A",
-    wire.NudgeResponse,
+    wire.WakeUpResponse,
     wire.RelayResponse,
     wire.ExamineResponse,
     wire.RefusalsResponse,
@@ -60,9 +60,9 @@ class Peers:
         """Check soon for members that have left."""
         self._waker.wake()
 
-    async def nudge(self, endpoint: str, request: wire.NudgeRequest) -> None:
+    async def nudge(self, endpoint: str, request: wire.WakeUpRequest) -> None:
         """Send a wake-up. Raises Unavailable."""
-        await self._call(endpoint, "Nudge", request, wire.NudgeResponse)
+        await self._call(endpoint, "WakeUp", request, wire.WakeUpResponse)
 
     async def relay(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse:
         """Relay a frame through this member. Raises Unavailable."""
@@ -126,7 +126,7 @@ class Peers:
         self,
         endpoint: str,
         method: str,
-        request: wire.NudgeRequest
+        request: wire.WakeUpRequest
         | wire.RelayRequest
         | wire.ExamineRequest
         | wire.RefusalsRequest

@@ -1,7 +1,7 @@
 """Wake-ups between members: hints that save waiting for a scan, batched while one is being sent.
 
 calls, loops ──→ Nudger ──own shard──→ this member's loops
-└──another's────→ PeerService.Nudge at its owner, one call at a time to each
+└──another's────→ PeerService.WakeUp at its owner, one call at a time to each
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class WakeUpTargets(Protocol):
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
     def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
-    def runs_made(
+    def runs_created(
         self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition]
     ) -> None: ...
     def runs_changed(self, hints: Sequence[Hint]) -> None: ...
@@ -49,7 +49,9 @@ class _NoLoops:
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
         """Do nothing."""
 
-    def runs_made(self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition]) -> None:
+    def runs_created(
+        self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition]
+    ) -> None:
         """Do nothing."""
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
@@ -100,7 +102,7 @@ class WakeUpSender:
             if shard not in own and (gathered := self._for(shard)) is not None:
                 gathered.shards.add(shard)
 
-    def runs_made(
+    def runs_created(
         self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
     ) -> None:
         """Pass runs that were just inserted to this member's loops, with the definitions that were
@@ -110,7 +112,7 @@ class WakeUpSender:
         own = self._cluster.owned()
         if here := [run for run in runs if run.shard in own]:
             jobs = {run.job_id for run in here}
-            self._here.runs_made(here, [one for one in definitions if one.job_id in jobs])
+            self._here.runs_created(here, [one for one in definitions if one.job_id in jobs])
         if elsewhere := [run.shard for run in runs if run.shard not in own]:
             self.runs_ready(elsewhere)
 
@@ -151,7 +153,7 @@ class WakeUpSender:
         """Send everything queued for one peer."""
         try:
             while (what := self._gathered.pop(endpoint, None)) is not None:
-                request = wire.NudgeRequest(
+                request = wire.WakeUpRequest(
                     job_ids=[str(job) for job in what.jobs],
                     shards=sorted(what.shards),
                     cluster=what.cluster,
@@ -164,7 +166,7 @@ class WakeUpSender:
             self._waker.wake()
 
 
-def take_nudge(here: WakeUpTargets, request: wire.NudgeRequest) -> None:
+def take_nudge(here: WakeUpTargets, request: wire.WakeUpRequest) -> None:
     """Wake this member's loops for these rows."""
     here.jobs_changed([JobId(UUID(text)) for text in request.job_ids])
     here.runs_ready([ShardId(shard) for shard in request.shards])

@@ -153,7 +153,7 @@ class WorkerService:
             outbox,
             draining=hello.draining,
             running=len(hello.running),
-            unstored=len(hello.spooled),
+            unstored_results=len(hello.spooled),
         )
         self._tails.attached(incarnation.id)
         self._outboxes.add(outbox)
@@ -332,16 +332,16 @@ class WorkerService:
         self._advances.held(who, holding)
         self._advances.blocking(who, beat.blocking)
         since_refresh = frames.length(beat.since_refresh).total_seconds()
-        if beat.HasField("judged_time"):
+        if beat.HasField("worker_cluster_time"):
             self._workers.record_heartbeat(
                 attached,
-                frames.instant(beat.judged_time),
+                frames.instant(beat.worker_cluster_time),
                 holding,
                 free=beat.free,
                 since_refresh=since_refresh,
                 draining=beat.draining,
                 disk=(beat.spool_bytes, beat.disk_free_bytes),
-                refuses=beat.refuses,
+                refusal_reason=beat.refusal_reason,
             )
         for run_id, token, since in holding.starts():
             if self._collect.lacks_start(run_id, token, who):

@@ -216,7 +216,7 @@ def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
     why = problem([*found, *cleared])
     digest = sha256(result.SerializeToString(deterministic=True)).digest()
     fields = {path.split(".")[1] for path, _ in found}
-    for name in ("result", "kept_result", "outcome", "reason"):
+    for name in ("result", "stored_result", "outcome", "reason"):
         result.ClearField(name)
     result.outcome = worker_service_pb2.Result.OUTCOME_FAILED
     result.error = f"the worker's result is out of bounds: {why}"[:MOST_ERROR]
@@ -244,7 +244,7 @@ def reported(result: worker_service_pb2.Result, worker: str) -> ReceivedResult:
         finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
         result=_result(result, token),
         output=_output(result, token),
-        stored=result.HasField("log") or result.HasField("kept_result"),
+        stored=result.HasField("log") or result.HasField("stored_result"),
         retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
     )
 
@@ -366,17 +366,17 @@ def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 
 def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
     """Return the result as stored, or its location."""
-    if result.HasField("kept_result"):
-        kept = _kept(result.kept_result, token)
-        return run_pb2.StoredResult(kept=kept).SerializeToString()
+    if result.HasField("stored_result"):
+        kept = _kept(result.stored_result, token)
+        return run_pb2.StoredResult(object=kept).SerializeToString()
     return result.result.SerializeToString() if result.HasField("result") else None
 
 
-def _kept(kept: run_pb2.Kept, token: Token) -> run_pb2.Kept:
+def _kept(kept: run_pb2.StoredObject, token: Token) -> run_pb2.StoredObject:
     """Return the location as the worker reports it, under its own token. Raises BadFrame."""
     if not (kept.problem or len(kept.sha256) == _SHA256):
         raise BadFrame("results.log: missing SHA-256 of the content in the result store")
-    return run_pb2.Kept(
+    return run_pb2.StoredObject(
         size=kept.size,
         sha256=kept.sha256,
         fencing_token=token,

@@ -139,7 +139,7 @@ class Relay:
         return [
             assigned
             for (_, sent), responses in zip(batches, answers, strict=True)
-            if all(answer is not None and answer.absent for answer in responses)
+            if all(answer is not None and answer.not_attached for answer in responses)
             for assigned in sent
         ]
 
@@ -187,9 +187,9 @@ async def pass_on(
             frames.check(item, f"frame.{name}")
     attached = workers.attached(incarnation)
     if attached is None or not isinstance(attached.line, WorkerFrameQueue):
-        return wire.RelayResponse(absent=True)
+        return wire.RelayResponse(not_attached=True)
     if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
-        return wire.RelayResponse(absent=True)
+        return wire.RelayResponse(not_attached=True)
     attached.pushed += sum(max(each.slots, 1) for each in frame.assignments)
     asked = {_run_and_token(each.key): each.key for each in frame.revokes}
     with workers.answers_to(asked, ANSWER_WITHIN) as question:
@@ -213,7 +213,7 @@ def _run_and_token(key: down.AssignmentKey) -> tuple[RunId, Token]:
 
 
 def _heartbeat(last: LastHeartbeat) -> down.Heartbeat:
-    beat = down.Heartbeat(judged_time=frames.stamp(last.at))
+    beat = down.Heartbeat(worker_cluster_time=frames.stamp(last.at))
     beat.holdings.extend(_holdings(last))
     return beat
 
@@ -228,7 +228,7 @@ def _last_heartbeat(answer: wire.RelayResponse) -> LastHeartbeat | None:
         return None
     beat = answer.heartbeat
     try:
-        return LastHeartbeat(frames.instant(beat.judged_time), frames.holdings(beat))
+        return LastHeartbeat(frames.instant(beat.worker_cluster_time), frames.holdings(beat))
     except frames.BadFrame as bad:
         log.warning("answer of a member rejected: error=%s", bad)
         return None

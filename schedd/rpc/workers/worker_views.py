@@ -44,7 +44,7 @@ async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerVi
     newest: dict[bytes, _Reported] = {}
     for reported in (one for answer in answers for one in answer.result()):
         before = newest.get(reported.incarnation)
-        if before is None or reported.silent < before.silent:
+        if before is None or reported.seconds_since_heartbeat < before.seconds_since_heartbeat:
             newest[reported.incarnation] = reported
     return [_view(one, newest[one.id.bytes]) for one in away if one.id.bytes in newest]
 
@@ -70,12 +70,12 @@ def _reported(view: WorkerView) -> _Reported:
         draining=view.draining,
         free=view.free,
         running=view.running,
-        unstored=view.unstored,
+        unstored_results=view.unstored_results,
         lease_age=view.lease_age,
-        silent=view.silent,
+        seconds_since_heartbeat=view.silent,
         spool_bytes=view.spool,
         disk_free_bytes=view.disk_free,
-        refuses=view.refuses,
+        refusal_reason=view.refusal_reason,
     )
 
 
@@ -89,7 +89,7 @@ def _view(one: Incarnation, reported: _Reported) -> WorkerView:
         lease_age=reported.lease_age,
         spool=reported.spool_bytes,
         disk_free=reported.disk_free_bytes,
-        refuses=reported.refuses,
-        unstored=reported.unstored,
-        silent=reported.silent,
+        refusal_reason=reported.refusal_reason,
+        unstored_results=reported.unstored_results,
+        silent=reported.seconds_since_heartbeat,
     )

@@ -1,6 +1,6 @@
 """Reroute waiting notifications to the channels of the job's newest definition.
 
-    an edit: removed channels, new channels, shorter silences ─→ waiting rows
+    an edit: removed channels, new channels, shorter shortened_intervals ─→ waiting rows
     a row of a channel that the newest definition doesn't name ─→ rows of the channels it names
 
 An edit reroutes earlier rows in its own transaction. A member that doesn't know the edit yet may
@@ -89,13 +89,13 @@ def edited(connection: Connection, job_id: JobId, what: ReroutedNotifications) -
             "ways": arrays.texts(way.value for _, way in what.joined),
         }
         connection.exec_driver_sql(TURN, job | ways)
-    if what.silences:
+    if what.shortened_intervals:
         shorter = {
-            "silent": arrays.texts(kind.value for kind, _ in what.silences),
-            "less": arrays.numbers(less.total_seconds() for _, less in what.silences),
+            "silent": arrays.texts(kind.value for kind, _ in what.shortened_intervals),
+            "less": arrays.numbers(less.total_seconds() for _, less in what.shortened_intervals),
         }
         connection.exec_driver_sql(SHORTEN, job | shorter)
-    for kind, less in what.silences:
+    for kind, less in what.shortened_intervals:
         sooner = SOONER.format(COLUMNS[kind])
         connection.exec_driver_sql(sooner, job | {"less": less.total_seconds()})
 

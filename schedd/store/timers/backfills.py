@@ -125,7 +125,7 @@ def create(
         )
     )
     audit.write_all(connection, [entry])
-    return _stored(connection, request.backfill_id, chosen.left_out)
+    return _stored(connection, request.backfill_id, chosen.omitted)
 
 
 def get(connection: Connection, backfill_id: BackfillId) -> BackfillRecord | None:
@@ -214,14 +214,14 @@ def _existing(connection: Connection, job_id: JobId, request: BackfillRequest) -
     )
 
 
-def _stored(connection: Connection, backfill_id: BackfillId, left_out: Any) -> Backfilled | None:
+def _stored(connection: Connection, backfill_id: BackfillId, omitted: Any) -> Backfilled | None:
     record = get(connection, backfill_id)
     if record is None:
         return None
     instants = connection.execute(
         select(backfills.c.instants).where(backfills.c.backfill_id == backfill_id)
     ).scalar_one()
-    return Backfilled(record, BackfillSelection(tuple(instants), tuple(left_out)))
+    return Backfilled(record, BackfillSelection(tuple(instants), tuple(omitted)))
 
 
 def _records() -> Select[Any]:

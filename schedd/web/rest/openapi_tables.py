@@ -44,7 +44,7 @@ SPECIAL: Final[Mapping[str, Schema]] = {
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 WORD: Final[Schema] = TEXT | {"minLength": 1}
 NAMESPACE: Final[Schema] = {"type": "string", "pattern": f"^({NAME.pattern})?$"}
-ANSWERED_IDS: Final = frozenset({"job_id", "maker_id"})
+ANSWERED_IDS: Final = frozenset({"job_id", "creator_id"})
 """Fields that are ids in answers. In requests only an edit checks them; otherwise they are ignored,
 as all fields that the cluster sets.
 """

@@ -217,7 +217,7 @@ def test_dead_letters_are_redriven_and_the_rest_discarded(
     [entry] = cluster.json("audit", "list", "--object", f"redrive/{redrive['redriveId']}")
     assert '"note":"the warehouse is back"' in entry["after"]
     assert redrive["job"] == "broken-import"
-    assert redrive["made"] == redrive["total"] > 0
+    assert redrive["created"] == redrive["total"] > 0
     row = page.locator("#groups tr", has_text="flaky")
     row.get_by_role("button", name="Discard", exact=True).click()
     page.get_by_label("Reason").locator("visible=true").fill("it is only flaky")
@@ -339,11 +339,11 @@ def test_the_cluster_is_paused_and_resumed_and_another_member_becomes_leader(
     expect(page.locator("#pause").get_by_label("Reason")).to_be_focused()
     page.locator("#pause").get_by_label("Reason").fill("the disks are full")
     page.get_by_role("button", name="Pause cluster").click()
-    expect(page.locator("#troubles")).to_contain_text("the disks are full")
+    expect(page.locator("#problems")).to_contain_text("the disks are full")
     page.get_by_role("button", name="Resume", exact=True).click()
     expect(page.get_by_label("Runs that became due during the pause")).to_be_focused()
     page.get_by_role("button", name="Resume cluster").click()
-    expect(page.locator("#troubles")).to_have_count(0, timeout=SLOW)
+    expect(page.locator("#problems")).to_have_count(0, timeout=SLOW)
     assert not cluster.json("cluster", "status")["paused"]
 
 

@@ -19,7 +19,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.events import Event
 from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.runs.model import Incarnation, LiveRun
-from schedd.core.runs.records import StoredDefinition, WorkerView, unheard
+from schedd.core.runs.records import StoredDefinition, WorkerView, view_without_heartbeats
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
@@ -58,7 +58,7 @@ class WakeUpTargets:
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
         self.shards += shards
 
-    def runs_made(
+    def runs_created(
         self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
     ) -> None:
         self.shards += [run.shard for run in runs]
@@ -99,7 +99,7 @@ class Lines:
     async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
         """Return the views attached here; workers without one send no heartbeats."""
         here = {view.incarnation.id: view for view in self.attached}
-        return [here.get(one.id) or unheard(one) for one in incarnations]
+        return [here.get(one.id) or view_without_heartbeats(one) for one in incarnations]
 
 
 @dataclass

@@ -135,7 +135,7 @@ def of(runs: Iterable[LiveRun]) -> list[float]:
 
 
 def omitted_times(answer: wire.BackfillJobResponse) -> dict[float, str]:
-    return {minutes([one.scheduled_at])[0]: one.why for one in answer.left_out}
+    return {minutes([one.scheduled_at])[0]: one.why for one in answer.omitted}
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_a_backfill_creates_its_runs_one_at_a_time_in_order(past: Past) ->
         [run] = await past.fed()
         assert of([run]) == [minute]
         assert await past.fed() == []
-        assert (await past.now(answer)).to_come == 2 - minute
+        assert (await past.now(answer)).not_created == 2 - minute
         await past.ran(run)
 
     done = await past.now(answer)
@@ -205,7 +205,7 @@ async def test_a_backfill_keeps_max_parallel_runs_whatever_their_outcome(past: P
     assert of([second]) == [3]
     now = await past.now(answer)
     assert (now.state, now.waiting, now.failed) == (wire.Backfill.STATE_ACTIVE, 3, 1)
-    assert now.to_come == 6
+    assert now.not_created == 6
 
 
 async def test_the_next_owner_counts_the_runs_that_the_previous_one_made(past: Past) -> None:
@@ -275,7 +275,7 @@ async def test_instants_that_ran_are_left_out_unless_a_rerun_is_requested(past: 
         1: "it has run: rerun all runs it again",
         2: "it has run: rerun failed runs it again",
     }
-    assert [one.state for one in plain.left_out] == [
+    assert [one.state for one in plain.omitted] == [
         common_pb2.RUN_STATE_SUCCEEDED,
         common_pb2.RUN_STATE_FAILED,
     ]
@@ -494,7 +494,7 @@ async def test_a_canceled_backfill_creates_no_more_runs_and_ends_existing_ones(p
 
     now = await past.cancel(answer)
 
-    assert (now.state, now.to_come) == (wire.Backfill.STATE_CANCELLED, 0)
+    assert (now.state, now.not_created) == (wire.Backfill.STATE_CANCELLED, 0)
     assert (now.running, now.cancelled, now.cancelled_by) == (1, 1, "tester")
     assert past.api.lines.cancelled == [runs.key.run_id]
     assert (await past.api.world.run_row(waits.key.run_id))["reason"] == "BY_USER"
@@ -506,8 +506,8 @@ async def test_a_canceled_backfill_creates_no_more_runs_and_ends_existing_ones(p
         "SELECT before, after FROM audit WHERE action = 'cancel'"
     )
     assert json.loads(before) == {"namespace": "default", "job": answer.backfill.job} | {
-        "made": 2,
-        "toCome": 8,
+        "created": 2,
+        "notCreated": 8,
     }
     assert json.loads(after) == {"cancelled": 1, "cancelling": 1}
 
@@ -673,10 +673,10 @@ async def test_a_watch_reports_its_progress_until_no_run_is_left(past: Past) -> 
     watch = wire.WatchBackfillRequest(backfill_id=answer.backfill.backfill_id)
     async with asyncio.timeout(WAIT_TIMEOUT):
         stream = past.api.stream("WatchBackfill", watch)
-        assert (await anext(stream)).to_come == 2
+        assert (await anext(stream)).not_created == 2
         first, second = await past.fed()
         made = await anext(stream)
-        assert (made.waiting, made.to_come) == (2, 0)
+        assert (made.waiting, made.not_created) == (2, 0)
         await past.ran(first, overlap=Overlap.ALLOW, overlap_limit=0)
         await past.ran(second, State.FAILED, overlap=Overlap.ALLOW, overlap_limit=0)
         *_, last = [each async for each in stream]

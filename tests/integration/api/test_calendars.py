@@ -266,7 +266,7 @@ async def test_each_job_of_a_calendar_uses_its_new_version(desk: Desk):
     await desk.job("other", name="k")
     untouched = await desk.api("GetJob", wire.GetJobRequest(job="k"))
     after = await desk.apply(dates=[day(2)])
-    assert (after.version, after.jobs, after.behind) == (2, 1, 0)
+    assert (after.version, after.jobs, after.jobs_behind) == (2, 1, 0)
     job = await desk.now()
     assert (job.generation, dict(job.calendar_versions)) == (before.generation + 1, {"off": 2})
     assert await desk.next() == [(nine(0), ""), (nine(1), ""), (nine(3), "")]
@@ -281,9 +281,9 @@ async def test_repeating_apply_updates_jobs_left_at_the_old_calendar_version(des
     audit = (await desk.api.services.store.list_audit(None, None, None, None, 1))[0][1]
     spec = calendars.Calendar(dates=[day(2)]).SerializeToString(deterministic=True)
     await store.apply("default", "off", spec, "ann", replace(audit, at=None))
-    assert ((await desk.get()).version, (await desk.get()).behind) == (2, 1)
+    assert ((await desk.get()).version, (await desk.get()).jobs_behind) == (2, 1)
     assert dict((await desk.now()).calendar_versions) == {"off": 1}
-    assert (await desk.apply(dates=[day(2)])).behind == 0
+    assert (await desk.apply(dates=[day(2)])).jobs_behind == 0
     assert dict((await desk.now()).calendar_versions) == {"off": 2}
 
 
@@ -327,7 +327,7 @@ async def test_concurrent_creates_and_applies_leave_no_job_at_an_old_calendar_ve
             group.create_task(maker(number), name=f"maker-{number}")
         group.create_task(changer(), name="changer")
     after = await desk.get()
-    assert (after.version, after.jobs, after.behind) == (7, 8, 0)
+    assert (after.version, after.jobs, after.jobs_behind) == (7, 8, 0)
     with pytest.raises(FailedPreconditionError):
         await desk.delete()
 
@@ -417,7 +417,7 @@ async def test_an_excluded_time_does_not_count_for_max_runs(desk: Desk):
         ("PENDING", None),
     ] * 2
     job = await desk.now()
-    assert (job.runs_made, job.HasField("next_run_at")) == (2, False)
+    assert (job.runs_created, job.HasField("next_run_at")) == (2, False)
 
 
 async def test_a_paused_job_uses_a_new_calendar_version_and_stays_paused(desk: Desk):
@@ -431,8 +431,8 @@ async def test_a_paused_job_uses_a_new_calendar_version_and_stays_paused(desk: D
 
 async def test_a_job_with_exclusions_needs_a_dialect_that_the_previous_version_ignores(desk: Desk):
     await desk.apply(dates=[day(1)])
-    assert (await desk.job("off")).cron_dialect == 3
-    assert (await desk.patch("exclude")).cron_dialect < 3
+    assert (await desk.job("off")).definition_version == 3
+    assert (await desk.patch("exclude")).definition_version < 3
 
 
 async def test_no_answer_of_calendars_is_a_bug(desk: Desk):

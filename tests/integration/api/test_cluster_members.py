@@ -37,13 +37,13 @@ async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     leads = replace(member("member-1"), tenure=first.tenure)
     seen = replace(EMPTY_VIEW, members=(leads,), leader=leads.tenure, term=Term(7))
     api.cluster.now = replace(seen, workers=frozenset({IncarnationId(uuid4())}))
-    assert not (await api("GetCluster", wire.GetClusterRequest())).troubles
+    assert not (await api("GetCluster", wire.GetClusterRequest())).problems
 
     api.cluster.now = replace(seen, leader=None, members=())
-    troubles = " ".join((await api("GetCluster", wire.GetClusterRequest())).troubles)
-    assert "no leader" in troubles
-    assert f"{SHARDS} of {SHARDS} shards" in troubles
-    assert "no worker" in troubles
+    problems = " ".join((await api("GetCluster", wire.GetClusterRequest())).problems)
+    assert "no leader" in problems
+    assert f"{SHARDS} of {SHARDS} shards" in problems
+    assert "no worker" in problems
 
     api.cluster.now = seen
     await first.store.membership.fence_own(first.tenure, "the lease is lost")
@@ -52,9 +52,9 @@ async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     assert without.lost_members == ["member-1"]
     [fenced] = (await api("ListMembers", wire.ListMembersRequest())).members
     assert (fenced.state, fenced.role) == (wire.Member.STATE_FENCED, wire.Member.ROLE_FOLLOWER)
-    assert f"{SHARDS} of {SHARDS} shards have no live owner" in without.troubles
+    assert f"{SHARDS} of {SHARDS} shards have no live owner" in without.problems
     shards = (await api("ListShards", wire.ListShardsRequest())).shards
     assert {shard.owner for shard in shards} == {""}
 
     api.cluster.trust = False
-    assert "isn't trusted" in (await api("GetCluster", wire.GetClusterRequest())).troubles[0]
+    assert "isn't trusted" in (await api("GetCluster", wire.GetClusterRequest())).problems[0]

@@ -610,7 +610,7 @@ async def test_a_redrive_runs_each_selected_letter_again_at_its_rate(dead: Dead)
     assert (await dead.api("RedriveDeadLetters", dry)).total == 60
     began = boottime()
     one = await dead.redrive(fingerprint="a", rate=100)
-    assert (one.total, one.made, one.state, one.created_by) == (60, 0, OPEN, "tester")
+    assert (one.total, one.created, one.state, one.created_by) == (60, 0, OPEN, "tester")
 
     made: list[LiveRun] = []
     while (await dead.now(one)).state == OPEN:
@@ -620,7 +620,12 @@ async def test_a_redrive_runs_each_selected_letter_again_at_its_rate(dead: Dead)
 
     assert boottime() - began >= 0.59
     over = await dead.now(one)
-    assert (over.made, over.left_out, over.state, dict(over.runs)) == (60, 0, DONE, {"PENDING": 60})
+    assert (over.created, over.omitted, over.state, dict(over.runs)) == (
+        60,
+        0,
+        DONE,
+        {"PENDING": 60},
+    )
     assert over.HasField("finished_at")
     again = await dead.api.world.sql("SELECT redrive_of::text FROM runs WHERE state = 'PENDING'")
     assert sorted(run for (run,) in again) == sorted(chosen)
@@ -678,7 +683,7 @@ async def test_a_watch_reports_a_redrive_until_all_its_runs_have_ended(dead: Dea
         runs = await dead.fed_all()
         while (stands := await anext(stream)).state == OPEN:
             pass
-        assert (stands.state, stands.made, dict(stands.runs)) == (DONE, 2, {"PENDING": 2})
+        assert (stands.state, stands.created, dict(stands.runs)) == (DONE, 2, {"PENDING": 2})
         for run in runs:
             [handed] = await dead.me.assigned(draft(run, overlap=Overlap.ALLOW))
             await dead.me.store.results.accept([report(handed)])
@@ -729,12 +734,12 @@ async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
         assert (stopped.state, stopped.stopped_by) == (STOPPED, "tester")
     await asyncio.sleep(0.05)
     assert await dead.fed() == []
-    assert (await dead.now(one)).made == 1
+    assert (await dead.now(one)).created == 1
 
     resume = wire.ResumeRedriveRequest(redrive_id=one.redrive_id)
     assert (await dead.api("ResumeRedrive", resume)).state == OPEN
     await dead.fed_all()
-    assert ((await dead.now(one)).made, (await dead.now(one)).state) == (30, DONE)
+    assert ((await dead.now(one)).created, (await dead.now(one)).state) == (30, DONE)
     with pytest.raises(FailedPreconditionError, match="all its runs are created"):
         await dead.api("StopRedrive", stop)
 
@@ -753,11 +758,11 @@ async def test_letters_that_a_stopped_redrive_did_not_run_are_free_for_another(d
     other = await dead.redrive(all=True, rate=1000, payload=NEW)
     assert (other.total, other.payload_edited) == (9, True)
     await dead.fed_all()
-    assert (await dead.now(other)).made == 9
+    assert (await dead.now(other)).created == 9
     await dead.api("ResumeRedrive", wire.ResumeRedriveRequest(redrive_id=one.redrive_id))
     await dead.fed_all()
     over = await dead.now(one)
-    assert (over.state, over.total, over.made, over.left_out) == (DONE, 10, 1, 9)
+    assert (over.state, over.total, over.created, over.omitted) == (DONE, 10, 1, 9)
     payloads = await dead.api.world.sql(
         "SELECT count(*) FROM runs WHERE payload = %s", NEW.SerializeToString()
     )
@@ -786,7 +791,7 @@ async def test_letters_of_deleted_jobs_are_left_out_and_still_wait(dead: Dead) -
     await dead.api("DeleteJob", jobs.DeleteJobRequest(job="gone"))
     await dead.fed_all()
     over = await dead.now(one)
-    assert (over.made, over.left_out, over.state) == (3, 2, DONE)
+    assert (over.created, over.omitted, over.state) == (3, 2, DONE)
     assert sorted(await dead.letters()) == sorted(orphans)
 
 
@@ -830,7 +835,7 @@ async def test_letters_of_a_deleted_pool_are_left_out_and_still_wait(dead: Dead)
     one = await dead.redrive(all=True, rate=1000)
     await dead.fed_all()
     over = await dead.now(one)
-    assert (over.made, over.left_out, over.state) == (3, 1, DONE)
+    assert (over.created, over.omitted, over.state) == (3, 1, DONE)
     assert await dead.letters() == [orphan]
 
 
@@ -1011,7 +1016,7 @@ async def test_letters_queued_for_redrive_while_a_discard_waited_stay(dead: Dead
     )
     if isinstance(redrive, run_pb2.Redrive):
         assert discarded.discarded == 0
-        assert (await dead.now(redrive)).left_out == 0
+        assert (await dead.now(redrive)).omitted == 0
     else:
         assert discarded.discarded == 5
 

@@ -26,7 +26,7 @@ async def api_with_worker(api):
     one = incarnation(worker="w1")
     await api.world.store.workers.register(one)
     api.lines.attached = [
-        WorkerView(one, True, False, free=2, running=2, lease_age=0.0, unstored=3)
+        WorkerView(one, True, False, free=2, running=2, lease_age=0.0, unstored_results=3)
     ]
     return api
 
@@ -35,7 +35,7 @@ async def test_a_drain_shows_its_time_actor_and_reason_until_it_ends(api_with_wo
     asked = wire.DrainWorkerRequest(worker="w1", reason="new kernel", request_id="r1")
     drained = await api_with_worker("DrainWorker", asked)
     assert (drained.drained_by, drained.drain_reason) == ("tester", "new kernel")
-    assert (drained.running, drained.unstored) == (2, 3)
+    assert (drained.running, drained.unstored_results) == (2, 3)
     assert drained.state == wire.Worker.STATE_LIVE, "the worker hasn't received it yet"
     assert (await api_with_worker("GetWorker", wire.GetWorkerRequest(worker="w1"))) == drained
 
@@ -72,7 +72,9 @@ async def test_a_watch_of_a_worker_reports_each_change_of_it_and_nothing_else(ap
         assert not following.done(), "that its lease is older is no change"
         drained = await api_with_worker("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
         assert (await following).drained_at == drained.drained_at
-        api_with_worker.lines.attached = [replace(view, draining=True, running=0, unstored=0)]
+        api_with_worker.lines.attached = [
+            replace(view, draining=True, running=0, unstored_results=0)
+        ]
         last = await anext(updates)
         assert (last.state, last.running) == (wire.Worker.STATE_DRAINING, 0)
         api_with_worker.lines.attached = []
@@ -185,7 +187,7 @@ async def test_the_last_started_of_two_incarnations_of_a_name_is_shown(api_with_
         ids = frozenset({older.id, newer.id})
         api_with_worker.cluster.now = replace(EMPTY_VIEW, workers=ids)
         found = await api_with_worker("GetWorker", wire.GetWorkerRequest(worker="w1"))
-        assert (found.incarnation, found.unheard) == (str(newer.id), False)
+        assert (found.incarnation, found.heartbeats_missing) == (str(newer.id), False)
 
 
 async def test_a_worker_with_a_lease_and_no_heartbeats_is_shown_without_invented_figures(
@@ -196,9 +198,13 @@ async def test_a_worker_with_a_lease_and_no_heartbeats_is_shown_without_invented
     api_with_worker.cluster.now = replace(EMPTY_VIEW, workers=frozenset({one.incarnation.id}))
     api_with_worker.lines.attached = []
     found = await api_with_worker("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
-    assert (found.state, found.unheard) == (wire.Worker.STATE_DRAINING, True)
+    assert (found.state, found.heartbeats_missing) == (wire.Worker.STATE_DRAINING, True)
     assert (found.slots, found.host) == (one.incarnation.slots, one.incarnation.host)
     assert (found.free, found.running, found.HasField("lease_age")) == (0, 0, False)
     api_with_worker.lines.attached = [one]
     received = await api_with_worker("GetWorker", wire.GetWorkerRequest(worker="w1"))
-    assert (received.unheard, received.running, received.HasField("lease_age")) == (False, 2, True)
+    assert (received.heartbeats_missing, received.running, received.HasField("lease_age")) == (
+        False,
+        2,
+        True,
+    )

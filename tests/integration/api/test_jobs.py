@@ -443,7 +443,7 @@ async def test_a_job_without_due_times_is_deleted_without_a_row(api):
 async def test_a_job_that_only_a_newer_version_can_read_can_be_deleted(api):
     await api("CreateJob", create(job()))
     await unfired(api)
-    newer = job(cron=["0 3 * * *"], cron_dialect=99).SerializeToString()
+    newer = job(cron=["0 3 * * *"], definition_version=99).SerializeToString()
     await api.world.sql("UPDATE jobs SET spec = %s", newer)
     await api("DeleteJob", wire.DeleteJobRequest(job="j"))
     with pytest.raises(NotFoundError):

@@ -289,7 +289,9 @@ async def test_a_run_that_each_worker_rejected_is_explained(api):
 async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
     run = await api("SubmitRun", submit())
     full = "spool rejects writes: No space left on device"
-    one = WorkerView(incarnation(), True, False, free=2, running=0, lease_age=0.0, refuses=full)
+    one = WorkerView(
+        incarnation(), True, False, free=2, running=0, lease_age=0.0, refusal_reason=full
+    )
     other = replace(one, incarnation=incarnation(worker="worker-2"))
 
     async def why(*attached: WorkerView) -> wire.ExplainRunResponse.Check:
@@ -301,17 +303,17 @@ async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
     assert alone.answer == f"no, worker-1 takes no work: {full}"
     assert alone.remedy.startswith("free space on its disk")
     blocked = "handlers block all 8 event loops of this worker: export"
-    both = (await why(one, replace(other, refuses=blocked))).remedy
+    both = (await why(one, replace(other, refusal_reason=blocked))).remedy
     assert both.startswith("worker-1: free space on its disk")
     assert "; worker-2: pause the jobs of the handler" in both
     leaving = await why(one, replace(other, draining=True))
     assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"
-    busy = await why(one, replace(other, refuses="", free=0))
+    busy = await why(one, replace(other, refusal_reason="", free=0))
     assert busy.answer == (
         f"no, all slots of 2 workers are in use (worker-1 takes no work: {full})"
     )
-    assert (await why(one, replace(other, refuses=""))).answer == "2 can run it"
-    assert (await why(replace(one, refuses="", free=0))).answer == (
+    assert (await why(one, replace(other, refusal_reason=""))).answer == "2 can run it"
+    assert (await why(replace(one, refusal_reason="", free=0))).answer == (
         "no, all slots of worker-1 are in use"
     )
 
@@ -377,7 +379,7 @@ async def test_losses_of_a_run_are_counted_against_a_bound_that_is_shown(api):
     [check] = [one for one in why.checks if one.question == "Was its worker lost while it ran?"]
     assert check.answer == "yes, 3 times; at 10 losses it fails (TOO_MANY_LOSSES)"
     found = await api("GetRun", wire.GetRunRequest(run_id=run.run_id))
-    assert (found.losses, found.most_losses) == (3, 10)
+    assert (found.losses, found.max_losses) == (3, 10)
 
 
 async def test_a_member_without_a_trusted_lease_explains_that_runs_wait_for_it(api):

@@ -121,7 +121,7 @@ async def test_a_silence_merges_events_into_one_row_that_waits_for_its_end(
     world: World,
 ) -> None:
     me = await world.member()
-    notices = Notices(failure=Notice(webhook=HOOK.webhook, silence=timedelta(hours=1)))
+    notices = Notices(failure=Notice(webhook=HOOK.webhook, min_interval=timedelta(hours=1)))
     run = await running(me, await world.job())
     key = run.key
     failed = NotifiableEvent(
@@ -231,8 +231,8 @@ async def test_notifications_silenced_before_an_edit_wait_for_the_edited_silence
         )  # fmt: skip
         await me.store.database.call(lambda c: noticing.write_notifications(c, [one]))
 
-    hour = Notice(webhook=HOOK.webhook, silence=timedelta(hours=1))
-    short = replace(hour, silence=timedelta(seconds=20))
+    hour = Notice(webhook=HOOK.webhook, min_interval=timedelta(hours=1))
+    short = replace(hour, min_interval=timedelta(seconds=20))
     for _ in range(2):
         await fails(hour)
     assert [row[:3] for row in await rows(world)] == [("WEBHOOK", 0, False), ("WEBHOOK", 1, True)]

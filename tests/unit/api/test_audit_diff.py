@@ -22,7 +22,7 @@ def shown_definition(spec: job_pb2.Job) -> Any:
 
 
 def test_the_audited_definition_has_the_set_fields_as_job_get_prints_them():
-    spec = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), cron_dialect=3)
+    spec = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), definition_version=3)
     spec.http.url = "http://example.org"
     shown = to_json(spec)
     assert shown_definition(spec) == {key: shown[key] for key in ("cron", "timeout", "http")}

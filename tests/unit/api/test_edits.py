@@ -120,37 +120,39 @@ async def test_an_end_by_a_signal_is_refused_as_a_success_with_the_reason():
 
 
 async def test_expressions_are_stored_with_the_dialect_they_were_written_in():
-    spec = spec_of(job_pb2.Job(cron=["@daily"], cron_dialect=77))
-    assert spec.cron_dialect == DIALECT, "whatever was sent"
-    assert not spec_of(job_pb2.Job(on_demand=True, cron_dialect=77)).cron_dialect
+    spec = spec_of(job_pb2.Job(cron=["@daily"], definition_version=77))
+    assert spec.definition_version == DIALECT, "whatever was sent"
+    assert not spec_of(job_pb2.Job(on_demand=True, definition_version=77)).definition_version
     written = await Stored(shell=shell()).edited("cron", cron=["@daily"])
-    assert written.cron_dialect == DIALECT
-    again = await Stored(shell=shell()).edited("*", cron=["@daily"], shell=shell(), cron_dialect=77)
-    assert again.cron_dialect == DIALECT
+    assert written.definition_version == DIALECT
+    again = await Stored(shell=shell()).edited(
+        "*", cron=["@daily"], shell=shell(), definition_version=77
+    )
+    assert again.definition_version == DIALECT
 
 
 def test_fields_that_an_older_owner_would_ignore_need_a_later_dialect():
     policy = job_pb2.RetryPolicy(fail_on=["75"])
-    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 4
-    assert not spec_of(job_pb2.Job(on_demand=True, retry=job_pb2.RetryPolicy())).cron_dialect
+    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).definition_version == 4
+    assert not spec_of(job_pb2.Job(on_demand=True, retry=job_pb2.RetryPolicy())).definition_version
     call = job_pb2.GrpcAction(endpoint="shop:1")
-    assert spec_of(job_pb2.Job(on_demand=True, grpc=call)).cron_dialect == 5
+    assert spec_of(job_pb2.Job(on_demand=True, grpc=call)).definition_version == 5
     policy = job_pb2.RetryPolicy(retry_on=["75", "UNAVAILABLE"])
-    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).cron_dialect == 5
+    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).definition_version == 5
     notification = job_pb2.Notification(webhook="https://ops.example.com/hook")
-    assert spec_of(job_pb2.Job(on_demand=True, on_late=notification)).cron_dialect == 6
+    assert spec_of(job_pb2.Job(on_demand=True, on_late=notification)).definition_version == 6
     for action in (
         {"plugin": job_pb2.PluginAction(executor="sqlite")},
         {"python": job_pb2.PythonAction(handler="bill", env_from=["/secrets/shop"])},
         {"python": job_pb2.PythonAction(handler="bill", limits={"files": 100})},
     ):
-        assert spec_of(job_pb2.Job(on_demand=True, **action)).cron_dialect == 7
+        assert spec_of(job_pb2.Job(on_demand=True, **action)).definition_version == 7
     plain = job_pb2.PythonAction(handler="bill")
-    assert not spec_of(job_pb2.Job(on_demand=True, python=plain)).cron_dialect
+    assert not spec_of(job_pb2.Job(on_demand=True, python=plain)).definition_version
     for placement, level in ((job_pb2.PLACEMENT_PACK, 4), (job_pb2.PLACEMENT_BROADCAST, 7)):
-        assert spec_of(job_pb2.Job(on_demand=True, placement=placement)).cron_dialect == level
+        assert spec_of(job_pb2.Job(on_demand=True, placement=placement)).definition_version == level
     after = job_pb2.After(jobs=["a"])
-    assert spec_of(job_pb2.Job(after=after, on_late=notification)).cron_dialect == 7
+    assert spec_of(job_pb2.Job(after=after, on_late=notification)).definition_version == 7
 
 
 @pytest.mark.parametrize(
@@ -173,15 +175,15 @@ def test_an_unknown_failure_name_is_refused_by_its_field(policy, field, problem)
 async def test_an_edit_of_other_fields_keeps_the_dialect():
     """The same value isn't an edit, even if an earlier version stored the job without it."""
     stored = Stored(on_demand=False, cron=["@daily"], shell=shell())
-    assert not (await stored.edited("slots", slots=2)).cron_dialect
+    assert not (await stored.edited("slots", slots=2)).definition_version
     same = await stored.edited("*", cron=["@daily"], shell=shell())
-    assert (same.cron_dialect, same.generation) == (0, 1)
-    assert (await stored.edited("cron", cron=["@hourly"])).cron_dialect == DIALECT
+    assert (same.definition_version, same.generation) == (0, 1)
+    assert (await stored.edited("cron", cron=["@hourly"])).definition_version == DIALECT
 
 
 async def test_a_dialect_cannot_be_edited():
-    with pytest.raises(InvalidArgumentError, match="cron_dialect: can't be edited"):
-        await Stored(shell=shell()).edited("cron_dialect", cron_dialect=2)
+    with pytest.raises(InvalidArgumentError, match="definition_version: can't be edited"):
+        await Stored(shell=shell()).edited("definition_version", definition_version=2)
 
 
 async def test_fields_of_a_replaced_schedule_kind_are_removed_with_it():

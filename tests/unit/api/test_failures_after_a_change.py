@@ -90,7 +90,7 @@ class World:
 
     # -- what is looked at, and written of it --
 
-    def runs_made(self, runs: Any, definitions: Any = ()) -> None: ...
+    def runs_created(self, runs: Any, definitions: Any = ()) -> None: ...
 
     def trusted(self) -> bool:
         return True

@@ -192,7 +192,7 @@ async def read(
     """
     tail = piece(TAIL, 30)
     tail.omitted = 20
-    output = run_pb2.Output(pieces=[piece(HEAD, 0), tail], log=run_pb2.Kept(**log))
+    output = run_pb2.Output(pieces=[piece(HEAD, 0), tail], log=run_pb2.StoredObject(**log))
 
     async def stored(_run: RunId, _token: Token | None) -> tuple[Token, bytes]:
         return Token(7), output.SerializeToString()

@@ -26,7 +26,7 @@ def job(**fields: Any) -> job_pb2.Job:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"on_failure": HOOK | {"threshold": 3, "silence": "1h"}, "on_recovery": HOOK},
+        {"on_failure": HOOK | {"threshold": 3, "min_interval": "1h"}, "on_recovery": HOOK},
         {"on_dead_letter": {"email": "ops+etl@example.com"}, "on_recovery": HOOK},
         {"on_late": {"command": ["/opt/page", "the ops; $(id)"], "after": "366d"}},
     ],
@@ -51,8 +51,8 @@ def test_valid_notifications_are_accepted(fields: dict[str, Any]) -> None:
         ("on_failure", {"email": "=?**?q??=@x"}, ".email"),
         ("on_failure", HOOK | {"threshold": -1}, ".threshold"),
         ("on_late", HOOK | {"threshold": 2}, ".threshold"),
-        ("on_failure", HOOK | {"silence": "-1s"}, ".silence"),
-        ("on_failure", HOOK | {"silence": "9000h"}, ".silence"),
+        ("on_failure", HOOK | {"min_interval": "-1s"}, ".min_interval"),
+        ("on_failure", HOOK | {"min_interval": "9000h"}, ".min_interval"),
         ("on_failure", HOOK | {"after": "1m"}, ".after"),
         ("on_late", HOOK | {"after": "0s"}, ".after"),
         ("on_recovery", HOOK, ""),

@@ -36,17 +36,17 @@ class WatchedObject:
         self.looked += 1
         if self.before is not None:
             await self.before()
-        return Redrive(made=self.made, left_out=self.looked)
+        return Redrive(created=self.made, omitted=self.looked)
 
     def watched(self, by: ObjectSnapshots) -> AsyncGenerator[Redrive, None]:
         return by.changes(
-            WHAT, self.look, lambda one: one, watched_facts, lambda one: one.made == LAST
+            WHAT, self.look, lambda one: one, watched_facts, lambda one: one.created == LAST
         )
 
 
 def watched_facts(one: Redrive) -> Redrive:
     """Return the watched facts of a redrive."""
-    return Redrive(made=one.made)
+    return Redrive(created=one.created)
 
 
 class ManyObjects:
@@ -61,7 +61,7 @@ class ManyObjects:
         self.looked += 1
         await asyncio.sleep(0.005)
         return {
-            which: Redrive(redrive_id=str(which), made=made) for which, made in self.made.items()
+            which: Redrive(redrive_id=str(which), created=made) for which, made in self.made.items()
         }
 
     def watched(self, by: ObjectSnapshots, which: int) -> AsyncGenerator[Redrive, None]:
@@ -104,7 +104,7 @@ async def test_a_watch_sends_the_object_at_once_then_each_change_until_its_end()
     thing, found = WatchedObject(), []
     async with asyncio.timeout(10):
         async for one in thing.watched(ObjectSnapshots()):
-            found.append(one.made)
+            found.append(one.created)
             await asyncio.sleep(0.05)
             thing.made += 1
     assert found == [0, 1, 2, 3]
@@ -116,12 +116,12 @@ async def test_a_watch_sends_the_object_at_once_then_each_change_until_its_end()
 async def test_a_change_outside_the_watched_facts_is_not_sent() -> None:
     thing = WatchedObject()
     stream = thing.watched(ObjectSnapshots())
-    assert (await anext(stream)).left_out == 1
+    assert (await anext(stream)).omitted == 1
     following = asyncio.ensure_future(anext(stream))
     await wait_until_async(lambda: thing.looked > 3, 10, "some snapshots")
     assert not following.done()
     thing.made = 1
-    assert (await asyncio.wait_for(following, 10)).made == 1
+    assert (await asyncio.wait_for(following, 10)).created == 1
     await stream.aclose()
 
 
@@ -211,7 +211,7 @@ async def test_a_new_watcher_gets_a_snapshot_that_began_after_its_request() -> N
     await asyncio.sleep(0.02)
     thing.made, looked = 1, thing.looked
     go.set()
-    assert (await asyncio.wait_for(late, 10)).left_out > looked
+    assert (await asyncio.wait_for(late, 10)).omitted > looked
     await asyncio.wait_for(looking, 10)
     await early.aclose()
 
@@ -229,7 +229,7 @@ async def test_a_watcher_that_leaves_during_a_snapshot_does_not_cancel_it() -> N
     await asyncio.sleep(0.02)
     leaving.cancel()
     go.set()
-    assert (await asyncio.wait_for(staying, 10)).left_out == 2
+    assert (await asyncio.wait_for(staying, 10)).omitted == 2
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_run_that_no_worker_may_execute_is_stuck() -> None:
 
 async def test_a_run_for_a_worker_that_takes_no_new_runs_is_held_up() -> None:
     view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
-    full = replace(view, refuses="spool rejects writes: No space left on device")
+    full = replace(view, refusal_reason="spool rejects writes: No space left on device")
     assert await read_wait_summary(World(view).services()) == WaitSummary(since=OLD)
     held_up = WaitSummary(held_up=WaitSummary(1, (("default", "etl"),)))
     for refuses in (full, replace(view, draining=True)):

@@ -201,9 +201,9 @@ def test_a_local_at_is_stored_as_its_instant():
 def test_definitions_that_earlier_members_would_misread_need_a_later_level():
     anchored = job_pb2.Job(time_zone="UTC", anchor="2026-01-06T09:00")
     anchored.every.seconds = 86400
-    assert job_codec.spec_of(anchored).cron_dialect == 8
-    assert job_codec.spec_of(job_pb2.Job(cron=["0 9 L-3 * *"])).cron_dialect == 8
-    assert job_codec.spec_of(job_pb2.Job(cron=["0 9 L * *"])).cron_dialect == 1
+    assert job_codec.spec_of(anchored).definition_version == 8
+    assert job_codec.spec_of(job_pb2.Job(cron=["0 9 L-3 * *"])).definition_version == 8
+    assert job_codec.spec_of(job_pb2.Job(cron=["0 9 L * *"])).definition_version == 1
 
 
 def test_a_job_that_would_not_fit_into_a_frame_is_refused():

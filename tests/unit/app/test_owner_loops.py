@@ -39,13 +39,13 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
 
 async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> None:
     owner, parts = an_owner()
-    owner.runs_made([run(1)])
+    owner.runs_created([run(1)])
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
     owner.loops(live, cast("WakeUps", MagicMock()))
     run_index = parts["collect"].run_index
 
     made = [run(2), run(3, shard=7), run(4, state=State.SUCCEEDED), run(5, token=Token(3))]
-    owner.runs_made(made)
+    owner.runs_created(made)
 
     assert [one.key.run_id.int for one in run_index.ready] == [2], (
         "the others aren't new, or not here"
@@ -55,10 +55,10 @@ async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> Non
 async def test_definitions_that_were_stored_with_new_runs_are_cached_while_loops_run() -> None:
     owner, parts = an_owner()
     definition = cast("StoredDefinition", object())
-    owner.runs_made([run(1)], [definition])
+    owner.runs_created([run(1)], [definition])
     parts["definition_cache"].add_stored.assert_not_called()
     owner.loops(cast("LiveTenure", MagicMock(ownership=owning(0))), cast("WakeUps", MagicMock()))
-    owner.runs_made([run(2)], [definition])
+    owner.runs_created([run(2)], [definition])
     parts["definition_cache"].add_stored.assert_called_once_with([definition])
 
 

@@ -59,18 +59,23 @@ def checkup(tls: TLS | None) -> CheckupCollector:
 
 def test_the_status_has_both_clocks_and_the_trust() -> None:
     said = checkup(None).examine_member()
-    assert (said.name, said.version, said.tzdata, said.trusted) == ("m1", "1.0", "2026a", True)
-    apart = said.cluster.ToDatetime(UTC) - said.wall.ToDatetime(UTC)
+    assert (said.name, said.version, said.tzdata, said.lease_trusted) == (
+        "m1",
+        "1.0",
+        "2026a",
+        True,
+    )
+    apart = said.cluster_time.ToDatetime(UTC) - said.wall_clock.ToDatetime(UTC)
     assert abs(apart - AHEAD) < timedelta(seconds=1)
-    assert not said.HasField("certificate_until")
+    assert not said.HasField("certificate_expires_at")
 
 
 def test_the_status_has_the_expiry_of_the_certificate_on_disk(tmp_path: Path) -> None:
     tls = Authority.create(tmp_path).issue("m1")
-    ends = checkup(tls).examine_member().certificate_until.ToDatetime(UTC)
+    ends = checkup(tls).examine_member().certificate_expires_at.ToDatetime(UTC)
     assert timedelta(days=1) < ends - datetime.now(UTC) < timedelta(days=3)
     tls.cert.write_text("no certificate")
-    assert checkup(tls).examine_member().certificate_until.seconds == 0, "as good as ended"
+    assert checkup(tls).examine_member().certificate_expires_at.seconds == 0, "as good as ended"
 
 
 class DenyingEtcd:

@@ -46,7 +46,7 @@ def test_an_ended_run_runs_again_only_on_request(row: Ran, again: str) -> None:
     for rerun in Rerun:
         chosen = plan(INSTANTS[:1], standing(row), rerun)
         assert bool(chosen.instants) is (rerun in again.split())
-        assert bool(chosen.left_out) is (rerun not in again.split())
+        assert bool(chosen.omitted) is (rerun not in again.split())
 
 
 def test_a_success_counts_among_several_runs_of_a_scheduled_time() -> None:
@@ -68,8 +68,8 @@ def test_each_scheduled_time_is_either_run_or_left_out_in_order(
 ) -> None:
     chosen = plan(INSTANTS, ExistingRuns(rows, queued, ahead), rerun)
 
-    left_out = tuple(one.at for one in chosen.left_out)
-    assert sorted((*chosen.instants, *left_out)) == list(INSTANTS)
+    omitted = tuple(one.at for one in chosen.omitted)
+    assert sorted((*chosen.instants, *omitted)) == list(INSTANTS)
     assert list(chosen.instants) == sorted(chosen.instants)
     assert not queued & set(chosen.instants)
     assert ahead is None or all(at < ahead for at in chosen.instants)

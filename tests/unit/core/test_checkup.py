@@ -255,7 +255,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a member doesn't answer", healthy(members=with_first(away="timed out")), WARN,
      "members: answers"),
     ("a member lost the database",
-     healthy(members=with_first(member(1, database=False), database_away=9.0)), BAD,
+     healthy(members=with_first(member(1, database=False), seconds_since_database=9.0)), BAD,
      "members: answers"),
     ("a member has no trust", healthy(members=with_first(trusted=False)), BAD, "members: answers"),
     ("a wall clock is off",
@@ -263,9 +263,9 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("cluster time is off",
      healthy(members=with_first(cluster_offset=timedelta(seconds=2))), BAD, "clocks: cluster time"),
     ("a certificate ends soon",
-     healthy(members=with_first(certificate_until=NOW + LEFT)), WARN, "tls: certificate"),
+     healthy(members=with_first(certificate_expires_at=NOW + LEFT)), WARN, "tls: certificate"),
     ("a certificate has ended",
-     healthy(members=with_first(certificate_until=NOW - LEFT)), BAD, "tls: certificate"),
+     healthy(members=with_first(certificate_expires_at=NOW - LEFT)), BAD, "tls: certificate"),
     ("one member alone", healthy(seen(member(1))), WARN, "members: takeover"),
     ("two versions of schedd",
      healthy(seen(member(1), member(2, version="0.9"))), WARN, "members: versions"),
@@ -283,15 +283,15 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a spool's disk is full",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
     ("a spool that takes nothing, on a disk without a free byte",
-     healthy(workers=(WorkerFacts("w1", "1.0", refuses="spool rejects writes: full"),)), BAD,
+     healthy(workers=(WorkerFacts("w1", "1.0", refusal_reason="spool rejects writes: full"),)), BAD,
      "workers: spool"),
     ("handlers that block all event loops",
-     healthy(workers=(replace(W1, refuses=ALL_BLOCKED, blocked=(BLOCKED, BLOCKED)),)), BAD,
+     healthy(workers=(replace(W1, refusal_reason=ALL_BLOCKED, blocked=(BLOCKED, BLOCKED)),)), BAD,
      "workers: handlers"),
     ("handlers that block all event loops as another member reports",
-     healthy(elsewhere=(replace(W1, refuses=ALL_BLOCKED),)), BAD, "workers: handlers"),
+     healthy(elsewhere=(replace(W1, refusal_reason=ALL_BLOCKED),)), BAD, "workers: handlers"),
     ("an unknown reason for no new runs",
-     healthy(workers=(replace(W1, refuses="lunch"),)), BAD, "workers: new runs"),
+     healthy(workers=(replace(W1, refusal_reason="lunch"),)), BAD, "workers: new runs"),
     ("a spool on a disk that isn't reported",
      healthy(workers=(WorkerFacts("w1", "1.0"),)), WARN, "workers: spool"),
     ("a handler that blocks its event loop",
@@ -305,7 +305,8 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("an old worker, at another member",
      healthy(elsewhere=(WorkerFacts("w2", "0.9", disk_free=9000 * MIB),)), WARN,
      "workers: versions"),
-    ("a worker without heartbeats", healthy(unheard=("w2",)), WARN, "workers: heartbeats"),
+    ("a worker without heartbeats", healthy(heartbeats_missing=("w2",)), WARN,
+     "workers: heartbeats"),
     ("results pile up",
      healthy(workers=(WorkerFacts("w1", "1.0", spool=99 * MIB, disk_free=9000 * MIB),)), WARN,
      "workers: spool"),
@@ -313,7 +314,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
 
 
 def test_many_workers_without_received_heartbeats_are_one_finding() -> None:
-    found = examine(healthy(unheard=tuple(f"w{number:04}" for number in range(1000))))
+    found = examine(healthy(heartbeats_missing=tuple(f"w{number:04}" for number in range(1000))))
     [finding] = [one for one in found if (one.area, one.check) == ("workers", "heartbeats")]
     assert "w0009 and 990 more" in finding.what
 
@@ -363,7 +364,9 @@ def test_a_failure_that_a_member_explains_has_its_remedy_and_no_second_cause() -
     failed = FailedDependency("postgresql", "PostgreSQL rejects the login", "Correct the DSN", NOW)
     facts = healthy(
         database=FailedRead("no answer"),
-        members=with_first(member(1, database=False), database_away=27.0, failures=(failed,)),
+        members=with_first(
+            member(1, database=False), seconds_since_database=27.0, failures=(failed,)
+        ),
     )
     remedies = {(one.area, one.check): one.remedy for one in wrong(facts)}
     assert remedies["postgres", "answers"] == "Correct the DSN"
@@ -610,7 +613,7 @@ def test_a_handler_that_blocks_many_loops_of_a_worker_is_one_finding() -> None:
 
 
 def test_a_worker_whose_loops_are_all_blocked_has_no_finding_about_its_disk() -> None:
-    facts = healthy(workers=(replace(W1, refuses=ALL_BLOCKED, blocked=(BLOCKED,)),))
+    facts = healthy(workers=(replace(W1, refusal_reason=ALL_BLOCKED, blocked=(BLOCKED,)),))
     [finding] = wrong(facts)
     assert "handler 'export' of run r1 has blocked an event loop for 41 s" in finding.what
     assert "takes no new runs" in finding.why

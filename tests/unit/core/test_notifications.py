@@ -1,4 +1,4 @@
-"""Notifications of ended runs: recipients, thresholds and silences."""
+"""Notifications of ended runs: recipients, thresholds and shortened_intervals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_first_success_after_a_notified_failure_is_a_recovery() -> None:
 
 
 def test_notifications_during_a_silence_wait_for_its_end_and_are_counted() -> None:
-    notices = Notices(failure=replace(HOOK, silence=10 * MINUTE))
+    notices = Notices(failure=replace(HOOK, min_interval=10 * MINUTE))
     memory, first = follow(NotificationHistory(), [happened(State.FAILED, notices)] * 3, NOW)
     assert [(one.ready_at, one.held_back, one.joins) for one in first] == [
         (NOW, 0, False),
@@ -69,7 +69,7 @@ def test_notifications_during_a_silence_wait_for_its_end_and_are_counted() -> No
     last = happened(State.FAILED, notices)
     memory, [joining] = follow(memory, [last], NOW + MINUTE)
     assert (joining.joins, joining.held_back, joining.of) == (True, 1, last)
-    # The silence is counted from the time of the delayed notification.
+    # The interval is counted from the time of the delayed notification.
     memory, [again] = follow(memory, [last], NOW + 15 * MINUTE)
     assert (again.joins, again.ready_at) == (False, NOW + 20 * MINUTE)
     _, [late] = follow(memory, [last], NOW + 40 * MINUTE)
@@ -77,9 +77,9 @@ def test_notifications_during_a_silence_wait_for_its_end_and_are_counted() -> No
 
 
 def test_a_notification_after_a_shortened_silence_waits_for_the_new_end() -> None:
-    hour = Notices(failure=replace(HOOK, silence=60 * MINUTE))
+    hour = Notices(failure=replace(HOOK, min_interval=60 * MINUTE))
     memory, _ = follow(NotificationHistory(), [happened(State.FAILED, hour)] * 2, NOW)
-    short = Notices(failure=replace(HOOK, silence=5 * MINUTE))
+    short = Notices(failure=replace(HOOK, min_interval=5 * MINUTE))
     memory, [joining] = follow(memory, [happened(State.FAILED, short)], NOW + MINUTE)
     assert (joining.joins, joining.ready_at) == (True, NOW + 6 * MINUTE)
     assert memory.latest[NotificationKind.FAILURE] == NOW + 6 * MINUTE
@@ -113,13 +113,13 @@ def test_waiting_notifications_use_the_channels_of_an_edit(
 
 
 def test_a_silence_shortened_by_an_edit_ends_earlier() -> None:
-    old, new = (Notices(recovery=replace(HOOK, silence=n * MINUTE)) for n in (60, 5))
-    assert redirected(old, new).silences == ((NotificationKind.RECOVERY, 55 * MINUTE),)
+    old, new = (Notices(recovery=replace(HOOK, min_interval=n * MINUTE)) for n in (60, 5))
+    assert redirected(old, new).shortened_intervals == ((NotificationKind.RECOVERY, 55 * MINUTE),)
     assert redirected(new, old) == redirected(None, new) == ReroutedNotifications()
 
 
 def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> None:
-    notices = Notices(failure=replace(HOOK, silence=MINUTE), dead_letter=HOOK, late=HOOK)
+    notices = Notices(failure=replace(HOOK, min_interval=MINUTE), dead_letter=HOOK, late=HOOK)
     those = [happened(None, notices), happened(State.FAILED, notices, dead=True)]
     _, sent = follow(NotificationHistory(), those, NOW)
     assert [one.kind for one in sent] == [

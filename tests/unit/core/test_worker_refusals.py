@@ -32,9 +32,9 @@ def test_an_error_of_the_disk_is_a_lack_of_space_or_an_unwritable_spool(
 def test_a_backlog_of_results_is_of_the_result_store_or_of_the_disk() -> None:
     backlog = Backlog(memory=1, disk=1)
     with backlog.on_disk(1):
-        assert refusal_of(backlog.refuses) is kinds.UPLOADS
+        assert refusal_of(backlog.refusal_reason) is kinds.UPLOADS
     with backlog.in_memory(1):
-        assert refusal_of(backlog.refuses) is kinds.MEMORY
+        assert refusal_of(backlog.refusal_reason) is kinds.MEMORY
 
 
 def test_a_spool_at_its_limit_isnt_a_full_disk() -> None:

@@ -14,7 +14,7 @@ from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
-from schedd.core.runs.records import WorkerView, unheard
+from schedd.core.runs.records import WorkerView, view_without_heartbeats
 from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.revocations import ASKED_AT_ONCE
 from schedd.dispatch.start_confirmation import MOST_ASKED
@@ -559,7 +559,7 @@ class World:
             free=2,
             since_refresh=1.5,
             draining=True,
-            refuses="spool rejects writes",
+            refusal_reason="spool rejects writes",
         )
 
     async def views(self, *numbers: int) -> list[WorkerView]:
@@ -582,9 +582,11 @@ async def test_other_members_are_asked_at_once_about_all_workers_not_attached_he
     ]
     here, nobodys, theirs = await world.views(1, 2, 3)
     assert world.other.asked == [[2, 3]]
-    assert (here.running, here.unheard, theirs) == (8, False, world.other.beats[0])
-    assert nobodys == unheard(worker(2)), "and never: it is live, all free, and nothing runs on it"
-    assert nobodys.unheard
+    assert (here.running, here.heartbeats_missing, theirs) == (8, False, world.other.beats[0])
+    assert nobodys == view_without_heartbeats(worker(2)), (
+        "and never: it is live, all free, and nothing runs on it"
+    )
+    assert nobodys.heartbeats_missing
 
 
 async def test_a_silent_worker_is_shown_with_its_last_figures_and_their_age(clock: SetClock):
@@ -596,12 +598,17 @@ async def test_a_silent_worker_is_shown_with_its_last_figures_and_their_age(cloc
     assert (view.lease_age, view.silent) == (3.5, 0), "a grant says nothing of the lease"
     world.boot += 100
     for [view] in (world.workers.workers(), await world.views(1)):
-        assert (view.running, view.free, view.draining, view.unheard) == (8, 2, True, False)
+        assert (view.running, view.free, view.draining, view.heartbeats_missing) == (
+            8,
+            2,
+            True,
+            False,
+        )
         assert (view.lease_age, view.silent) == (103.5, 100)
-        assert view.refuses == "", "the cause may have ended since"
+        assert view.refusal_reason == "", "the cause may have ended since"
     world.beat()
     [view] = world.workers.workers()
-    assert (view.lease_age, view.refuses) == (1.5, "spool rejects writes")
+    assert (view.lease_age, view.refusal_reason) == (1.5, "spool rejects writes")
 
 
 async def test_the_newest_report_of_a_silent_worker_counts(clock: SetClock):

@@ -208,7 +208,7 @@ async def test_unstored_results_are_counted_apart_from_running_runs(
         who.spooled.extend(each.key for each in ended)
         context.frames = [wire.WorkerFrame(hello=who)]
     else:
-        beat = wire.Heartbeat(holdings=[*runs, *ended], judged_time=frames.stamp(NOW))
+        beat = wire.Heartbeat(holdings=[*runs, *ended], worker_cluster_time=frames.stamp(NOW))
         context.frames.insert(0, wire.WorkerFrame(heartbeat=beat))
     member.attach(context)
     await wait_until_async(
@@ -217,7 +217,7 @@ async def test_unstored_results_are_counted_apart_from_running_runs(
         "its heartbeat to be received",
     )
     [view] = member.workers.workers()
-    assert (view.running, view.unstored) == (2, 3)
+    assert (view.running, view.unstored_results) == (2, 3)
     context.closed.set()
 
 

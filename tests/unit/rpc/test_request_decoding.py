@@ -45,8 +45,8 @@ def test_nested_parts_count_for_the_limit_too() -> None:
 
 
 def test_packed_numbers_count_each() -> None:
-    nudge = peers.NudgeRequest(shards=[1] * (3 * MOST_PARTS))
-    found = reader(peers.NudgeRequest)(nudge.SerializeToString())
+    nudge = peers.WakeUpRequest(shards=[1] * (3 * MOST_PARTS))
+    found = reader(peers.WakeUpRequest)(nudge.SerializeToString())
     assert isinstance(found, UndecodedRequest)
     assert found.reason == "TOO_MANY_PARTS"
 

@@ -54,7 +54,7 @@ def hello(**changes: object) -> wire.Hello:
         lambda: frames.since_epoch(HUGE),
         lambda: frames.since_epoch(-62_135_596_800_000_000),
         lambda: frames.check(wire.Heartbeat(since_refresh=Duration(seconds=HUGE))),
-        lambda: frames.check(wire.Heartbeat(judged_time=Timestamp(nanos=-1, seconds=HUGE))),
+        lambda: frames.check(wire.Heartbeat(worker_cluster_time=Timestamp(nanos=-1, seconds=HUGE))),
     ],
 )
 def test_an_invalid_message_of_a_worker_is_a_bad_frame(read: Callable[[], object]):

@@ -52,7 +52,7 @@ async def test_an_unreadable_definition_does_not_hide_other_definitions():
     rows.specs = {
         JOB: job_pb2.Job(cron=["0 0 * * *"], time_zone="Mars/Olympus", shell=SHELL),
         OTHER: job_pb2.Job(overlap=77, shell=SHELL),
-        run(4).job_id: job_pb2.Job(cron=["@daily"], cron_dialect=LEVEL + 1, shell=SHELL),
+        run(4).job_id: job_pb2.Job(cron=["@daily"], definition_version=LEVEL + 1, shell=SHELL),
         run(3).job_id: job_pb2.Job(on_demand=True, shell=SHELL),
     }
     definition_cache = DefinitionCache(cast("OwnerStore", rows))

@@ -340,8 +340,8 @@ async def test_a_backfill_is_requested_read_and_canceled(client: Client, member:
     made.to.FromDatetime(last)
     planned = jobs.BackfillJobResponse(backfill=made)
     planned.instants.add().FromDatetime(first)
-    planned.left_out.add(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED, why="it has run")
-    planned.left_out[0].scheduled_at.FromDatetime(last)
+    planned.omitted.add(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED, why="it has run")
+    planned.omitted[0].scheduled_at.FromDatetime(last)
     member.say("BackfillJob", planned)
     member.say("GetBackfill", made)
     member.say("CancelBackfill", made)
@@ -355,7 +355,7 @@ async def test_a_backfill_is_requested_read_and_canceled(client: Client, member:
     ended = await client.jobs.cancel_backfill("b")
     listed = [one async for one in client.jobs.backfills("etl")]
 
-    assert (plan.instants, plan.left_out[0].state) == ((first,), "SUCCEEDED")
+    assert (plan.instants, plan.omitted[0].state) == ((first,), "SUCCEEDED")
     assert plan.backfill == got == ended == listed[0]
     assert (got.first, got.last, got.state, got.ended) == (first, last, "ACTIVE", False)
     sent, dry = member.received("BackfillJob")

@@ -150,16 +150,16 @@ async def test_a_dry_run_returns_the_count_and_has_no_key(client: Client, member
 
 
 async def test_a_redrive_is_read_listed_stopped_and_resumed(client: Client, member: Scripted):
-    stands = redrive(made=2, left_out=1, runs={"SUCCEEDED": 2})
+    stands = redrive(created=2, omitted=1, runs={"SUCCEEDED": 2})
     member.say("GetRedrive", stands)
     member.say("ListRedrives", runs.ListRedrivesResponse(redrives=[stands]))
-    member.say("StopRedrive", redrive("STOPPED", made=2))
+    member.say("StopRedrive", redrive("STOPPED", created=2))
     member.say("ResumeRedrive", stands)
 
     got = await client.redrives.get("d")
     stopped = await client.redrives.stop("d")
 
-    assert (got.state, got.made, got.left, got.runs) == ("OPEN", 2, 2, {"SUCCEEDED": 2})
+    assert (got.state, got.created, got.left, got.runs) == ("OPEN", 2, 2, {"SUCCEEDED": 2})
     assert (got.fingerprint, got.finished_at, got.submitted) == (None, None, None)
     assert stopped.state == "STOPPED"
     assert await client.redrives.resume("d") == got

@@ -32,7 +32,7 @@ def worker(running: int, age: int = 0) -> cluster.Worker:
 
 
 def redrive(made: int, state: Any = Open) -> run_pb2.Redrive:
-    return run_pb2.Redrive(redrive_id="d1", total=3, made=made, state=state)
+    return run_pb2.Redrive(redrive_id="d1", total=3, created=made, state=state)
 
 
 async def test_one_request_receives_each_change_of_a_worker(client: Client, member: Scripted):
@@ -63,12 +63,12 @@ async def test_a_watch_continues_at_another_member_after_its_member_stops(
         one.say("WatchRedrive", [redrive(1), asyncio.Event()])
     async with Client([member.address, other.address], timeout=5) as client:
         stream = client.redrives.watch("d1")
-        assert (await anext(stream)).made == 1
+        assert (await anext(stream)).created == 1
         watched, left = (member, other) if member.requests else (other, member)
         left.say("WatchRedrive", [redrive(1), redrive(2), redrive(3, Done)])
         await watched.stop()
         async with asyncio.timeout(10):
-            assert [one.made async for one in stream] == [2, 3]
+            assert [one.created async for one in stream] == [2, 3]
         assert len(left.received("WatchRedrive")) == 1
 
 
@@ -106,7 +106,7 @@ async def test_a_member_of_the_previous_version_is_polled_until_one_streams(
     assert (len(member.received("WatchWorker")), len(member.received("GetWorker"))) == (4, 3)
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", redrive(1), redrive(3, Done))
-    assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]
+    assert [one.created async for one in client.redrives.watch("d1")] == [1, 3]
     member.say("WatchBackfill", OLD)
     member.say("GetBackfill", jobs.Backfill(state=jobs.Backfill.STATE_DONE))
     assert [one.state async for one in client.jobs.watch_backfill("b1")] == ["DONE"]
@@ -143,7 +143,7 @@ async def test_a_failed_poll_is_retried(client: Client, member: Scripted, failed
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", failed, redrive(1), failed, redrive(3, Done))
     async with asyncio.timeout(20):
-        assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]
+        assert [one.created async for one in client.redrives.watch("d1")] == [1, 3]
 
 
 async def test_a_poll_has_the_timeout_of_one_call(member: Scripted):
@@ -156,7 +156,7 @@ async def test_a_poll_has_the_timeout_of_one_call(member: Scripted):
     member.say("WatchRedrive", OLD)
     member.say("GetRedrive", hangs, redrive(3, Done))
     async with Client(member.address, timeout=0.5) as client, asyncio.timeout(20):
-        assert [one.made async for one in client.redrives.watch("d1", deadline=15)] == [3]
+        assert [one.created async for one in client.redrives.watch("d1", deadline=15)] == [3]
 
 
 BREAKS = [worker(2), AWAY]
@@ -220,7 +220,7 @@ async def test_a_poll_without_a_reachable_member_is_reported(member: Scripted):
     member.say("GetRedrive", redrive(1))
     async with Client(member.address, timeout=1) as client, asyncio.timeout(20):
         stream = client.redrives.watch("d1")
-        assert (await anext(stream)).made == 1
+        assert (await anext(stream)).created == 1
         await member.stop()
         with pytest.raises(ClusterUnavailable, match="no endpoint answers"):
             await anext(stream)
@@ -247,6 +247,6 @@ async def test_the_blocking_client_watches_too(member: Scripted):
 
     def watched() -> list[int]:
         with SyncClient(member.address, timeout=5) as client:
-            return [one.made for one in client.redrives.watch("d1")]
+            return [one.created for one in client.redrives.watch("d1")]
 
     assert await asyncio.to_thread(watched) == [1, 3]

@@ -71,20 +71,20 @@ async def test_revoking_a_revoked_token_shows_the_first_time_and_actor(
 async def test_a_revocation_shows_how_many_tokens_it_revoked_too(
     ctl: Any, member: Scripted, count: int, said: str
 ) -> None:
-    member.say("RevokeToken", auth.Token(ended_with_it=count))
+    member.say("RevokeToken", auth.Token(descendants_revoked=count))
     ended = await ctl("auth", "token", "revoke", TOKEN.token_id)
     assert ended.err.splitlines(keepends=True)[1] == said
-    member.say("RevokeToken", auth.Token(token_id=TOKEN.token_id, ended_with_it=count))
+    member.say("RevokeToken", auth.Token(token_id=TOKEN.token_id, descendants_revoked=count))
     ended = await ctl("auth", "token", "revoke", TOKEN.token_id, "-o", "json")
-    assert json.loads(ended.out)["endedWithIt"] == count
+    assert json.loads(ended.out)["descendantsRevoked"] == count
 
 
 async def test_a_wide_list_shows_the_maker_of_a_token(ctl: Any, member: Scripted) -> None:
-    made_by = auth.Token(maker_id="1" * 8)
+    made_by = auth.Token(creator_id="1" * 8)
     made_by.MergeFrom(TOKEN)
     member.say("ListTokens", lambda _: auth.ListTokensResponse(tokens=[made_by]))
     wide = await ctl("auth", "token", "list", "-o", "wide")
-    assert (wide.lines[0].split()[-1], wide.lines[1].split()[-1]) == ("MAKER", "11111111")
+    assert (wide.lines[0].split()[-1], wide.lines[1].split()[-1]) == ("CREATOR", "11111111")
 
 
 async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> None:

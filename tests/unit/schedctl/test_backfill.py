@@ -34,8 +34,8 @@ def planned(made: jobs.Backfill | None = None) -> jobs.BackfillJobResponse:
     answer = jobs.BackfillJobResponse(backfill=made)
     for hour in (0, 1):
         answer.instants.add().FromDatetime(FIRST + timedelta(hours=hour))
-    left_out = answer.left_out.add(state=common_pb2.RUN_STATE_SUCCEEDED, why="it has run")
-    left_out.scheduled_at.FromDatetime(FIRST + timedelta(hours=2))
+    omitted = answer.omitted.add(state=common_pb2.RUN_STATE_SUCCEEDED, why="it has run")
+    omitted.scheduled_at.FromDatetime(FIRST + timedelta(hours=2))
     return answer
 
 
@@ -46,14 +46,14 @@ async def test_a_dry_run_lists_the_instants_and_the_omitted_ones(ctl, member):
 
     assert ended.code == 0, ended.err
     assert ended.lines == ["SCHEDULED", "2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
-    assert "left out: 2026-01-01T02:00:00.000Z: it has run" in ended.err
+    assert "omitted: 2026-01-01T02:00:00.000Z: it has run" in ended.err
     assert "2 scheduled times would run; nothing was stored" in ended.err
     [sent] = member.received("BackfillJob")
     assert (sent.dry_run, sent.job, sent.max_parallel) == (True, "etl", 1)
 
 
 async def test_a_backfill_is_sent_with_its_flags_and_shown(ctl, member):
-    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("BackfillJob", planned(backfill(not_created=3)))
 
     ended = await ctl(
         *("job", "backfill", "etl", "--from", "7d", "--to", "1h", "--overlap", "allow"),
@@ -78,7 +78,7 @@ async def test_a_backfill_as_json_is_the_whole_answer(ctl, member):
     ended = await ctl("job", "backfill", "etl", *RANGE, "-o", "json")
 
     assert ended.data["instants"] == ["2026-01-01T00:00:00.000Z", "2026-01-01T01:00:00.000Z"]
-    assert ended.data["leftOut"][0]["why"] == "it has run"
+    assert ended.data["omitted"][0]["why"] == "it has run"
     assert ended.data["backfill"]["from"] == "2026-01-01T00:00:00.000Z"
 
 
@@ -107,10 +107,10 @@ async def test_waiting_for_a_backfill_reports_its_progress_and_outcome(
     ctl, member, end, code, said
 ):
     """Exit code 0 means that the whole range has succeeded, without a gap."""
-    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("BackfillJob", planned(backfill(not_created=3)))
     member.say(
         "WatchBackfill",
-        [backfill(succeeded=1, running=1, to_come=1), backfill("DONE", **end)],
+        [backfill(succeeded=1, running=1, not_created=1), backfill("DONE", **end)],
     )
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait")
@@ -124,7 +124,7 @@ async def test_waiting_for_a_backfill_reports_its_progress_and_outcome(
 
 
 async def test_a_backfill_canceled_during_the_wait_reports_the_missing_runs(ctl, member):
-    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("BackfillJob", planned(backfill(not_created=3)))
     member.say("WatchBackfill", [backfill("CANCELLED", succeeded=1, cancelled=1)])
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait")
@@ -158,9 +158,9 @@ async def test_the_command_for_the_rest_has_the_same_range_and_another_key(ctl, 
 async def test_a_long_wait_makes_one_watch_request(ctl, member):
     """The operation ends later than any poll would have been sent."""
     done = asyncio.Event()
-    member.say("BackfillJob", planned(backfill(to_come=3)))
-    member.say("GetBackfill", backfill(to_come=3))
-    member.say("WatchBackfill", [backfill(to_come=3), done, backfill("DONE", succeeded=3)])
+    member.say("BackfillJob", planned(backfill(not_created=3)))
+    member.say("GetBackfill", backfill(not_created=3))
+    member.say("WatchBackfill", [backfill(not_created=3), done, backfill("DONE", succeeded=3)])
     asyncio.get_running_loop().call_later(1.5, done.set)
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait", "--timeout", "20")
@@ -170,8 +170,8 @@ async def test_a_long_wait_makes_one_watch_request(ctl, member):
 
 
 async def test_an_operation_continues_after_the_timeout_of_the_wait(ctl, member):
-    member.say("BackfillJob", planned(backfill(to_come=3)))
-    member.say("WatchBackfill", [backfill(to_come=3), asyncio.Event()])
+    member.say("BackfillJob", planned(backfill(not_created=3)))
+    member.say("WatchBackfill", [backfill(not_created=3), asyncio.Event()])
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait", "--timeout", "0.5")
 
@@ -181,7 +181,7 @@ async def test_an_operation_continues_after_the_timeout_of_the_wait(ctl, member)
 
 
 async def test_backfills_are_listed_and_canceled(ctl, member):
-    member.say("ListBackfills", jobs.ListBackfillsResponse(backfills=[backfill(to_come=3)]))
+    member.say("ListBackfills", jobs.ListBackfillsResponse(backfills=[backfill(not_created=3)]))
     member.say("CancelBackfill", backfill("CANCELLED", running=2))
 
     listed = await ctl("job", "backfills", "etl")

@@ -88,7 +88,7 @@ def test_this_machines_clock_is_compared_with_cluster_time(off, severity):
 
 async def test_a_transfer_prints_both_leaders_and_its_duration(ctl, member):
     moved = wire.TransferLeaderResponse(old_leader="m1", new_leader="m2", old_term=7, new_term=9)
-    moved.took.FromMilliseconds(39)
+    moved.duration.FromMilliseconds(39)
     member.say("TransferLeader", moved)
     ended = await ctl("cluster", "transfer-leader", "m2", "--reason", "upgrade")
     assert ended.out == "m1 → m2 in 39ms, term 7 → 9\n"
@@ -98,7 +98,7 @@ async def test_a_transfer_prints_both_leaders_and_its_duration(ctl, member):
         "newLeader": "m2",
         "oldTerm": 7,
         "newTerm": 9,
-        "took": "0.039s",
+        "duration": "0.039s",
     }
 
 
@@ -148,7 +148,7 @@ def drained(**facts: object) -> wire.Worker:
 
 
 @pytest.mark.parametrize(
-    ("refuses", "state"),
+    ("refusal_reason", "state"),
     [
         ("", "LIVE"),
         ("spool rejects writes: No space left on device", "LIVE, FULL"),
@@ -156,8 +156,12 @@ def drained(**facts: object) -> wire.Worker:
         ("handlers block all 8 event loops of this worker: h", "LIVE, BLOCKED"),
     ],
 )
-async def test_the_state_of_a_worker_says_why_it_takes_no_new_runs(ctl, member, refuses, state):
-    live = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=8, free=8, refuses=refuses)
+async def test_the_state_of_a_worker_says_why_it_takes_no_new_runs(
+    ctl, member, refusal_reason, state
+):
+    live = wire.Worker(
+        name="w1", state=wire.Worker.STATE_LIVE, slots=8, free=8, refusal_reason=refusal_reason
+    )
     member.say("ListWorkers", wire.ListWorkersResponse(workers=[live]))
     [row] = (await ctl("worker", "list", "--no-headers")).lines
     assert state == row.removeprefix("w1").partition("  8")[0].strip()
@@ -183,12 +187,12 @@ async def test_a_drain_waits_until_the_results_of_the_worker_are_stored(ctl, mem
     """Otherwise its runs start again if it is stopped now."""
     draining = wire.Worker.STATE_DRAINING
     full = "spool rejects writes: No space left on device"
-    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1, unstored=1))
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1, unstored_results=1))
     member.say(
         "WatchWorker",
         [
-            drained(state=draining, unstored=2, refuses=full),
-            drained(state=draining, unstored=1),
+            drained(state=draining, unstored_results=2, refusal_reason=full),
+            drained(state=draining, unstored_results=1),
             drained(state=draining),
         ],
     )
@@ -207,8 +211,8 @@ async def test_a_drain_does_not_complete_while_no_member_receives_heartbeats(ctl
     live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
     member.say("DrainWorker", drained(state=live, running=8))
     stands = (
-        drained(state=live, unheard=True),
-        drained(state=draining, unheard=True),
+        drained(state=live, heartbeats_missing=True),
+        drained(state=draining, heartbeats_missing=True),
         drained(state=draining, running=8),
         drained(state=draining),
     )
@@ -222,7 +226,7 @@ async def test_a_drain_does_not_complete_while_no_member_receives_heartbeats(ctl
         "no run in progress",
         "drained w1: no run in progress; schedctl worker undrain w1",
     ]
-    member.say("DrainWorker", drained(state=live, unheard=True))
+    member.say("DrainWorker", drained(state=live, heartbeats_missing=True))
     output = (await ctl("worker", "drain", "w1")).err
     assert "draining w1: its runs are unknown: no member receives its heartbeats;" in output
 
@@ -236,7 +240,7 @@ async def test_a_drain_fails_when_the_worker_is_restarted(ctl, member):
     draining = wire.Worker.STATE_DRAINING
     older, newer = {"started_at": at(0)}, {"started_at": at(1)}
     first = drained(state=wire.Worker.STATE_LIVE, incarnation="b", running=1, **older)
-    gone = drained(state=draining, incarnation="b", unheard=True, **older)
+    gone = drained(state=draining, incarnation="b", heartbeats_missing=True, **older)
     member.say("DrainWorker", first)
     member.say("WatchWorker", [gone, drained(state=draining, incarnation="a", **newer)])
     ended = await ctl("worker", "drain", "w1", "--wait")
@@ -254,7 +258,7 @@ async def test_a_drain_ignores_an_older_incarnation_with_an_unexpired_lease(ctl,
     """A member that learns of the newer incarnation later may still name the older one."""
     draining = wire.Worker.STATE_DRAINING
     now = {"state": draining, "incarnation": "b", "started_at": at(1)}
-    before = drained(state=draining, incarnation="a", started_at=at(0), unheard=True)
+    before = drained(state=draining, incarnation="a", started_at=at(0), heartbeats_missing=True)
     member.say("DrainWorker", drained(running=1, **now))
     member.say("WatchWorker", [before, drained(**now)])
     ended = await ctl("worker", "drain", "w1", "--wait")
@@ -278,7 +282,7 @@ async def test_a_drain_ends_when_the_worker_is_undrained(ctl, member, state):
 
 async def test_a_drain_fails_when_the_worker_is_lost(ctl, member):
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=8))
-    member.say("WatchWorker", [drained(state=wire.Worker.STATE_LOST, unheard=True)])
+    member.say("WatchWorker", [drained(state=wire.Worker.STATE_LOST, heartbeats_missing=True)])
     for form in ("table", "json"):
         ended = await ctl("worker", "drain", "w1", "--wait", "-o", form)
         assert ended.code == 1
@@ -291,7 +295,7 @@ async def test_a_drain_fails_when_the_worker_is_lost(ctl, member):
 
 async def test_a_drain_of_a_lost_worker_does_not_wait(ctl, member):
     """The worker gets no runs when it registers, and has none to lose."""
-    member.say("DrainWorker", drained(state=wire.Worker.STATE_LOST, unheard=True))
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LOST, heartbeats_missing=True))
     ended = await ctl("worker", "drain", "w1", "--wait")
     assert (ended.code, member.received("WatchWorker")) == (0, [])
     assert (
@@ -301,7 +305,7 @@ async def test_a_drain_of_a_lost_worker_does_not_wait(ctl, member):
 
 
 async def test_unknown_values_of_a_worker_are_never_shown_as_0(ctl, member):
-    worker = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16, unheard=True)
+    worker = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16, heartbeats_missing=True)
     member.say("ListWorkers", wire.ListWorkersResponse(workers=[worker]))
     member.say("GetWorker", worker)
     [_, line] = (await ctl("worker", "list")).out.splitlines()
@@ -310,12 +314,12 @@ async def test_unknown_values_of_a_worker_are_never_shown_as_0(ctl, member):
     fields = {head.strip(): value.strip() for head, value in (one.split(":") for one in described)}
     assert {fields[head] for head in ("Free", "Running", "Lease age", "Unstored")} == {"–"}
     [found] = (await ctl("worker", "list", "-o", "json")).data
-    assert found["unheard"] is True
-    assert [found[key] for key in ("free", "running", "unstored", "leaseAge")] == [None] * 4
+    assert found["heartbeatsMissing"] is True
+    assert [found[key] for key in ("free", "running", "unstoredResults", "leaseAge")] == [None] * 4
     received = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16)
     member.say("ListWorkers", wire.ListWorkersResponse(workers=[received]))
     [found] = (await ctl("worker", "list", "-o", "json")).data
-    assert [found[key] for key in ("free", "running", "unstored")] == [0] * 3
+    assert [found[key] for key in ("free", "running", "unstoredResults")] == [0] * 3
 
 
 @pytest.mark.slow

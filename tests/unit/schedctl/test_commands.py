@@ -90,9 +90,9 @@ async def test_commands_show_the_cluster_its_workers_the_audit_and_dead_letters(
     assert (await ctl("cluster", "members", "-o", "json")).data[0]["role"] == "LEADER"
     assert (await ctl("cluster", "shards", "-o", "name")).out == "7\n"
     assert "disk=ssd" in (await ctl("worker", "list")).out
-    member.say("GetCluster", cluster.Cluster(troubles=["what it says of members may be old"]))
+    member.say("GetCluster", cluster.Cluster(problems=["what it says of members may be old"]))
     for listing in ("cluster members", "cluster shards", "worker list"):
-        assert "trouble: what it says of members may be old" in (await ctl(*listing.split())).err
+        assert "problem: what it says of members may be old" in (await ctl(*listing.split())).err
     assert "disk=ssd" in (await ctl("worker", "describe", "w1")).out
     audit = await ctl("audit", "list", "--action", "result", "--run", "r1", "-o", "json")
     assert (audit.data[0]["outcome"], audit.data[0]["reason"]) == ("refused", "STALE")

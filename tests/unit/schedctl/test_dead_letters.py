@@ -309,7 +309,7 @@ async def test_a_dry_run_shows_the_count(ctl, member):
 
 
 async def test_waiting_for_a_redrive_reports_its_progress(ctl, member):
-    stands = [redrive(made=1, runs={"RUNNING": 1}), redrive("DONE", made=2, left_out=1)]
+    stands = [redrive(created=1, runs={"RUNNING": 1}), redrive("DONE", created=2, omitted=1)]
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("WatchRedrive", stands)
 
@@ -317,11 +317,11 @@ async def test_waiting_for_a_redrive_reports_its_progress(ctl, member):
 
     assert ended.code == 0, ended.err
     assert ended.err.splitlines() == [
-        "0 of 3 made",
-        "1 of 3 made (1 running)",
-        "2 of 3 made, 1 left out",
+        "0 of 3 created",
+        "1 of 3 created (1 running)",
+        "2 of 3 created, 1 omitted",
     ]
-    assert (ended.data["state"], ended.data["made"], ended.data["leftOut"]) == ("DONE", 2, 1)
+    assert (ended.data["state"], ended.data["created"], ended.data["omitted"]) == ("DONE", 2, 1)
     assert [name for name, _ in member.requests] == ["RedriveDeadLetters", "WatchRedrive"]
 
 
@@ -330,7 +330,7 @@ async def test_a_long_wait_makes_one_watch_request(ctl, member):
     """The operation ends later than any poll would have been sent."""
     done = asyncio.Event()
     member.say("RedriveDeadLetters", begun(redrive()))
-    member.say("ResumeRedrive", redrive(made=1))
+    member.say("ResumeRedrive", redrive(created=1))
     member.say("GetRedrive", redrive())
     for words, asked in (
         (("redrive", "--all"), "RedriveDeadLetters"),
@@ -338,7 +338,7 @@ async def test_a_long_wait_makes_one_watch_request(ctl, member):
     ):
         member.requests.clear()
         done.clear()
-        member.say("WatchRedrive", [redrive(), done, redrive("DONE", made=3)])
+        member.say("WatchRedrive", [redrive(), done, redrive("DONE", created=3)])
         asyncio.get_running_loop().call_later(1.0, done.set)
         ended = await ctl("dlq", *words, "--wait", "--timeout", "20")
         assert ended.code == 0, ended.err
@@ -350,21 +350,21 @@ async def test_a_long_wait_makes_one_watch_request(ctl, member):
     [(("redrive", "--all"), "RedriveDeadLetters"), (("resume", "d1"), "ResumeRedrive")],
 )
 async def test_runs_that_failed_again_are_reported_with_exit_1(ctl, member, words, asked):
-    member.say(asked, begun(redrive()) if asked == "RedriveDeadLetters" else redrive(made=1))
-    member.say("WatchRedrive", redrive("DONE", made=3, runs={"FAILED": 2, "SUCCEEDED": 1}))
+    member.say(asked, begun(redrive()) if asked == "RedriveDeadLetters" else redrive(created=1))
+    member.say("WatchRedrive", redrive("DONE", created=3, runs={"FAILED": 2, "SUCCEEDED": 1}))
 
     ended = await ctl("dlq", *words, "--wait")
 
     assert ended.code == 1, ended.err
     assert ended.err.splitlines()[1:] == [
-        "3 of 3 made (2 failed, 1 succeeded)",
+        "3 of 3 created (2 failed, 1 succeeded)",
         f"2 of 3 runs didn't succeed (2 failed): {LISTED} --state failed",
     ]
 
 
 async def test_waiting_includes_runs_in_progress_after_the_last_is_created(ctl, member):
-    made = redrive("DONE", made=3, runs={"RUNNING": 1, "SUCCEEDED": 2}, job="etl")
-    ended_badly = redrive("DONE", made=3, runs={"CANCELLED": 1, "SUCCEEDED": 2}, job="etl")
+    made = redrive("DONE", created=3, runs={"RUNNING": 1, "SUCCEEDED": 2}, job="etl")
+    ended_badly = redrive("DONE", created=3, runs={"CANCELLED": 1, "SUCCEEDED": 2}, job="etl")
     member.say("RedriveDeadLetters", begun(redrive(job="etl")))
     member.say("WatchRedrive", [made, ended_badly])
 
@@ -373,27 +373,27 @@ async def test_waiting_includes_runs_in_progress_after_the_last_is_created(ctl, 
 
     assert ended.code == 1, ended.err
     assert ended.err.splitlines() == [
-        "0 of 3 made",
-        "3 of 3 made (1 running, 2 succeeded)",
-        "3 of 3 made (1 cancelled, 2 succeeded)",
+        "0 of 3 created",
+        "3 of 3 created (1 running, 2 succeeded)",
+        "3 of 3 created (1 cancelled, 2 succeeded)",
         f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} --job etl --state cancelled",
     ]
 
 
 async def test_a_repeated_key_shows_the_states_of_the_finished_redrive(ctl, member):
-    member.say("RedriveDeadLetters", begun(redrive("DONE", made=3)))
-    member.say("GetRedrive", redrive("DONE", made=3, runs={"RUNNING": 3}))
-    member.say("WatchRedrive", redrive("DONE", made=3, runs={"SUCCEEDED": 3}))
+    member.say("RedriveDeadLetters", begun(redrive("DONE", created=3)))
+    member.say("GetRedrive", redrive("DONE", created=3, runs={"RUNNING": 3}))
+    member.say("WatchRedrive", redrive("DONE", created=3, runs={"SUCCEEDED": 3}))
 
     ended = await ctl("dlq", "redrive", "--all", "--wait", "--idempotency-key", "k")
 
     assert ended.code == 0, ended.err
-    assert ended.err.splitlines() == ["3 of 3 made (3 running)", "3 of 3 made (3 succeeded)"]
+    assert ended.err.splitlines() == ["3 of 3 created (3 running)", "3 of 3 created (3 succeeded)"]
 
 
 async def test_a_stopped_redrive_ends_the_wait(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
-    member.say("WatchRedrive", redrive("STOPPED", made=1))
+    member.say("WatchRedrive", redrive("STOPPED", created=1))
 
     ended = await ctl("dlq", "redrive", "--all", "--wait")
 
@@ -412,18 +412,18 @@ async def test_an_operation_continues_after_the_timeout_of_the_wait(ctl, member)
 
 
 async def test_a_redrive_is_stopped_and_resumed(ctl, member):
-    member.say("StopRedrive", redrive("STOPPED", made=1))
-    member.say("ResumeRedrive", redrive(made=1))
-    member.say("WatchRedrive", redrive("DONE", made=3))
+    member.say("StopRedrive", redrive("STOPPED", created=1))
+    member.say("ResumeRedrive", redrive(created=1))
+    member.say("WatchRedrive", redrive("DONE", created=3))
     member.say("ListRedrives", runs.ListRedrivesResponse(redrives=[redrive("STOPPED", rate=0.1)]))
 
     stopped = await ctl("dlq", "stop", "d1")
     resumed = await ctl("dlq", "resume", "d1", "--wait")
-    member.say("GetRedrive", redrive("STOPPED", rate=0.1, made=2, runs={"FAILED": 2}))
+    member.say("GetRedrive", redrive("STOPPED", rate=0.1, created=2, runs={"FAILED": 2}))
     listed = await ctl("dlq", "redrives")
 
     assert "stopped d1: 2 of 3 remain; schedctl dlq resume d1" in stopped.err
-    assert (resumed.code, resumed.err.splitlines()) == (0, ["1 of 3 made", "3 of 3 made"])
+    assert (resumed.code, resumed.err.splitlines()) == (0, ["1 of 3 created", "3 of 3 created"])
     assert listed.lines[1].split() == ["d1", "f1", "STOPPED", "6/m", "3", "2", "1", "FAILED=2"]
 
 

@@ -259,14 +259,14 @@ async def test_notifications_are_written_as_flags(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     ended = await ctl(
         *("job", "create", "x", "--on-demand", "--on-failure", f"webhook={HOOK}"),
-        *("--on-failure", "threshold=3", "--on-failure", "silence=1h"),
+        *("--on-failure", "threshold=3", "--on-failure", "min_interval=1h"),
         *("--on-late", "email=a@b.example", "--on-late", "email=c@d.example"),
         *("--on-late", "command=/opt/page 'the ops'", "--", "true"),
     )
     assert ended.code == 0, ended.err
     sent = member.received("CreateJob")[-1].job
     notified = sent.on_failure
-    assert (notified.webhook, notified.threshold, notified.silence.seconds) == (HOOK, 3, 3600)
+    assert (notified.webhook, notified.threshold, notified.min_interval.seconds) == (HOOK, 3, 3600)
     assert list(sent.on_late.email) == ["a@b.example", "c@d.example"]
     assert list(sent.on_late.command) == ["/opt/page", "the ops"]
     wrong = await ctl("job", "create", "x", "--on-demand", "--on-late", "webhok=x", "--", "true")

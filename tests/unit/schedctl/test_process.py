@@ -55,7 +55,7 @@ async def test_ctrl_c_keeps_a_redrive_running_and_prints_how_to_stop_it(member):
     out, err = await process.communicate()
     assert (process.returncode, out) == (130, b"")
     assert err.decode().splitlines() == [
-        "0 of 3 made",
+        "0 of 3 created",
         "redrive d1 continues: schedctl dlq stop d1 stops it",
     ]
     assert member.received("StopRedrive") == []

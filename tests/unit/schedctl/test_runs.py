@@ -114,7 +114,7 @@ async def test_waiting_reports_each_failed_attempt_and_the_time_of_the_next(ctl,
 
 
 async def test_get_shows_the_losses_of_a_run_and_their_bound(ctl, member):
-    member.say("GetRun", run_of(common_pb2.RUN_STATE_RETRYING, losses=3, most_losses=10))
+    member.say("GetRun", run_of(common_pb2.RUN_STATE_RETRYING, losses=3, max_losses=10))
     shown = (await ctl("run", "get", "r1")).out
     assert re.search(r"^Worker lost: +3 of 10 times$", shown, re.MULTILINE)
     member.say("GetRun", run_of())

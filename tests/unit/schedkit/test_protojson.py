@@ -39,7 +39,7 @@ def test_a_run_has_every_key_without_regard_to_known_values():
         "children",
         "parents",
         "losses",
-        "mostLosses",
+        "maxLosses",
     }
 
 

@@ -53,7 +53,7 @@ def test_results_over_the_size_limit_are_null_and_named() -> None:
 
 
 def test_results_in_the_result_store_are_null_and_named() -> None:
-    kept = run_pb2.StoredResult(kept={"size": 70_000, "json": True}).SerializeToString()
+    kept = run_pb2.StoredResult(object={"size": 70_000, "json": True}).SerializeToString()
     results = given(None, Payload(json="2")) | {RunId(UUID(int=0)): kept}
     for names, left in ((("a",), '{"a": null, "_left_out": ["a"]}'), (("a", "b"), None)):
         document = Payload.FromString(handed_on(ChainParents(names), ended(*names), results)).json

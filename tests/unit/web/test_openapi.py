@@ -180,7 +180,7 @@ def test_a_stream_names_the_object_that_each_event_holds(document: dict[str, Any
         assert data["anyOf"][0] == {"$ref": f"#/components/schemas/{name}"}
         schema = jsonschema_rs.Draft202012Validator(data | {"components": document["components"]})
         assert schema.is_valid({})
-        assert not schema.is_valid({"unheard": 1})
+        assert not schema.is_valid({"heartbeatsMissing": 1})
     event = run_service_pb2.RunEvent(cursor="1-2e4")
     event.run.run_id = "r"
     validator(document, "RunEvent").validate(to_json(event))

@@ -64,7 +64,7 @@ def run(state: State, **fields: object) -> run_pb2.Run:
 
 
 def test_a_healthy_cluster_is_shown_in_three_words() -> None:
-    assert seen().troubles == ()
+    assert seen().problems == ()
     assert "No problems known to this member." in html(seen())
 
 
@@ -81,7 +81,7 @@ def test_a_healthy_cluster_is_shown_in_three_words() -> None:
     ],
 )
 def test_each_problem_is_named_and_the_page_turns_red(found: Glance, said: str) -> None:
-    assert said in found.troubles[0]
+    assert said in found.problems[0]
     assert 'class="verdict bad"' in html(found)
 
 
@@ -99,7 +99,7 @@ def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_w
         failures=[failure],
     )
     said = f"{cause}, since 2026-03-04T12:00:05Z: {remedy}"
-    assert said in found.troubles
+    assert said in found.problems
     assert said in unescape(html(found))
     assert 'class="verdict bad"' in html(found)
 
@@ -107,24 +107,24 @@ def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_w
 def test_a_cluster_without_a_leader_is_reported() -> None:
     cluster = StubCluster(leader=None)
     found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False, now=NOW)
-    assert "there is no leader" in found.troubles
+    assert "there is no leader" in found.problems
 
 
 def test_the_page_shows_problems_in_the_words_of_the_call() -> None:
     """`GetCluster`, and so `schedctl cluster status`; a pause it has in fields of its own."""
     view = StubCluster(leader=None, members=[member("m1")]).view()
     state = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
-    page = glance(state, view, None, trusted=False, away=False, now=NOW).troubles
-    call = availability.troubles(view, trusted=False, owned=128, workers=0)
+    page = glance(state, view, None, trusted=False, away=False, now=NOW).problems
+    call = availability.problems(view, trusted=False, owned=128, workers=0)
     assert len(call) == 4
     assert [*page[1:]] == call
     assert page[0].startswith("the cluster is paused")
 
 
 def test_old_data_is_shown_with_its_age_and_its_problems_with_their_time() -> None:
-    full = cluster_pb.Worker(name="w2", slots=4, refuses="spool rejects writes")
+    full = cluster_pb.Worker(name="w2", slots=4, refusal_reason="spool rejects writes")
     found = seen(stored(workers=[full], read_at=NOW - timedelta(minutes=9, seconds=3)), away=True)
-    assert found.troubles == (
+    assert found.problems == (
         "PostgreSQL is unavailable; the page shows data from 11:51:02 UTC, 9 min ago",
     )
     assert found.concerns == ("at 11:51:02 UTC: worker w2 takes no new runs: spool rejects writes",)
@@ -132,7 +132,7 @@ def test_old_data_is_shown_with_its_age_and_its_problems_with_their_time() -> No
 
 def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
     found = seen(Stored(), away=True)
-    assert found.troubles == ("PostgreSQL is unavailable; no data has been read yet",)
+    assert found.problems == ("PostgreSQL is unavailable; no data has been read yet",)
     assert "been read yet" in html(found)
 
 
@@ -155,7 +155,7 @@ def test_problems_are_shown_worst_first_and_the_cluster_isnt_called_healthy() ->
             waits=WaitSummary(5, (("default", "etl"),), since=NOW - timedelta(hours=1)),
         )
     )
-    assert found.troubles == ()
+    assert found.problems == ()
     assert found.concerns == (
         "2 runs were missed in the last day",
         "3 dead letters are open",
@@ -174,7 +174,9 @@ def test_past_problems_are_shown_after_present_delays() -> None:
 
 
 def test_a_worker_that_takes_no_new_runs_is_on_the_page_with_the_reason() -> None:
-    full = cluster_pb.Worker(name="w1", slots=4, refuses="spool rejects writes: No space left")
+    full = cluster_pb.Worker(
+        name="w1", slots=4, refusal_reason="spool rejects writes: No space left"
+    )
     found = seen(stored(workers=[full]))
     assert found.concerns == ("worker w1 takes no new runs: spool rejects writes: No space left",)
     assert "No problems" not in html(found)
@@ -323,7 +325,7 @@ def test_all_assets_together_are_small() -> None:
 def test_slots_of_a_worker_without_heartbeats_count_neither_as_free_nor_as_taken() -> None:
     workers = [
         cluster_pb.Worker(name="w1", slots=4, running=1),
-        cluster_pb.Worker(name="w2", slots=16, unheard=True),
+        cluster_pb.Worker(name="w2", slots=16, heartbeats_missing=True),
     ]
     found = seen(stored(workers=workers))
     assert (found.busy, found.slots) == (1, 4)

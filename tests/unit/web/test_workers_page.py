@@ -39,27 +39,29 @@ def test_a_draining_worker_shows_the_number_of_its_unstored_results() -> None:
     full = "its disk is full"
     for worker, shown in (
         (
-            cluster_pb.Worker(name="w1", state=draining, unstored=1),
+            cluster_pb.Worker(name="w1", state=draining, unstored_results=1),
             "1 result is only on this worker",
         ),
         (
-            cluster_pb.Worker(name="w1", state=live, unstored=2000, refuses=full),
+            cluster_pb.Worker(name="w1", state=live, unstored_results=2000, refusal_reason=full),
             "2,000 results are",
         ),
     ):
         assert shown in workers_page(worker)
-    on_its_way = cluster_pb.Worker(name="w1", state=live, unstored=3)
+    on_its_way = cluster_pb.Worker(name="w1", state=live, unstored_results=3)
     assert "stored" not in workers_page(on_its_way)
 
 
 def test_no_figure_is_shown_of_a_worker_without_heartbeats() -> None:
     """0 of 4 and "0 s ago" were read as: it is idle."""
-    unheard = workers_page(
-        cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4, unheard=True)
+    page = workers_page(
+        cluster_pb.Worker(
+            name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4, heartbeats_missing=True
+        )
     )
-    assert "no heartbeats received" in unheard
+    assert "no heartbeats received" in page
     for figure in ("0 of 4", "just now", "ago", "meter"):
-        assert figure not in unheard
+        assert figure not in page
     received = workers_page(
         cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4)
     )

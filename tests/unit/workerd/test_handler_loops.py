@@ -163,12 +163,12 @@ async def test_when_all_loops_are_blocked_the_worker_says_why_it_takes_no_work(
     handlers = [Blocking(), Blocking()]
     async with handler_loops(BLOCK_AFTER) as loops:
         calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]
-        why = await wait_until_async(lambda: loops.refuses, WAIT_TIMEOUT, "a refusal")
+        why = await wait_until_async(lambda: loops.refusal_reason, WAIT_TIMEOUT, "a refusal")
         assert why == "handlers block all 2 event loops of this worker: h"
         for each in handlers:
             each.go.set()
         await asyncio.gather(*calls)
-        await wait_until_async(lambda: not loops.refuses, WAIT_TIMEOUT, "no refusal")
+        await wait_until_async(lambda: not loops.refusal_reason, WAIT_TIMEOUT, "no refusal")
 
 
 class Long:
@@ -227,7 +227,7 @@ async def test_runs_of_a_blocked_loop_move_to_a_loop_that_is_free_later(
     handlers = [Blocking(), Blocking()]
     async with handler_loops(BLOCK_AFTER) as loops:
         calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]
-        await wait_until_async(lambda: loops.refuses, WAIT_TIMEOUT, "blocks of all loops")
+        await wait_until_async(lambda: loops.refusal_reason, WAIT_TIMEOUT, "blocks of all loops")
         waits = asyncio.create_task(called(nothing, loops=loops))
         handlers[0].go.set()
         assert (await waits).verdict is AttemptVerdict.SUCCEEDED

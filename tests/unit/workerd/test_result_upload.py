@@ -75,17 +75,17 @@ async def test_results_for_a_hanging_store_are_only_on_disk_and_past_a_limit_no_
         first = group.create_task(keeping.upload_result(*parcels[0]))
         await wait_until_async(lambda: store.calls, WAIT_TIMEOUT, "the upload")
         assert parcels[0][0].result is None, "its bytes are in memory no more"
-        assert keeping.refuses == ""
+        assert keeping.refusal_reason == ""
         second = group.create_task(keeping.upload_result(*parcels[1]))
-        await wait_until_async(lambda: keeping.refuses, WAIT_TIMEOUT, "no new work")
-        assert keeping.refuses == (
+        await wait_until_async(lambda: keeping.refusal_reason, WAIT_TIMEOUT, "no new work")
+        assert keeping.refusal_reason == (
             "614,400 bytes of logs and results wait in the spool for the result store:"
             " above the limit of 524,288 bytes"
         )
         store.resume.set()
     for stored in (first.result(), second.result()):
-        assert (stored.kept_result.size, stored.kept_result.problem) == (300 * KIB, "")
-    assert (keeping.refuses, folder.used) == ("", 0)
+        assert (stored.stored_result.size, stored.stored_result.problem) == (300 * KIB, "")
+    assert (keeping.refusal_reason, folder.used) == ("", 0)
 
 
 async def test_results_for_a_hanging_disk_are_counted(
@@ -97,11 +97,11 @@ async def test_results_for_a_hanging_disk_are_counted(
     store.resume.set()
     keeping = keeping_of(store, folder)
     kept = asyncio.create_task(keeping.upload_result(*large(keeping, "a", 200 * KIB)))
-    await wait_until_async(lambda: keeping.refuses, WAIT_TIMEOUT, "no new work")
-    assert "in memory" in keeping.refuses
+    await wait_until_async(lambda: keeping.refusal_reason, WAIT_TIMEOUT, "no new work")
+    assert "in memory" in keeping.refusal_reason
     resume.set()
-    assert (await kept).kept_result.problem == ""
-    assert keeping.refuses == ""
+    assert (await kept).stored_result.problem == ""
+    assert keeping.refusal_reason == ""
 
 
 async def test_a_hanging_store_gets_two_calls_for_any_number_of_ends(
@@ -111,13 +111,13 @@ async def test_a_hanging_store_gets_two_calls_for_any_number_of_ends(
     keeping = keeping_of(store, folder, timeout=0.0)
     for run in "abcd":
         stored = await keeping.upload_result(*large(keeping, run, 100 * KIB))
-        assert stored.kept_result.problem == "result store timed out"
+        assert stored.stored_result.problem == "result store timed out"
     assert len(store.calls) == 2
-    assert (keeping.refuses, folder.used) == ("", 0)
+    assert (keeping.refusal_reason, folder.used) == ("", 0)
     monkeypatch.undo()
     store.resume.set()
     stored = await keeping.upload_result(*large(keeping, "e", 100 * KIB))
-    assert stored.kept_result.problem == ""
+    assert stored.stored_result.problem == ""
 
 
 async def test_a_stop_reports_each_end_in_time_and_leaves_no_thread_to_wait_for(
@@ -132,8 +132,8 @@ async def test_a_stop_reports_each_end_in_time_and_leaves_no_thread_to_wait_for(
     late = keeping.upload_result(*large(keeping, "d", 100 * KIB))
     async with asyncio.timeout(WAIT_TIMEOUT):
         for stored in [*await asyncio.gather(*ends), await late]:
-            assert stored.kept_result.size == 100 * KIB
-            assert stored.kept_result.problem == module.INTERRUPTED
+            assert stored.stored_result.size == 100 * KIB
+            assert stored.stored_result.problem == module.INTERRUPTED
     threads = [each for each in threading.enumerate() if each.name.startswith("result store")]
     assert len(threads) >= 2
     assert all(each.daemon for each in threads)
@@ -145,6 +145,6 @@ async def test_a_stop_reports_each_end_in_time_and_leaves_no_thread_to_wait_for(
 def test_a_backlog_returns_to_zero_after_an_error(memory: int, disk: int, full: bool) -> None:
     backlog = Backlog(memory=10, disk=100)
     with contextlib.suppress(OSError), backlog.in_memory(memory), backlog.on_disk(disk):
-        assert bool(backlog.refuses) is full
+        assert bool(backlog.refusal_reason) is full
         raise OSError
-    assert (backlog.memory, backlog.disk, backlog.refuses) == (0, 0, "")
+    assert (backlog.memory, backlog.disk, backlog.refusal_reason) == (0, 0, "")

@@ -112,14 +112,14 @@ async def test_without_a_journal_no_work_is_requested_until_it_is_written(
     watching = asyncio.create_task(sessions.watch(), name="watch")
     try:
         why = "process journal can't be written: No space left on device"
-        assert sessions.refuses == why
+        assert sessions.refusal_reason == why
         child = sessions.start(program, AssignmentKey(RunId("r"), Token(1)), 1, 2)
         with pytest.raises(OSError, match="No space left"):
             sessions.add_attempt(child.pid, AssignmentKey(RunId("r"), Token(1)))
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         full.clear()
-        await wait_until_async(lambda: not sessions.refuses, WAIT_TIMEOUT, "the journal")
+        await wait_until_async(lambda: not sessions.refusal_reason, WAIT_TIMEOUT, "the journal")
         assert sessions.journal.path.exists()
         lines = [line for line in caplog.messages if "process journal" in line]
         assert lines == [

@@ -168,9 +168,9 @@ async def test_a_full_spool_requests_no_work_and_still_stores_results(tmp_path: 
     spool = Spool(tmp_path)
     courier = ResultSender(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())
-    assert courier.refuses == ""
+    assert courier.refusal_reason == ""
     courier.put(result("a"), None)
-    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "it to be full")
+    await wait_until_async(lambda: courier.refusal_reason, WAIT_TIMEOUT, "it to be full")
     courier.put(result("b"), None)
     await wait_until_async(
         lambda: len(spool.load()) == 2, WAIT_TIMEOUT, "the second to be stored too"
@@ -204,7 +204,7 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_counts_no_lon
     async with asyncio.timeout(WAIT_TIMEOUT):
         await courier.delivered()
     assert (spool.size, spool.load(), fails) == (0, [], []), "then its worker may end"
-    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to be empty")
+    await wait_until_async(lambda: not courier.refusal_reason, WAIT_TIMEOUT, "it to be empty")
     spooling.cancel()
 
 
@@ -222,10 +222,14 @@ async def test_a_disk_that_rejects_writes_is_reported_until_it_accepts_them(
 
     monkeypatch.setattr(os, "fsync", fsync)
     courier.put(result("a"), None)
-    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
-    assert courier.refuses == "spool rejects writes: No space left on device"
+    await wait_until_async(
+        lambda: courier.refusal_reason, WAIT_TIMEOUT, "the disk to be found full"
+    )
+    assert courier.refusal_reason == "spool rejects writes: No space left on device"
     full.clear()
-    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to take results again")
+    await wait_until_async(
+        lambda: not courier.refusal_reason, WAIT_TIMEOUT, "it to take results again"
+    )
     spooling.cancel()
 
 
@@ -262,7 +266,9 @@ async def test_a_full_disk_is_logged_once_and_new_room_is_logged_once(
     await tried(2)
     assert caplog.messages == [full, full]
     disk.room = 1 << 20
-    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to take results again")
+    await wait_until_async(
+        lambda: not courier.refusal_reason, WAIT_TIMEOUT, "it to take results again"
+    )
     assert caplog.messages == [
         full,
         full,
@@ -407,7 +413,9 @@ async def test_results_that_the_disk_rejects_at_shutdown_are_sent_unstored(
     async with asyncio.TaskGroup() as group:
         loops = [courier.keep_spooling(), courier.keep_sending()]
         tasks = [group.create_task(each) for each in loops]
-        await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
+        await wait_until_async(
+            lambda: courier.refusal_reason, WAIT_TIMEOUT, "the disk to be found full"
+        )
         courier.acknowledge(accepted("a"))
         assert (stream.sent, len(courier)) == ([], 2), "no member can have the result yet"
         courier.shut_down()
@@ -423,7 +431,7 @@ async def test_results_that_the_disk_rejects_at_shutdown_are_sent_unstored(
         async with asyncio.timeout(WAIT_TIMEOUT):
             await courier.delivered()
         disk.room = 1 << 30
-        await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "room")
+        await wait_until_async(lambda: not courier.refusal_reason, WAIT_TIMEOUT, "room")
         for task in tasks:
             task.cancel()
     assert names(tmp_path, "*.results") == []
@@ -442,7 +450,9 @@ async def test_an_unstored_result_counts_as_lost_and_an_older_copy_as_stored(
     disk = Disk(monkeypatch)
     courier.put(result("lost"), None)
     courier.release(result("released later", 5))
-    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
+    await wait_until_async(
+        lambda: courier.refusal_reason, WAIT_TIMEOUT, "the disk to be found full"
+    )
     assert courier.count_remaining == (2, 1)
     assert names(tmp_path, "*.results") == ["000000000001.results"]
     disk.room = 1 << 30
@@ -466,11 +476,15 @@ async def test_a_batch_without_room_is_split_and_the_fitting_part_is_sent(
         courier.put(result(run, 3_000), None)
     spooling = asyncio.create_task(courier.keep_spooling())
     await wait_until_async(lambda: stream.runs == small, WAIT_TIMEOUT, "what fits to be sent")
-    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
+    await wait_until_async(
+        lambda: courier.refusal_reason, WAIT_TIMEOUT, "the disk to be found full"
+    )
     assert courier.count_remaining == (20, 1)
     disk.room = 1 << 30
     await wait_until_async(lambda: "large" in stream.runs, WAIT_TIMEOUT, "the rest to be sent")
-    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "it to take work again")
+    await wait_until_async(
+        lambda: not courier.refusal_reason, WAIT_TIMEOUT, "it to take work again"
+    )
     courier.acknowledge(accepted(*stream.runs))
     async with asyncio.timeout(WAIT_TIMEOUT):
         await courier.delivered()
@@ -489,12 +503,14 @@ async def test_acknowledged_results_are_removed_from_a_full_disk(
     await wait_until_async(lambda: stream.sent, WAIT_TIMEOUT, "it to be sent")
     Disk(monkeypatch)
     courier.put(result("b"), None)
-    await wait_until_async(lambda: courier.refuses, WAIT_TIMEOUT, "the disk to be found full")
+    await wait_until_async(
+        lambda: courier.refusal_reason, WAIT_TIMEOUT, "the disk to be found full"
+    )
     courier.acknowledge(accepted("a"))
     await wait_until_async(
         lambda: not names(tmp_path, "*.results"), WAIT_TIMEOUT, "what was stored to go"
     )
-    assert courier.refuses
+    assert courier.refusal_reason
     spooling.cancel()
 
 
@@ -523,15 +539,15 @@ async def test_a_full_disk_is_found_before_the_first_hello_and_retried_until_the
     disk.room = 1000
     courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.load()
-    assert courier.refuses == "spool rejects writes: No space left on device"
+    assert courier.refusal_reason == "spool rejects writes: No space left on device"
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
     await wait_until_async(
         lambda: courier.count_remaining == (1, 0), WAIT_TIMEOUT, "what fits to be on disk"
     )
-    assert courier.refuses, "but that was a small one"
+    assert courier.refusal_reason, "but that was a small one"
     disk.room = 1 << 30
-    await wait_until_async(lambda: not courier.refuses, WAIT_TIMEOUT, "room for work")
+    await wait_until_async(lambda: not courier.refusal_reason, WAIT_TIMEOUT, "room for work")
     assert names(tmp_path) == ["000000000001.results", "lock", "spool_id"]
     spooling.cancel()
 

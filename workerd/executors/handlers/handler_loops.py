@@ -358,7 +358,7 @@ class HandlerLoops:
             wire_block.blocked_for.FromNanoseconds(int(block.seconds * 1e9))
 
     @property
-    def refuses(self) -> str:
+    def refusal_reason(self) -> str:
         """Why the worker requests no new work; empty if a loop is free."""
         if len(self.blocks) < MOST_LOOPS:
             return ""

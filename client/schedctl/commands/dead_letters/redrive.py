@@ -205,7 +205,7 @@ def _show(session: Session, made: Redrive, *, waited: bool) -> None:
     if not waited:
         return
     of = f" --job {made.job}" if made.job else ""
-    succeeded = all_succeeded(made.runs, made.made, f"schedctl run list --trigger redrive{of}")
+    succeeded = all_succeeded(made.runs, made.created, f"schedctl run list --trigger redrive{of}")
     if made.state == "STOPPED" or not succeeded:
         click.get_current_context().exit(RUN_FAILED)
 
@@ -225,10 +225,10 @@ async def _follow(session: Session, client: Client, made: Redrive) -> Redrive:
 
 
 def _progress(made: Redrive) -> str:
-    """Return the progress: `120 of 500 made (100 succeeded, 20 running), 3 left out`."""
+    """Return the progress: `120 of 500 created (100 succeeded, 20 running), 3 omitted`."""
     counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(made.runs.items()))
-    line = f"{made.made} of {made.total} made" + (f" ({counts})" if counts else "")
-    return line + (f", {made.left_out} left out" if made.left_out else "")
+    line = f"{made.created} of {made.total} created" + (f" ({counts})" if counts else "")
+    return line + (f", {made.omitted} omitted" if made.omitted else "")
 
 
 def _remaining(made: Redrive) -> str:

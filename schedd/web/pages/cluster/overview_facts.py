@@ -92,7 +92,7 @@ class Glance:
     here: str
     leader: str
     term: int
-    troubles: tuple[str, ...]
+    problems: tuple[str, ...]
     """Why runs aren't on time now."""
     concerns: tuple[str, ...]
     """Problems that don't delay runs now, the worst first."""
@@ -145,7 +145,7 @@ def glance(
         here=own.name if own else "",
         leader=leader.name if leader else "",
         term=view.term,
-        troubles=tuple(
+        problems=tuple(
             _troubles(stored, view, now, trusted=trusted, away=away, twin=twin, failures=failures)
         ),
         concerns=tuple(_concerns(stored, now) if not away else _old_concerns(stored, now)),
@@ -176,7 +176,7 @@ def _troubles(
     twin: str,
     failures: Sequence[DependencyFailure],
 ) -> Iterable[str]:
-    """Yield why the page is red: unavailable database, cluster pause, troubles of availability."""
+    """Yield why the page is red: unavailable database, cluster pause, problems of availability."""
     if away:
         at = stored.read_at
         shown = f"the page shows data from {formatting.data_age(at, now)}" if at else UNREAD
@@ -185,7 +185,7 @@ def _troubles(
         yield f"the cluster is {paused(stored.pause)}"
     live = {member.name for member in view.members}
     owned = sum(shard.owner in live for shard in stored.shards)
-    yield from availability.troubles(
+    yield from availability.problems(
         view,
         trusted=trusted,
         owned=owned if stored.read else None,
@@ -209,8 +209,8 @@ def _old_concerns(stored: Stored, now: datetime) -> Iterable[str]:
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
     """Yield problems of a working cluster: lost work, then work that can't start."""
     yield from _losses(stored)
-    for worker in [one for one in _live(stored) if one.refuses][:NAMED]:
-        yield f"worker {worker.name} takes no new runs: {worker.refuses}"
+    for worker in [one for one in _live(stored) if one.refusal_reason][:NAMED]:
+        yield f"worker {worker.name} takes no new runs: {worker.refusal_reason}"
     if text := stored.missed.summary(now):
         yield text
     if dead := stored.counts.dead_letters:
@@ -311,7 +311,7 @@ def _worker(worker: cluster_pb.Worker) -> WorkerLine:
     return WorkerLine(
         name=worker.name,
         slots=worker.slots,
-        busy=None if worker.unheard else worker.running,
+        busy=None if worker.heartbeats_missing else worker.running,
         draining=worker.state == cluster_pb.Worker.STATE_DRAINING,
         version=worker.version,
         lost=worker.state == cluster_pb.Worker.STATE_LOST,

@@ -23,7 +23,7 @@ class WorkerRow:
         busy: slots in use; None: no member receives its heartbeats.
         namespaces: the namespaces that it serves; empty: all.
         drained: by whom and why it was drained; empty: it isn't.
-        unstored: results that only the worker has, and that would be lost if it was killed.
+        unstored_results: results that only the worker has, and that would be lost if it was killed.
     """
 
     name: str
@@ -38,9 +38,9 @@ class WorkerRow:
     host: str
     started: datetime | None
     lease: str
-    refuses: str
+    refusal_reason: str
     drained: str
-    unstored: str
+    unstored_results: str
     lost: datetime | None = None
     """When it was recorded as lost."""
 
@@ -75,7 +75,7 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         name=worker.name,
         state=cluster_pb.Worker.State.Name(worker.state).removeprefix("STATE_").lower(),
         slots=worker.slots,
-        busy=None if worker.unheard else worker.running,
+        busy=None if worker.heartbeats_missing else worker.running,
         labels=tuple(f"{key}:{value}" for key, value in sorted(worker.labels.items())),
         executors=tuple(worker.executors),
         handlers=tuple(worker.handlers),
@@ -84,9 +84,9 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         host=worker.host,
         started=moment(worker, "started_at"),
         lease=_lease(worker.lease_age.seconds),
-        refuses=worker.refuses,
+        refusal_reason=worker.refusal_reason,
         drained=drained,
-        unstored=_unstored(worker),
+        unstored_results=_unstored(worker),
         lost=moment(worker, "lost_at"),
     )
 
@@ -98,9 +98,13 @@ def _lease(seconds: int) -> str:
 
 def _unstored(worker: cluster_pb.Worker) -> str:
     leaves = worker.state == cluster_pb.Worker.STATE_DRAINING or worker.HasField("drained_at")
-    if not worker.unstored or not (leaves or worker.refuses):
+    if not worker.unstored_results or not (leaves or worker.refusal_reason):
         return ""
-    results = "1 result is" if worker.unstored == 1 else f"{worker.unstored:,} results are"
+    results = (
+        "1 result is"
+        if worker.unstored_results == 1
+        else f"{worker.unstored_results:,} results are"
+    )
     return f"{results} only on this worker, not stored yet"
 
 

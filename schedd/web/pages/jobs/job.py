@@ -131,7 +131,7 @@ BOOKKEEPING: Final = frozenset(
         "jobId",
         "generation",
         "etag",
-        "cronDialect",
+        "definitionVersion",
         "calendarVersions",
         "paused",
         "pauseNote",
@@ -141,7 +141,7 @@ BOOKKEEPING: Final = frozenset(
         "createdAt",
         "updatedAt",
         "createdBy",
-        "runsMade",
+        "runsCreated",
     }
 )
 """Fields that the cluster sets: not part of the definition as written."""

@@ -92,15 +92,15 @@ class RedriveRow:
     chosen: str
     state: str
     total: int
-    made: int
-    left_out: int
+    created: int
+    omitted: int
     rate: float
     by: str
 
     @property
     def share(self) -> float:
         """Return the share of its letters that are done, 0 to 1."""
-        return (self.made + self.left_out) / self.total if self.total else 1.0
+        return (self.created + self.omitted) / self.total if self.total else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +196,8 @@ def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
         chosen=chosen_of(redrive),
         state=run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower(),
         total=redrive.total,
-        made=redrive.made,
-        left_out=redrive.left_out,
+        created=redrive.created,
+        omitted=redrive.omitted,
         rate=redrive.rate,
         by=redrive.created_by,
     )
