@@ -33,10 +33,10 @@ from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.lease_keeper import keep_lease
 from schedd.notify.senders.by_channel import Senders
-from schedd.results.collect import Collect
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
+from schedd.results.result_collector import ResultCollector
 from schedd.rpc.peers.peer_changes import PeerStreams
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import WakeUpSender
@@ -79,7 +79,7 @@ class MemberParts:
     clock: DatabaseClock
     member: MemberLifecycle
     workers: WorkerRegistry
-    collect: Collect
+    collector: ResultCollector
     greeting: WorkerSessions
     worker_audit: WorkerAudit
     peers: Peers
@@ -110,11 +110,13 @@ def build(ground: Foundations) -> MemberParts:
     wake_ups = WakeUpSender(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     worker_audit = WorkerAudit(store.users)
-    collect = Collect(definition_cache, store.results, clock, wake_ups, emit, worker_audit)
+    collector = ResultCollector(
+        definition_cache, store.results, clock, wake_ups, emit, worker_audit
+    )
     leases, cluster_pause = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
     sender = _sender(ground)
     owner = _owner(
-        ground, sender, definition_cache, workers, leases, collect, watchers, cluster_pause
+        ground, sender, definition_cache, workers, leases, collector, watchers, cluster_pause
     )
     wake_ups.move(owner)
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
@@ -148,7 +150,7 @@ def build(ground: Foundations) -> MemberParts:
         clock=clock,
         member=member,
         workers=workers,
-        collect=collect,
+        collector=collector,
         greeting=WorkerSessions(workers, leases, store.workers, store.results, store.users),
         worker_audit=worker_audit,
         peers=peers,
@@ -211,7 +213,7 @@ def _owner(
     definition_cache: DefinitionCache,
     workers: WorkerRegistry,
     leases: WorkerLeases,
-    collect: Collect,
+    collector: ResultCollector,
     watchers: Watchers,
     cluster_pause: ClusterPause,
 ) -> Owner:
@@ -224,7 +226,7 @@ def _owner(
         definition_cache=definition_cache,
         workers=workers,
         leases=leases,
-        collect=collect,
+        collector=collector,
         watchers=watchers,
         clock=ground.clock,
         cluster_pause=cluster_pause,

@@ -4,7 +4,7 @@ Stores  EtcdClient          adapters
 └────┬────────┘
 DatabaseClock  Observer            time and view
 │
-Workers  Collect  Greeting         as long as the daemon runs: results count without a tenure
+Workers  ResultCollector  Greeting  as long as the daemon runs: results count without a tenure
 Owner (fire dispatch rescue)       within each tenure
 │
 gRPC: calls, Attach, wake-ups      HTTP: pages, REST, metrics, health
@@ -499,7 +499,7 @@ async def _live(
     page: Starlette,
 ) -> None:
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
-        ("collect", parts.collect.loop.run),
+        ("collect", parts.collector.loop.run),
         ("worker audit", parts.worker_audit.loop.run),
         ("cluster pause", parts.cluster_pause.loop.run),
         ("peers", parts.peers.run),

@@ -54,7 +54,7 @@ def _attach(parts: MemberParts, terms: ClusterTerms) -> WorkerService:
         terms,
         parts.greeting,
         parts.workers,
-        parts.collect,
+        parts.collector,
         cluster,
         parts.clock,
         parts.tails,

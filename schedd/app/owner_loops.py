@@ -2,7 +2,7 @@
 
     tenure begins → run index, transactor, timer loader, fire, dispatch, rescue, backfills,
                     notifications, chains, retention: in its TaskGroup
-    tenure ends   → they are cancelled with it; definition cache, workers and collect continue
+    tenure ends   → they are cancelled with it; definition cache, workers and collector continue
 
 Wake-ups from calls and peers arrive here. Without a tenure they are ignored, and the workers are
 notified that no runs wait here, so that they grant their slots to other members.
@@ -42,7 +42,7 @@ from schedd.reconcile.late_start_alerts import LateStartAlerts
 from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.reconcile.rescue import Rescue
 from schedd.reconcile.retention import RetentionLoop
-from schedd.results.collect import Collect
+from schedd.results.result_collector import ResultCollector
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.backfills import Backfills
 from schedd.sources.chains import Chains
@@ -123,7 +123,7 @@ class Owner:
         definition_cache: DefinitionCache,
         workers: WorkerRegistry,
         leases: WorkerLeases,
-        collect: Collect,
+        collector: ResultCollector,
         watchers: Watchers,
         clock: ClusterClock,
         cluster_pause: ClusterPause,
@@ -147,14 +147,14 @@ class Owner:
         self._definition_cache = definition_cache
         self._workers = workers
         self._leases = leases
-        self._collect = collect
+        self._collector = collector
         self._watchers = watchers
         self._clock = clock
         self._emit = emit
         self._loops: _Loops | None = None
         workers.on_slots_freed(self._slots_freed)
-        collect.on_unable(workers.unable)
-        cluster_pause.on_change(self._braked)
+        collector.on_unable(workers.unable)
+        cluster_pause.on_change(self._cluster_paused)
         self._cluster_changed: Callable[[], None] = lambda: None
 
     def loops(self, live: LiveTenure, wake_ups: WakeUps) -> Sequence[TenureLoop]:
@@ -169,7 +169,7 @@ class Owner:
         )
         loops = self._loops = self._create_loops(run_index, live, wake_ups)
         sources = (loops.backfills, loops.broadcasts, loops.chains)
-        for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self._collect):
+        for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self._collector):
             source.on_ready(loops.dispatch.wake)
         run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.more
         loops.rescue.on_left(
@@ -179,13 +179,13 @@ class Owner:
             lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
         )
         loops.fire.on_made(self.runs_changed)
-        self._collect.run_index = run_index
+        self._collector.run_index = run_index
 
         def ended() -> None:
             run_index.clear()
             if self._loops is loops:
                 self._loops = None
-                self._collect.run_index = None
+                self._collector.run_index = None
                 self._workers.demand(no_demand)
                 self._emit(Waiting(0, 0, 0))
                 self._emit(QueueStatsRead())
@@ -351,7 +351,7 @@ class Owner:
         """Queue runs that were inserted just now, with definitions that were stored with them. If a
         row has changed since, its statement refuses the run.
         """
-        run_index = self._collect.run_index
+        run_index = self._collector.run_index
         if self._loops is not None and run_index is not None:
             self._definition_cache.add_stored(definitions)
             waiting = [run for run in runs if run.state is State.PENDING and not run.token]
@@ -372,7 +372,7 @@ class Owner:
         if self._loops is not None:
             self._loops.rescue.wake()
 
-    def _braked(self) -> None:
+    def _cluster_paused(self) -> None:
         if self._loops is not None:
             self._loops.timer_loader.reload()
             self._loops.rescue.wake()

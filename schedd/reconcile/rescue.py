@@ -73,7 +73,7 @@ from schedkit.tasks import Loop, in_turns
 #     RUNNING runs of a scan, workers running ─→ may still start, but should have by now
 #       ├─ in its worker's last heartbeat: it has arrived
 #       ├─ dispatched under an earlier epoch, or missing in a heartbeat since ─→ revoke
-#       │                                              ├─→ given up: a normal refusal (`collect`)
+#       │                                              ├─→ given up: a normal rejection
 #       │                                              └─→ it has started: no action
 #       └─ perhaps still on its way: the next scan checks it again
 #

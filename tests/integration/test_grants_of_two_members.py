@@ -23,9 +23,9 @@ from schedd.core.runs.model import Claim, Draft
 from schedd.core.runs.records import Assignments
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.results.collect import AssignmentRefusal
 from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
+from schedd.results.result_collector import AssignmentRefusal
 from schedd.results.result_decision import ReceivedResult
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService

@@ -1,6 +1,6 @@
 """Audit rejected items of workers: one row for each worker, kind and minute.
 
-    stream, collect ──rejected(worker, kind, why)──→ counted in memory ──loop──→ audit row
+    stream, collector ──rejected(worker, kind, why)──→ counted in memory ──loop──→ audit row
 
 A worker can send thousands of items a second that are rejected: out of bounds, or results of runs
 that don't exist. The first of a kind is written at once. Later ones are counted, and written as one

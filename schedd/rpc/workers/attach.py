@@ -2,7 +2,7 @@
 
     hello ──greet──→ welcome │ rejected (status and reason)
     then, in both directions:
-      frames up   → bounds → workers (grants, heartbeats), collect (results, refusals)
+      frames up   → bounds → workers (grants, heartbeats), collector (results, rejections)
       line  down ← assignments, revokes, cancels, demand, reach, acknowledgements, answers
 
 An error in either direction ends the stream. The worker reconnects and reports the runs it holds.
@@ -36,9 +36,9 @@ from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.dispatch.workers.worker_sessions import ANOTHER, RejectedHello, WorkerSessions
 from schedd.ports import ClusterClock
-from schedd.results.collect import AssignmentRefusal, Collect
 from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
+from schedd.results.result_collector import AssignmentRefusal, ResultCollector
 from schedd.rpc.auth_interceptor import AuthInterceptor, caller
 from schedd.rpc.request_decoding import (
     MOST_PARTS_OF_FRAME,
@@ -105,7 +105,7 @@ class WorkerService:
         terms: ClusterTerms,
         greeting: WorkerSessions,
         workers: WorkerRegistry,
-        collect: Collect,
+        collector: ResultCollector,
         cluster: Observer,
         clock: ClusterClock,
         tails: LogFollowers,
@@ -118,7 +118,7 @@ class WorkerService:
         self._terms = terms
         self._greeting = greeting
         self._workers = workers
-        self._collect = collect
+        self._collector = collector
         self._cluster = cluster
         self._clock = clock
         self._outboxes: set[WorkerFrameQueue] = set()
@@ -249,10 +249,10 @@ class WorkerService:
                 self._left_out("result", who, frames.readable(result, who.id))
                 reported = frames.reported(result, who.worker)
                 if await self._may_report(who, reported.sender):
-                    self._collect.reported(reported, outbox)
+                    self._collector.reported(reported, outbox)
         for refused in frame.refusals:
             with self._aside("refusal", who):
-                self._collect.refused(frames.refusal(refused, who.worker, who.id))
+                self._collector.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
             with self._aside("revoke answer", who):
                 self._revoked(answer, who)
@@ -305,11 +305,11 @@ class WorkerService:
     def _revoked(self, answer: wire.RevokeAnswer, who: Incarnation) -> None:
         frames.check(answer, "revoke_answers")
         key, token = frames.key_of(answer.key)
-        if self._collect.is_anothers(key, token, who.id):
+        if self._collector.is_anothers(key, token, who.id):
             return
         self._workers.revoke_answered(key.run_id, token)
         if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
-            self._collect.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
+            self._collector.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
 
     async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
         """Return whether a result is of this worker: of this incarnation or an earlier one. False:
@@ -344,9 +344,9 @@ class WorkerService:
                 refusal_reason=beat.refusal_reason,
             )
         for run_id, token, since in holding.starts():
-            if self._collect.lacks_start(run_id, token, who):
+            if self._collector.lacks_start(run_id, token, who):
                 with self._aside("start", attached.incarnation):
-                    self._collect.started(run_id, token, frames.since_epoch(since))
+                    self._collector.started(run_id, token, frames.since_epoch(since))
         self._greeting.record_heartbeat(
             attached.incarnation,
             since_refresh,

@@ -25,7 +25,7 @@ from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.timers.pre_dispatch import start_not_before
-from schedd.results.collect import AssignmentRefusal
+from schedd.results.result_collector import AssignmentRefusal
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem

@@ -12,7 +12,7 @@ RESULTS = "schedd/store/results/accept.py"
 RESCUE = "schedd/reconcile/rescue.py"
 DISPATCH = "schedd/store/reconcile/rescue.py"
 ADMISSION = "workerd/core/admission.py"
-COLLECT = "schedd/results/collect.py"
+COLLECT = "schedd/results/result_collector.py"
 REPORTS = "schedd/results/result_decision.py"
 
 GUARD = " AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"

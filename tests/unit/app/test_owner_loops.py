@@ -24,7 +24,7 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
             "definition_cache",
             "workers",
             "leases",
-            "collect",
+            "collector",
             "watchers",
             "clock",
         )
@@ -42,7 +42,7 @@ async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> Non
     owner.runs_created([run(1)])
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
     owner.loops(live, cast("WakeUps", MagicMock()))
-    run_index = parts["collect"].run_index
+    run_index = parts["collector"].run_index
 
     made = [run(2), run(3, shard=7), run(4, state=State.SUCCEEDED), run(5, token=Token(3))]
     owner.runs_created(made)
@@ -67,7 +67,7 @@ async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection(
     owner, parts = an_owner()
     live = cast("LiveTenure", MagicMock(ownership=owning(0)))
     end, *_ = owner.loops(live, cast("WakeUps", MagicMock()))
-    run_index = parts["collect"].run_index
+    run_index = parts["collector"].run_index
     run_index.put_runs([run(1), run(2)], NOW)
 
     ending = asyncio.create_task(end.run(), name="end")
@@ -77,4 +77,4 @@ async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection(
     await asyncio.wait([ending])
 
     assert len(run_index.ready) == 0
-    assert parts["collect"].run_index is None
+    assert parts["collector"].run_index is None

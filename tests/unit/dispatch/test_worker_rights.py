@@ -13,7 +13,7 @@ from schedd.core.ids import JobId
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.records import Unstarted
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.results.collect import Collect
+from schedd.results.result_collector import ResultCollector
 from schedd.runtime.definition_texts import CachedDefinition
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, SetClock, run, running, worker
@@ -89,7 +89,7 @@ def test_a_run_of_another_worker_is_recognized_by_its_assignment() -> None:
     run_index = Board()
     run_index.running.add(theirs)
 
-    class Judge(Collect):
+    class Judge(ResultCollector):
         def __init__(self) -> None:
             self.run_index = run_index  # type: ignore[assignment]  # what is asked of it
 

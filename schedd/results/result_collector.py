@@ -1,4 +1,4 @@
-"""Collect: receive workers' results, decide the next state, store it, and only then acknowledge.
+"""Receive workers' results, decide the next state, store it, and only then acknowledge.
 
     results ──their runs──→ decide (core/runs/retry) ──one transaction──→ acknowledge
                                                                     └──→ run index, or wake-up
@@ -122,7 +122,7 @@ class PerMinuteLimit:
         return now - self._since >= 60 or self._taken < self._most
 
 
-class Collect:
+class ResultCollector:
     """Stores results. Created once per process."""
 
     def __init__(

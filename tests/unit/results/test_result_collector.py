@@ -29,7 +29,7 @@ from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import WakeUps
-from schedd.results.collect import (
+from schedd.results.result_collector import (
     AUDITED_A_MINUTE,
     BATCH,
     GATHER,
@@ -38,7 +38,7 @@ from schedd.results.collect import (
     STRAYS_A_MINUTE,
     TOO_MANY_STRAYS,
     AssignmentRefusal,
-    Collect,
+    ResultCollector,
 )
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_cache import DefinitionCache
@@ -47,12 +47,12 @@ from schedd.store.results.result_store import ResultStore
 from schedd.store.users import UserStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
+from support.fake_of import fake_of
 from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
-from support.twin_of import twin_of
 
 
-@twin_of(ResultStore)
+@fake_of(ResultStore)
 @dataclass
 class Rows:
     """A store that fails once by `fails`, after its write if the outcome is in doubt."""
@@ -126,7 +126,7 @@ class Silent:
     def cluster_changed(self) -> None: ...
 
 
-@twin_of(UserStore)
+@fake_of(UserStore)
 class AuditRows:
     """Return the records of the audit log."""
 
@@ -146,7 +146,7 @@ class World:
         self.now = 1_000.0
         self.audit = AuditRows()
         self.definitions = Definitions()
-        self.collect = Collect(
+        self.collector = ResultCollector(
             self.definitions,
             cast("ResultStore", self.rows),
             SetClock(),
@@ -180,7 +180,7 @@ class World:
             retry_after=None,
             stored=False,
         )
-        self.collect.reported(reported, self.line)
+        self.collector.reported(reported, self.line)
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), OutcomeUnknown("no answer to COMMIT")])
@@ -189,9 +189,9 @@ async def test_nothing_is_acknowledged_before_its_commit_was_seen(error: Excepti
     world = World(error)
     world.succeeds()
     with pytest.raises(Unavailable):
-        await world.collect.step()
+        await world.collector.step()
     assert world.line.acknowledged == []
-    await world.collect.step()
+    await world.collector.step()
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
@@ -199,12 +199,12 @@ async def test_a_repeated_result_of_an_ended_run_reads_no_definition() -> None:
     """The definition was dropped at the first result: a run that runs once needs none."""
     world = World()
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
     assert world.definitions.read_for == [world.run]
 
     world.rows.runs[world.run.key] = replace(world.run, state=State.SUCCEEDED)
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
 
     assert world.definitions.read_for == [world.run]
     assert len(world.line.acknowledged) == 2
@@ -216,14 +216,14 @@ async def test_a_result_resent_while_it_is_stored_is_answered_on_the_stream_it_c
     world.succeeds()
     broken, world.line = world.line, RecordingLine()
     world.rows.meanwhile = world.succeeds
-    await world.collect.step()
+    await world.collector.step()
     assert broken.acknowledged == []
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
 async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_yet() -> None:
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     world.run = replace(world.run, due_at=NOW - timedelta(minutes=10))
     run_index.put_runs([world.run], NOW)
     assert run_index.running.late == [world.run]
@@ -238,18 +238,18 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a herd a heartbeat tells thousands."""
-    monkeypatch.setattr("schedd.results.collect.BATCH", 2)
+    monkeypatch.setattr("schedd.results.result_collector.BATCH", 2)
     world = World(Unavailable("away"))
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     runs = [running(number, worker()) for number in range(1, 4)]
     run_index.put_runs(runs, NOW)
     for one in runs:
-        world.collect.started(one.key.run_id, one.token, NOW)
+        world.collector.started(one.key.run_id, one.token, NOW)
 
     with pytest.raises(Unavailable):
-        await world.collect.step()
-    assert await world.collect.step() == 0.0
-    await world.collect.step()
+        await world.collector.step()
+    assert await world.collector.step() == 0.0
+    await world.collector.step()
 
     first, second, third = (one.key for one in runs)
     assert world.rows.begun == [[first, second], [third]]
@@ -268,20 +268,20 @@ def test_the_start_of_an_assignment_is_missing_until_its_own_worker_reports_it(
     token: int, sender: IncarnationId, started: datetime | None, lacks: bool
 ) -> None:
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     one = replace(running(1, worker()), started_at=started)
     run_index.put_runs([one], NOW)
-    assert world.collect.lacks_start(one.key.run_id, Token(token), sender) == lacks
-    assert not world.collect.lacks_start(run(2).key.run_id, Token(7), worker().id), "no worker's"
+    assert world.collector.lacks_start(one.key.run_id, Token(token), sender) == lacks
+    assert not world.collector.lacks_start(run(2).key.run_id, Token(7), worker().id), "no worker's"
 
 
 async def test_a_start_isnt_written_beside_the_result_that_contains_it() -> None:
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([world.run], NOW)
-    world.collect.started(world.run.key.run_id, world.run.token, NOW)
+    world.collector.started(world.run.key.run_id, world.run.token, NOW)
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
     assert [report.started_at for report in world.rows.accepted] == [NOW]
     assert world.rows.begun == []
 
@@ -289,12 +289,12 @@ async def test_a_start_isnt_written_beside_the_result_that_contains_it() -> None
 async def test_the_end_of_a_run_dispatched_here_is_stored_without_reading_a_row() -> None:
     """The token says which attempt it was, and after an end nothing follows."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([world.run], NOW)
     world.rows.runs.clear()
 
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
 
     assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]
     assert world.line.acknowledged
@@ -308,11 +308,11 @@ async def test_the_end_of_a_run_dispatched_here_is_stored_without_reading_a_row(
 async def test_the_row_is_read_for_any_other_dispatch(other: dict[str, object]) -> None:
     """The entry of the run index may be older than its row, or newer than the report."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.running.add(replace(world.run, **other))  # type: ignore[arg-type]
 
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
 
     assert world.rows.read == [world.run.key]
 
@@ -320,12 +320,12 @@ async def test_the_row_is_read_for_any_other_dispatch(other: dict[str, object]) 
 async def test_the_state_of_a_run_before_a_retry_is_read_from_its_row() -> None:
     """The run may have been cancelled meanwhile, or its job deleted."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([world.run], NOW)
     world.rows.runs[world.run.key] = replace(world.run, state=State.CANCELLED)
 
     world.ends(ReportedOutcome.FAILED)
-    await world.collect.step()
+    await world.collector.step()
 
     assert [report.state for report in world.rows.accepted] == [State.RETRYING]
     assert world.rows.read == [world.run.key]
@@ -335,17 +335,17 @@ async def test_the_state_of_a_run_before_a_retry_is_read_from_its_row() -> None:
 async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> None:
     """Due runs go first; results are stored the cheaper the more share a commit."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     with run_index.starting():
         world.succeeds()
-        assert await world.collect.step() == pytest.approx(GATHER)
+        assert await world.collector.step() == pytest.approx(GATHER)
         assert world.rows.accepted == []
         world.now += GATHER / 2
         world.run = replace(world.run, token=Token(world.run.token + 1))
         world.succeeds()
-        assert await world.collect.step() == pytest.approx(GATHER / 2), "the first one counts"
+        assert await world.collector.step() == pytest.approx(GATHER / 2), "the first one counts"
         world.now += GATHER
-        await world.collect.step()
+        await world.collector.step()
     assert len(world.rows.accepted) == 2
 
 
@@ -354,25 +354,25 @@ async def test_results_dont_wait_when_nothing_is_about_to_start_or_a_batch_is_fu
 ) -> None:
     """Runs that no worker takes may be ready for hours."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([run(2)], NOW)
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
     assert len(world.rows.accepted) == 1
 
-    monkeypatch.setattr("schedd.results.collect.BATCH", 1)
+    monkeypatch.setattr("schedd.results.result_collector.BATCH", 1)
     world.run = replace(world.run, token=Token(world.run.token + 1))
     with run_index.starting():
         world.succeeds()
-        await world.collect.step()
+        await world.collector.step()
     assert len(world.rows.accepted) == 2
 
 
 async def test_dispatch_is_notified_when_a_late_run_reports_and_others_wait() -> None:
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     notified: list[bool] = []
-    world.collect.on_ready(lambda: notified.append(True))
+    world.collector.on_ready(lambda: notified.append(True))
     late = NOW - timedelta(minutes=10)
     world.run = replace(world.run, due_at=late)
     run_index.put_runs([world.run, run(2, due_at=late)], NOW)
@@ -392,11 +392,11 @@ def refusal(run: LiveRun, *, greatest: Token) -> AssignmentRefusal:
 async def test_a_token_greater_than_any_issued_raises_an_alarm_and_the_epoch() -> None:
     """P4.4: otherwise the run would be dispatched and rejected for ever."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0, 1, epoch=5))
+    run_index = world.collector.run_index = RunIndex(owning(0, 1, epoch=5))
     seen = token_of(Epoch(9), 3)
-    world.collect.refused(refusal(world.run, greatest=seen))
+    world.collector.refused(refusal(world.run, greatest=seen))
 
-    await world.collect.step()
+    await world.collector.step()
 
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
     assert world.run.shard not in run_index.ownership.epochs, "it will be taken again"
@@ -405,16 +405,16 @@ async def test_a_token_greater_than_any_issued_raises_an_alarm_and_the_epoch() -
 
 async def test_the_member_that_receives_the_alarm_neednt_own_the_shard() -> None:
     world = World()
-    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
-    await world.collect.step()
+    world.collector.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
+    await world.collector.step()
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
 
 
 async def test_a_late_frame_of_an_earlier_token_is_no_alarm() -> None:
     world = World()
     late = refusal(world.run, greatest=world.run.token)
-    world.collect.refused(replace(late, token=Token(world.run.token - 1)))
-    await world.collect.step()
+    world.collector.refused(replace(late, token=Token(world.run.token - 1)))
+    await world.collector.step()
     assert world.rows.outdone == []
 
 
@@ -422,36 +422,36 @@ async def test_a_refusal_of_another_workers_assignment_raises_no_alarm() -> None
     """P4.4: else any worker could burn any shard's epochs."""
     world = World()
     stranger = refusal(world.run, greatest=token_of(Epoch(9), 3))
-    world.collect.refused(replace(stranger, sender=IncarnationId(uuid4())))
-    await world.collect.step()
+    world.collector.refused(replace(stranger, sender=IncarnationId(uuid4())))
+    await world.collector.step()
     late = replace(stranger, token=Token(world.run.token - 1))
-    world.collect.refused(late)
-    await world.collect.step()
+    world.collector.refused(late)
+    await world.collector.step()
     assert world.rows.outdone == []
 
 
 async def test_the_epoch_of_a_shard_is_raised_for_tokens_once_a_minute_at_most() -> None:
     """P4.4: each alarm has the shard taken again, and its jobs wait for that."""
     world = World()
-    run_index = world.collect.run_index = RunIndex(owning(0, epoch=5))
+    run_index = world.collector.run_index = RunIndex(owning(0, epoch=5))
     for epoch in (9, 10, 11):
-        world.collect.refused(refusal(world.run, greatest=token_of(Epoch(epoch), 1)))
-        await world.collect.step()
+        world.collector.refused(refusal(world.run, greatest=token_of(Epoch(epoch), 1)))
+        await world.collector.step()
         run_index.ownership.gain({ShardId(0): Epoch(epoch + 1)})
         world.now += 29.9
     assert world.rows.outdone == [(ShardId(0), Epoch(9))]
-    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(12), 1)))
-    await world.collect.step()
+    world.collector.refused(refusal(world.run, greatest=token_of(Epoch(12), 1)))
+    await world.collector.step()
     assert world.rows.outdone == [(ShardId(0), Epoch(9)), (ShardId(0), Epoch(12))]
 
 
 async def test_an_alarm_that_wasnt_written_down_is_raised_again() -> None:
     world = World()
     world.rows.outdo_fails = [Unavailable("away")]
-    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
+    world.collector.refused(refusal(world.run, greatest=token_of(Epoch(9), 3)))
     with pytest.raises(Unavailable):
-        await world.collect.step()
-    await world.collect.step()
+        await world.collector.step()
+    await world.collector.step()
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
 
 
@@ -459,8 +459,8 @@ async def test_a_refusal_names_its_worker() -> None:
     """P4.2"""
     world = World()
     sender = IncarnationId(uuid4())
-    world.collect.refused(replace(refusal(world.run, greatest=Token(0)), sender=sender))
-    await world.collect.step()
+    world.collector.refused(replace(refusal(world.run, greatest=Token(0)), sender=sender))
+    await world.collector.step()
     assert [one.sender for one in world.rows.refused] == [sender]
 
 
@@ -468,25 +468,25 @@ async def test_an_unable_worker_is_reported_only_by_its_own_current_refusal() ->
     """Others are asked first then: during an upgrade, say, those of the new version."""
     world = World()
     reported: list[tuple[object, ...]] = []
-    world.collect.on_unable(lambda *one: reported.append(one))
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    world.collector.on_unable(lambda *one: reported.append(one))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([replace(world.run, generation=4)], NOW)
     unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE", detail="no limits")
-    world.collect.refused(replace(unable, sender=IncarnationId(uuid4())))
-    world.collect.refused(replace(unable, token=Token(world.run.token - 1)))
-    world.collect.refused(replace(unable, why="NO_SLOT"))
+    world.collector.refused(replace(unable, sender=IncarnationId(uuid4())))
+    world.collector.refused(replace(unable, token=Token(world.run.token - 1)))
+    world.collector.refused(replace(unable, why="NO_SLOT"))
     assert reported == []
-    world.collect.refused(unable)
+    world.collector.refused(unable)
     assert reported == [(world.run.incarnation, world.run.job_id, Unable(4, "no limits"))]
 
 
 async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away; the scan brings back what was dropped, for it never started."""
-    monkeypatch.setattr("schedd.results.collect.QUEUE", 2)
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 2)
     world = World()
     for token in range(1, 5):
-        world.collect.refused(replace(refusal(world.run, greatest=Token(0)), token=Token(token)))
-    await world.collect.step()
+        world.collector.refused(replace(refusal(world.run, greatest=Token(0)), token=Token(token)))
+    await world.collector.step()
     assert [one.token for one in world.rows.refused] == [1, 2]
 
 
@@ -494,14 +494,14 @@ async def test_no_refusal_of_a_run_dispatched_here_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A drain gives back thousands; the scan would find them seconds after they were due."""
-    monkeypatch.setattr("schedd.results.collect.QUEUE", 0)
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 0)
     world = World()
     other = replace(refusal(world.run, greatest=Token(0)), token=Token(world.run.token - 1))
-    run_index = world.collect.run_index = RunIndex(owning(0))
+    run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([world.run], NOW)
-    world.collect.refused(other)
-    world.collect.refused(refusal(world.run, greatest=Token(0)))
-    await world.collect.step()
+    world.collector.refused(other)
+    world.collector.refused(refusal(world.run, greatest=Token(0)))
+    await world.collector.step()
     assert [one.token for one in world.rows.refused] == [world.run.token]
 
 
@@ -509,12 +509,12 @@ async def test_a_result_resent_while_the_queue_is_full_is_answered_on_the_stream
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The stream by which it came first has ended: an answer on that one is lost."""
-    monkeypatch.setattr("schedd.results.collect.QUEUE", 1)
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 1)
     world = World()
     world.succeeds()
     broken, world.line = world.line, RecordingLine()
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
     assert broken.acknowledged == []
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
@@ -523,20 +523,20 @@ async def test_a_refusal_resent_while_the_queue_is_full_keeps_its_latest_content
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The greater token that its worker has seen meanwhile is an alarm."""
-    monkeypatch.setattr("schedd.results.collect.QUEUE", 1)
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 1)
     world = World()
-    world.collect.refused(refusal(world.run, greatest=Token(0)))
-    world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 1)))
-    await world.collect.step()
+    world.collector.refused(refusal(world.run, greatest=Token(0)))
+    world.collector.refused(refusal(world.run, greatest=token_of(Epoch(9), 1)))
+    await world.collector.step()
     assert world.rows.outdone == [(world.run.shard, Epoch(9))]
 
 
 async def test_a_result_counts_without_a_tenure() -> None:
     """M9: while etcd is away results are still accepted."""
     world = World()
-    assert world.collect.run_index is None
+    assert world.collector.run_index is None
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
     assert [report.state for report in world.rows.accepted] == [State.SUCCEEDED]
     assert world.line.acknowledged
 
@@ -547,7 +547,7 @@ async def test_many_results_yield_to_other_tasks() -> None:
     for number in range(500):
         world.run = replace(world.run, token=Token(number + 1))
         world.succeeds()
-    assert await turns_during(world.collect.step()) >= 18
+    assert await turns_during(world.collector.step()) >= 18
     assert len(world.line.acknowledged) == 500
 
 
@@ -561,11 +561,11 @@ async def test_a_result_that_cant_be_judged_here_is_left_to_another_member(
     world = World()
     world.definitions.readable = False
     world.ends(outcome)
-    assert await world.collect.step() > 0
+    assert await world.collector.step() > 0
     assert (world.rows.accepted, world.line.acknowledged) == ([], [])
     world.definitions.readable = True
     world.ends(outcome)
-    await world.collect.step()
+    await world.collector.step()
     assert len(world.line.acknowledged) == 1
 
 
@@ -577,7 +577,7 @@ async def test_a_result_without_a_judgement_is_stored_by_any_member() -> None:
     world.run = replace(running(2, worker()), cancelling=True)
     world.rows.runs[world.run.key] = world.run
     world.ends(ReportedOutcome.CANCELLED)
-    await world.collect.step()
+    await world.collector.step()
     assert len(world.line.acknowledged) == 2
 
 
@@ -592,7 +592,7 @@ async def test_a_failure_is_counted_as_stored_and_a_cancelled_run_isnt_a_dead_le
     world.rows.runs[world.run.key] = world.run
     world.rows.cancelled = cancelled
     world.ends(ReportedOutcome.FAILED)
-    await world.collect.step()
+    await world.collector.step()
     [ended] = [event for event in world.events if isinstance(event, AttemptEnded)]
     assert ended.state == state
     dead = [event.runs for event in world.events if isinstance(event, DeadLettered)]
@@ -610,13 +610,13 @@ async def test_stale_results_under_made_up_tokens_have_a_bounded_number_of_audit
         for n in range(1, count + 1):
             world.ends(ReportedOutcome.SUCCEEDED, worker, Token(world.run.token + n))
         while len(world.rows.accepted) < before + count:
-            await world.collect.step()
+            await world.collector.step()
         return [report.audited for report in world.rows.accepted[before:]]
 
     assert sum(await made_up("w1", 1_000)) == AUDITED_A_MINUTE
     assert sum(await made_up("w1", 50)) == 0
     assert all(await made_up("w2", 50))
-    await world.collect._audit.step()
+    await world.collector._audit.step()
     [row] = world.audit.rows
     assert row.object == "worker/w1"
     assert json.loads(row.after) == {"count": 1_050 - AUDITED_A_MINUTE, "problem": NEVER_ASSIGNED}
@@ -628,7 +628,7 @@ async def test_a_result_of_a_run_whose_row_cant_be_read_is_acknowledged() -> Non
     world = World()
     world.rows.runs.clear()
     world.succeeds()
-    await world.collect.step()
+    await world.collector.step()
     assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
 
 
@@ -643,10 +643,10 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
         for _ in range(count):
             world.run = replace(world.run, key=replace(world.run.key, run_id=RunId(uuid4())))
             world.ends(ReportedOutcome.SUCCEEDED, worker)
-            if len(world.collect._results) == BATCH:
-                await world.collect.step()
-        while world.collect._results:
-            await world.collect.step()
+            if len(world.collector._results) == BATCH:
+                await world.collector.step()
+        while world.collector._results:
+            await world.collector.step()
         return len(world.line.acknowledged) - before
 
     assert await invented("w1", 20_000) < STRAYS_A_MINUTE + BATCH
@@ -654,7 +654,7 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
     assert await invented("w2", 10) == 10
     stale = [event for event in world.events if isinstance(event, StaleResult)]
     assert not any(event.known for event in stale)
-    await world.collect._audit.step()
+    await world.collector._audit.step()
     rows = {row.object: json.loads(row.after) for row in world.audit.rows}
     assert len(world.audit.rows) == 2
     assert rows["worker/w1"] == {"count": 20_010, "problem": TOO_MANY_STRAYS}
