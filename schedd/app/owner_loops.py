@@ -26,7 +26,7 @@ from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
-from schedd.dispatch.assign import Assign
+from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
@@ -229,7 +229,7 @@ class Owner:
         )
         catch_up = CatchUpLimiter(self._limits, run_index, definition_cache, workers)
         pools = PoolLimits(store, lambda: run_index.ended)
-        assign = Assign(
+        assigner = Assigner(
             run_index,
             definition_cache,
             workers,
@@ -252,7 +252,7 @@ class Owner:
             broadcasts,
             catch_up,
             pools,
-            assign,
+            assigner,
             emit,
             passed,
         )

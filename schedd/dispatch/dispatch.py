@@ -16,7 +16,7 @@ Slots may be granted only for runs that have priority over another member's head
 rank leaves such slots unused, and the next demand makes workers divide them again. Late runs are
 dispatched within their limits (`catch_up_limits`), and request no more slots than that.
 
-The choice is provisional until `assign` has checked it on rows.
+The choice is provisional until the assigner has checked it on rows.
 """
 
 from collections.abc import Callable, Collection
@@ -35,7 +35,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedd.core.timers.pre_dispatch import early_rank, may_be_pre_dispatched
-from schedd.dispatch.assign import Assign
+from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
@@ -81,7 +81,7 @@ class Dispatch:
         broadcasts: Broadcasts,
         late: CatchUpLimiter,
         pools: PoolLimits,
-        assign: Assign,
+        assigner: Assigner,
         emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,
     ) -> None:
@@ -96,7 +96,7 @@ class Dispatch:
         self._workers = workers
         self._clock = clock
         self._emit = emit
-        self._assign = assign
+        self._assigner = assigner
         self._changed: set[JobId] = set()
         self._try_held_at = 0.0
         self._unsort_at = 0.0
@@ -138,7 +138,7 @@ class Dispatch:
             if chosen:
                 try:
                     with self._run_index.starting():
-                        more = await self._assign.dispatch_runs(chosen, choice) or more
+                        more = await self._assigner.dispatch_runs(chosen, choice) or more
                 finally:  # a batch that timed out is tried again with fewer runs
                     self._size.record_batch(len(chosen), boottime() - began)
         more = more or await self._pre_dispatch()
@@ -236,7 +236,7 @@ class Dispatch:
                 began = boottime()
                 try:
                     with self._run_index.starting():
-                        await self._assign.dispatch_runs(chosen, choice)
+                        await self._assigner.dispatch_runs(chosen, choice)
                 finally:
                     self._early_size.record_batch(len(chosen), boottime() - began)
         return bool(chosen) and len(self._run_index.early) > 0

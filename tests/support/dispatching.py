@@ -39,7 +39,7 @@ from schedd.core.runs.records import Assignments, OverlapOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead, may_be_pre_dispatched
-from schedd.dispatch.assign import Assign
+from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
@@ -259,13 +259,13 @@ class World:
             *parts, leases, store, transactor, SetClock(), WakeUps(), lambda _event: None
         )
         pools = PoolLimits(store, lambda: self.run_index.ended, boot=lambda: self.seconds)
-        assign = Assign(
+        assigner = Assigner(
             *(*parts, store, transactor, self.clock, WakeUps()),
             *(self.crowds, self.late, pools, self.events.append),
         )
         return Dispatch(
             *(*parts, self.clock, self.cluster_pause, broadcasts, self.late, pools),
-            *(assign, lambda _event: None, self.passed.append),
+            *(assigner, lambda _event: None, self.passed.append),
         )
 
     async def live(self) -> frozenset[IncarnationId]:

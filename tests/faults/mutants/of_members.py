@@ -192,7 +192,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "runs that are assigned in each third second are pushed 1.2 s late",
         (
             Edit(
-                "schedd/dispatch/assign.py",
+                "schedd/dispatch/assigner.py",
                 "        await AFTER_COMMIT()\n",
                 "        await AFTER_COMMIT()\n"
                 '        if int(__import__("time").time()) % 3 == 0:\n'

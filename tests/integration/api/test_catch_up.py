@@ -21,7 +21,7 @@ from schedd.cluster.ownership import Ownership
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpLimits
-from schedd.dispatch.assign import Assign
+from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
@@ -85,7 +85,7 @@ class Owner:
             boot=lambda: self.seconds,
         )
         pools = PoolLimits(store, lambda: run_index.ended)
-        assign = Assign(
+        assigner = Assigner(
             *(
                 run_index,
                 definition_cache,
@@ -113,7 +113,7 @@ class Owner:
                 catch_up,
                 pools,
             ),
-            *(assign, lambda _event: None),
+            *(assigner, lambda _event: None),
         )
         self.fire = FireLoop(
             *(run_index, self.near, definition_cache, store, transactor, clock, cluster_pause),

@@ -1,4 +1,4 @@
-"""Assign: write the chosen assignments, one transaction a lane, then push them to their workers.
+"""Write the chosen assignments, one transaction a lane, then push them to their workers.
 
     chosen ──drafts──→ one transaction a lane ──┬─ assigned ──push──→ worker
                                                 ├─ refused ───→ again, if its definition was old
@@ -43,7 +43,7 @@ AT_ONCE: Final = timedelta(0)
 AFTER_COMMIT = failpoints.awaited("assign.after_commit")
 
 
-class Assign:
+class Assigner:
     """Writes and pushes the assignments that dispatch has chosen."""
 
     def __init__(
