@@ -44,8 +44,11 @@ class WorkerMetrics:
         self.outcomes = Counter(
             "workerd_outcomes", "Attempts ended.", ["outcome", "reason"], registry=add
         )
-        self.refusals = Counter(
-            "workerd_refusals", "Assignments rejected by this worker.", ["why"], registry=add
+        self.rejected = Counter(
+            "workerd_assignments_rejected",
+            "Assignments rejected by this worker, by reason.",
+            ["reason"],
+            registry=add,
         )
         self.acknowledged = Counter(
             "workerd_results_acknowledged", "Results acknowledged.", ["verdict"], registry=add
@@ -62,10 +65,10 @@ class WorkerMetrics:
             ["handler"],
             registry=add,
         )
-        self.kept = Counter(
-            "workerd_kept",
+        self.uploads = Counter(
+            "workerd_result_store_uploads",
             "Uploads of logs and large results to the result store.",
-            ["what", "outcome"],
+            ["kind", "outcome"],
             registry=add,
         )
 
@@ -96,7 +99,7 @@ class _Lease(Collector):
         for name, text, value in (
             ("workerd_lease_ttl_seconds", "TTL of the worker's lease.", ttl or None),
             (
-                "workerd_lease_slack_seconds",
+                "workerd_lease_margin_seconds",
                 "Least time left in the trust window of the worker's lease in the last minutes.",
                 slack,
             ),

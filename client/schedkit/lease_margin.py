@@ -1,6 +1,6 @@
 """Measure how close a lease came to its loss: the trust that remained at each renewal.
 
-    granted ├───────── trust ─────────┤ margin │ etcd may expire it
+    granted ├───────── trust ─────────┤ reserve │ etcd may expire it
             ├─ interval ─┤ renewed    ↑
                          ├── slack ───┤          least of the last minute or two
 

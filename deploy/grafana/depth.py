@@ -140,7 +140,7 @@ DISPATCH = Row(
             "Runs and timers in memory",
             "Timers due soon, waiting runs, runs in progress.",
             "short",
-            Query(f"sum(schedd_timers_held{{{MEMBER}}})", "timers"),
+            Query(f"sum(schedd_timers_loaded{{{MEMBER}}})", "timers"),
             Query(f"sum(schedd_queue_ready{{{MEMBER}}})", "wait"),
             Query(f"sum(schedd_queue_running{{{MEMBER}}})", "run"),
         ),
@@ -155,15 +155,18 @@ DISPATCH = Row(
             "Rejected by workers",
             "Rejected assignments per second, by reason.",
             "ops",
-            rate("schedd_refusals_total", MEMBER, "why"),
+            rate("schedd_assignments_rejected_total", MEMBER, "reason"),
             stacked=True,
         ),
         lines(
             "Lost assignments",
-            "Never started, or rescued from a lost worker; per 5 minutes.",
+            "Not started, or rescued from a lost worker; per 5 minutes.",
             "short",
-            Query(f"sum(increase(schedd_never_started_total{{{MEMBER}}}[5m]))", "never started"),
-            Query(f"sum(increase(schedd_rescued_runs_total{{{MEMBER}}}[5m]))", "rescued"),
+            Query(
+                f"sum(increase(schedd_assignments_not_started_total{{{MEMBER}}}[5m]))",
+                "not started",
+            ),
+            Query(f"sum(increase(schedd_runs_rescued_total{{{MEMBER}}}[5m]))", "rescued"),
             Query(f"sum(increase(schedd_stale_results_total{{{MEMBER}}}[5m]))", "stale results"),
             Query(
                 f"sum(increase(schedd_greater_tokens_seen_total{{{MEMBER}}}[5m]))", "greater tokens"
@@ -179,7 +182,7 @@ DISPATCH = Row(
             "Rows without a run",
             "Rows for scheduled times that didn't run, per second.",
             "ops",
-            Query(f"sum(rate(schedd_runs_folded_total{{{MEMBER}}}[$__rate_interval]))", "rows"),
+            Query(f"sum(rate(schedd_runs_merged_total{{{MEMBER}}}[$__rate_interval]))", "rows"),
         ),
         lines(
             "Workers attached",
@@ -197,16 +200,16 @@ KEEPING = Row(
     [
         lines(
             "Notifications",
-            "Delivered per second; failed tries; given up after a day.",
+            "Delivered per second; failed attempts; abandoned after a day.",
             "ops",
-            rate("schedd_notifications_sent_total", MEMBER, "way"),
+            rate("schedd_notifications_sent_total", MEMBER, "channel"),
             Query(
-                f"sum(rate(schedd_notification_tries_failed_total{{{MEMBER}}}[$__rate_interval]))",
+                f"sum(rate(schedd_notification_attempts_failed_total{{{MEMBER}}}[$__rate_interval]))",
                 "failed",
             ),
             Query(
-                f"sum(rate(schedd_notifications_given_up_total{{{MEMBER}}}[$__rate_interval]))",
-                "given up",
+                f"sum(rate(schedd_notifications_abandoned_total{{{MEMBER}}}[$__rate_interval]))",
+                "abandoned",
             ),
         ),
         lines(
@@ -299,7 +302,7 @@ WORKERS = Row(
             "Rejected",
             "Rejected assignments per second, by reason.",
             "ops",
-            rate("workerd_refusals_total", WORKER, "why"),
+            rate("workerd_assignments_rejected_total", WORKER, "reason"),
         ),
         lines(
             "Results",
@@ -312,7 +315,7 @@ WORKERS = Row(
             "Logs and large results",
             "Uploads to the result store per second, by outcome.",
             "ops",
-            rate("workerd_kept_total", WORKER, "outcome"),
+            rate("workerd_result_store_uploads_total", WORKER, "outcome"),
         ),
         lines(
             "Members attached to",

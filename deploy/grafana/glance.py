@@ -59,7 +59,7 @@ WELL = Row(
             "Missed in the last hour",
             "Scheduled times that didn't run, except those removed by an edit.",
             "short",
-            'sum(increase(schedd_instants_missed_total{reason!~"EDITED|DELETED"}[1h]))',
+            'sum(increase(schedd_scheduled_times_missed_total{reason!~"EDITED|DELETED"}[1h]))',
             NONE,
         ),
         number(
@@ -145,7 +145,9 @@ WORK = Row(
             "Missed, by reason",
             "Scheduled times that didn't run, per 5 minutes.",
             "short",
-            Query("sum by (reason) (increase(schedd_instants_missed_total[5m]))", "{{reason}}"),
+            Query(
+                "sum by (reason) (increase(schedd_scheduled_times_missed_total[5m]))", "{{reason}}"
+            ),
             stacked=True,
         ),
         lines(
@@ -163,11 +165,11 @@ QUEUE = Row(
     [
         lines(
             "Waiting runs",
-            "For a slot, for their pool, and late runs behind due ones.",
+            "For a slot, blocked by their pool, and by the catch-up limit.",
             "short",
             Query("sum(schedd_queue_ready)", "all"),
-            Query("sum(schedd_queue_pooled)", "for their pool"),
-            Query("sum(schedd_queue_late)", "late"),
+            Query("sum(schedd_queue_pool_blocked)", "blocked by pool"),
+            Query("sum(schedd_queue_catch_up)", "catch-up"),
         ),
         lines(
             "Oldest waiting run",
@@ -188,7 +190,7 @@ QUEUE = Row(
             "Overdue timers, and remaining scheduled times of backfills.",
             "short",
             Query("sum(schedd_catch_up_timers)", "overdue timers"),
-            Query("sum(schedd_backfill_instants_left)", "backfills"),
+            Query("sum(schedd_backfill_runs_left)", "backfills"),
         ),
         lines(
             "Catch-up delay",
@@ -213,8 +215,8 @@ GROUND = Row(
             "Lease margin",
             "Least remaining share of the TTL at renewal; at 0 a lease is lost.",
             "percentunit",
-            Query("schedd_lease_slack_seconds / schedd_lease_ttl_seconds", "{{instance}}"),
-            Query("workerd_lease_slack_seconds / workerd_lease_ttl_seconds", "{{instance}}"),
+            Query("schedd_lease_margin_seconds / schedd_lease_ttl_seconds", "{{instance}}"),
+            Query("workerd_lease_margin_seconds / workerd_lease_ttl_seconds", "{{instance}}"),
             steps=((None, RED), (0.2, GREEN)),
         ),
         lines(
@@ -243,7 +245,7 @@ GROUND = Row(
             "Stale results that were rejected, and runs rescued from lost workers.",
             "short",
             Query("sum(increase(schedd_stale_results_total[5m]))", "stale results"),
-            Query("sum(increase(schedd_rescued_runs_total[5m]))", "rescued runs"),
+            Query("sum(increase(schedd_runs_rescued_total[5m]))", "rescued runs"),
         ),
         lines(
             "Event loops",

@@ -18,7 +18,8 @@ class TimersFired:
     """A batch of timers advanced."""
 
     runs: int
-    folds: int
+    merged: int
+    """Rows for scheduled times that don't run."""
     latenesses: tuple[timedelta, ...]
     """Time from due to inserted, for each run."""
 
@@ -102,17 +103,17 @@ class RunsRescued:
 
 
 @dataclass(frozen=True, slots=True)
-class NeverStarted:
-    """Assignments that live workers never started were given back."""
+class AssignmentsNotStarted:
+    """Assignments that running workers didn't start were given back."""
 
     runs: tuple[RunId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentRefused:
+class AssignmentRejected:
     """A worker rejected an assignment."""
 
-    why: str
+    reason: str
     worker: str
     run: RunId
     token: Token
@@ -217,9 +218,9 @@ class Waiting:
     ready: int
     running: int
     timers: int
-    late: int = 0
+    catch_up: int = 0
     """Ready runs from catch-up, which wait behind runs that are due now."""
-    pooled: int = 0
+    pool_blocked: int = 0
     """Ready runs that wait for room in their pool."""
     oldest: timedelta | None = None
     """Longest waiting time of a ready run; None: no run is ready."""
@@ -235,19 +236,19 @@ class ClusterPauseChanged:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """A notification was tried: delivered, or not."""
+    """A delivery of a notification was attempted."""
 
-    way: NotificationChannel
+    channel: NotificationChannel
     error: str
     """Empty: it was delivered."""
-    given_up: bool = False
+    abandoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationsExpired:
-    """Notifications ended that had waited for a day without a try."""
+    """Notifications ended that had waited for a day without an attempt."""
 
-    way: NotificationChannel
+    channel: NotificationChannel
     count: int
 
 
@@ -281,8 +282,8 @@ Event = (
     | EndedUnreported
     | StaleResult
     | RunsRescued
-    | NeverStarted
-    | AssignmentRefused
+    | AssignmentsNotStarted
+    | AssignmentRejected
     | GreaterTokenSeen
     | WorkerAttached
     | WorkerDetached

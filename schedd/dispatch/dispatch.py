@@ -122,7 +122,7 @@ class Dispatch:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._changed and self._run_index.ready.has_pooled:
+        if self._changed and self._run_index.ready.has_pool_runs:
             self._run_index.ready.unsort_pooled(self._changed)
         self._changed.clear()
         if self._cluster_pause.is_paused:
@@ -317,7 +317,7 @@ class Dispatch:
             return first + early.heads(lambda need: able(worker, need))
 
         self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
-        counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
+        counts = (len(ready), len(running), len(timers), ready.late, ready.pool_runs)
         since = ready.oldest()
         waited = None if since is None else max(AT_ONCE, self._clock.now() - since)
         self._emit(Waiting(*counts, oldest=waited))

@@ -370,7 +370,7 @@ class RunIndex:
         running = self.running.pop(run_id)
         if running is not None:
             self.ended += 1
-            if self.ready.has_pooled:
+            if self.ready.has_pool_runs:
                 self.on_room()
         return running
 

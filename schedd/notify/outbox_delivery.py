@@ -1,7 +1,7 @@
 """Deliver the notifications in the outbox of owned shards, each delivery in a task.
 
     rows that are due ─→ definitions of their jobs ─→ claimed, by lane ─→ a task each
-    tasks' outcomes ─→ written, by lane: delivered, tried again later, given up
+    tasks' outcomes ─→ written, by lane: delivered, retried later, abandoned
 
 Invariants
 - Deliveries to one target (a host, a program, the mail server) are limited, so a slow target delays
@@ -158,7 +158,7 @@ class OutboxDelivery:
                 self._receivers.answered(target(notice, one.way), boottime() - began)
         answer = outcome_of(one, error, self._clock.now())
         self._answers.append(answer)
-        self._emit(Notified(one.way, error, given_up=bool(error) and answer.wait is None))
+        self._emit(Notified(one.way, error, abandoned=bool(error) and answer.wait is None))
         self._loop.wake()
 
     async def _sent(self, one: OutboxNotification, notice: Notice) -> str:

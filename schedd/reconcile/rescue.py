@@ -39,10 +39,10 @@ from schedd.cluster.ownership import Ownership
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.dispatch.deferred_runs import horizon
 from schedd.core.events import (
+    AssignmentsNotStarted,
     DeadLettered,
     Emit,
     EndedUnreported,
-    NeverStarted,
     RunsRescued,
     dead_run,
 )
@@ -446,7 +446,7 @@ class Rescue:
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]
         back = await self._transactor.rows(unstarted, self._store.give_back)
         if back:
-            self._emit(NeverStarted(tuple(run.key.run_id for run in back)))
+            self._emit(AssignmentsNotStarted(tuple(run.key.run_id for run in back)))
             await self._put(back)
 
 

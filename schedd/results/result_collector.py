@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Unable
 from schedd.core.events import (
-    AssignmentRefused,
+    AssignmentRejected,
     AttemptEnded,
     DeadLettered,
     Emit,
@@ -186,7 +186,7 @@ class ResultCollector:
     def refused(self, refusal: AssignmentRefusal) -> None:
         """Queue a refusal: the worker rejected an assignment, or gave it up before its start."""
         run_id, token = refusal.key.run_id, refusal.token
-        self._emit(AssignmentRefused(refusal.why, refusal.worker, run_id, token))
+        self._emit(AssignmentRejected(refusal.why, refusal.worker, run_id, token))
         run = self.run_index.running.get(refusal.key.run_id) if self.run_index else None
         theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if run and theirs and refusal.why == "UNABLE":

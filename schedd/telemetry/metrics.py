@@ -65,7 +65,7 @@ class ProcessMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return the slack, without a value if there was no lease, and the items set aside."""
         family = GaugeMetricFamily(
-            "schedd_lease_slack_seconds",
+            "schedd_lease_margin_seconds",
             "Least remaining trust in the member's lease in the last one or two minutes.",
         )
         if (least := self.slack.least()) is not None:
@@ -321,11 +321,12 @@ class RunMetrics:
 
     def __init__(self, make: Maker) -> None:
         self.fired = make.counter("schedd_runs_fired", "Runs inserted by their schedule.")
-        self.folded = make.counter(
-            "schedd_runs_folded", "Rows for scheduled times that didn't run, merged if consecutive."
+        self.merged = make.counter(
+            "schedd_runs_merged",
+            "Rows for scheduled times that didn't run. Consecutive times share one row.",
         )
         self.missed = make.counter(
-            "schedd_instants_missed", "Scheduled times that were missed.", "reason"
+            "schedd_scheduled_times_missed", "Scheduled times that were missed.", "reason"
         )
         for reason in MISSED_FOR:
             self.missed.labels(reason.value)
@@ -373,14 +374,17 @@ class Queue:
             "schedd_queue_oldest_seconds",
             "Wait of the oldest of these runs: for a slot, its pool, or its place in the queue.",
         ).set_function(self._oldest)
-        self.late = make.gauge(
-            "schedd_queue_late", "Late runs among these: they wait behind runs that are due now."
+        self.catch_up = make.gauge(
+            "schedd_queue_catch_up",
+            "Late runs among these, which wait behind runs that are due now.",
         )
-        self.pooled = make.gauge(
-            "schedd_queue_pooled", "Runs among these that wait for room in their pool."
+        self.pool_blocked = make.gauge(
+            "schedd_queue_pool_blocked", "Runs among these that wait for room in their pool."
         )
         self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
-        self.timers = make.gauge("schedd_timers_held", "Timers in memory, due within the horizon.")
+        self.timers = make.gauge(
+            "schedd_timers_loaded", "Timers in memory, due within the horizon."
+        )
         self.surveyed = Behind()
         """Overdue timers, by the last reading of rows."""
         self.held: Callable[[], Behind] = Behind
@@ -397,7 +401,7 @@ class Queue:
             "Time since the first of these timers was due; 0 if there is none.",
         ).set_function(lambda: max(self.surveyed.since, self.held().since).total_seconds())
         self.backfilled = make.gauge(
-            "schedd_backfill_instants_left",
+            "schedd_backfill_runs_left",
             "Scheduled times that open backfills of this member's shards haven't processed.",
         )
 
@@ -409,7 +413,7 @@ class Queue:
 
 
 class WorkerMetricSet:
-    """Attached workers; rejected assignments, runs that never started, runs of lost workers."""
+    """Attached workers; assignments rejected or not started; runs of lost workers."""
 
     def __init__(self, make: Maker) -> None:
         self.attached: set[IncarnationId] = set()
@@ -420,14 +424,16 @@ class WorkerMetricSet:
         self.free = make.gauge(
             "schedd_slots_free", "Free slots among these, by the workers' last heartbeats."
         )
-        self.rescued = make.counter(
-            "schedd_rescued_runs",
+        self.runs_rescued = make.counter(
+            "schedd_runs_rescued",
             "Runs of lost workers that were rescued: started again or failed.",
         )
-        self.never_started = make.counter(
-            "schedd_never_started", "Assignments that a live worker never started."
+        self.not_started = make.counter(
+            "schedd_assignments_not_started", "Assignments that a running worker didn't start."
         )
-        self.refusals = make.counter("schedd_refusals", "Assignments that workers rejected.", "why")
+        self.rejected = make.counter(
+            "schedd_assignments_rejected", "Assignments that workers rejected, by reason.", "reason"
+        )
         self.greater_tokens = make.counter(
             "schedd_greater_tokens_seen",
             "Rejections by a worker that has seen a greater token than this cluster has issued.",
@@ -452,15 +458,17 @@ class RetentionMetrics:
 
     def __init__(self, make: Maker) -> None:
         self.notified = make.counter(
-            "schedd_notifications_sent", "Notifications that were delivered.", "way"
+            "schedd_notifications_sent", "Notifications that were delivered.", "channel"
         )
         self.notify_failed = make.counter(
-            "schedd_notification_tries_failed", "Failed tries to deliver a notification.", "way"
+            "schedd_notification_attempts_failed",
+            "Failed attempts to deliver a notification.",
+            "channel",
         )
-        self.notify_given_up = make.counter(
-            "schedd_notifications_given_up",
-            "Notifications not delivered within a day, and given up.",
-            "way",
+        self.notify_abandoned = make.counter(
+            "schedd_notifications_abandoned",
+            "Notifications that were abandoned because no delivery succeeded within a day.",
+            "channel",
         )
         self.notifications_wait = make.gauge(
             "schedd_notifications_waiting",

@@ -34,7 +34,8 @@ from schedd.core.cluster.queue_stats import Behind
 from schedd.core.cluster.readiness import Unready
 from schedd.core.events import (
     AssignedRuns,
-    AssignmentRefused,
+    AssignmentRejected,
+    AssignmentsNotStarted,
     AttemptEnded,
     Called,
     ClusterPauseChanged,
@@ -46,7 +47,6 @@ from schedd.core.events import (
     EndedUnreported,
     Event,
     GreaterTokenSeen,
-    NeverStarted,
     NotificationsExpired,
     NotificationsWait,
     Notified,
@@ -123,7 +123,7 @@ class DeadRunLines:
 
 log = logging.getLogger(__name__)
 
-REFUSALS: Final = frozenset(
+REJECT_REASONS: Final = frozenset(
     name.removeprefix("WHY_") for name in Refusal.Why.DESCRIPTOR.values_by_name
 )
 STEPS: Final = frozenset({"fire", "assign", "give_back", "rescue", "end_waiting"})
@@ -211,7 +211,7 @@ class Telemetry:
 
 def _fired(metrics: MemberMetrics, event: TimersFired) -> None:
     metrics.runs.fired.inc(event.runs)
-    metrics.runs.folded.inc(event.folds)
+    metrics.runs.merged.inc(event.merged)
     _observe(metrics.runs.fire_lateness, event.latenesses)
 
 
@@ -254,7 +254,7 @@ def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
 
 
 def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
-    metrics.workers.rescued.inc(len(event.runs))
+    metrics.workers.runs_rescued.inc(len(event.runs))
     log.warning(
         "rescued %d runs of lost workers",
         len(event.runs),
@@ -265,23 +265,23 @@ def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
     )
 
 
-def _never_started(metrics: MemberMetrics, event: NeverStarted) -> None:
-    metrics.workers.never_started.inc(len(event.runs))
+def _not_started(metrics: MemberMetrics, event: AssignmentsNotStarted) -> None:
+    metrics.workers.not_started.inc(len(event.runs))
     log.info(
-        "%d assignments never started, and were returned",
+        "%d assignments didn't start, and were returned",
         len(event.runs),
         extra={"run_ids": listed(event.runs)},
     )
 
 
-def _refused(metrics: MemberMetrics, event: AssignmentRefused) -> None:
-    metrics.workers.refusals.labels(_known(event.why, REFUSALS)).inc()
+def _rejected(metrics: MemberMetrics, event: AssignmentRejected) -> None:
+    metrics.workers.rejected.labels(_known(event.reason, REJECT_REASONS)).inc()
     log.debug(
         "worker rejected a run",
         extra={
             "run_id": event.run,
             "token": event.token,
-            "why": event.why,
+            "reason": event.reason,
             "worker": event.worker,
         },
     )
@@ -351,13 +351,13 @@ def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
     metrics.queue.ready.set(event.ready)
     oldest = event.oldest
     metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
-    metrics.queue.late.set(event.late)
-    metrics.queue.pooled.set(event.pooled)
+    metrics.queue.catch_up.set(event.catch_up)
+    metrics.queue.pool_blocked.set(event.pool_blocked)
     metrics.queue.running.set(event.running)
     metrics.queue.timers.set(event.timers)
 
 
-def _braked(metrics: MemberMetrics, event: ClusterPauseChanged) -> None:
+def _cluster_pause_changed(metrics: MemberMetrics, event: ClusterPauseChanged) -> None:
     metrics.queue.paused.set(event.by is not None)
     if event.by is None:
         log.info("cluster resumed")
@@ -366,26 +366,26 @@ def _braked(metrics: MemberMetrics, event: ClusterPauseChanged) -> None:
 
 
 def _notified(metrics: MemberMetrics, event: Notified) -> None:
-    way = event.way.value.lower()
+    channel = event.channel.value.lower()
     if not event.error:
-        metrics.keeping.notified.labels(way).inc()
+        metrics.keeping.notified.labels(channel).inc()
         return
-    metrics.keeping.notify_failed.labels(way).inc()
-    if event.given_up:
-        metrics.keeping.notify_given_up.labels(way).inc()
-        log.error("notification by %s given up: %s", way, event.error)
+    metrics.keeping.notify_failed.labels(channel).inc()
+    if event.abandoned:
+        metrics.keeping.notify_abandoned.labels(channel).inc()
+        log.error("notification by %s abandoned: %s", channel, event.error)
     else:
-        log.info("notification by %s failed, will be retried: %s", way, event.error)
+        log.info("notification by %s failed, will be retried: %s", channel, event.error)
 
 
 def _notifications_expired(metrics: MemberMetrics, event: NotificationsExpired) -> None:
-    way = event.way.value.lower()
-    metrics.keeping.notify_given_up.labels(way).inc(event.count)
+    channel = event.channel.value.lower()
+    metrics.keeping.notify_abandoned.labels(channel).inc(event.count)
     log.error(
-        "%d notifications by %s given up after a day without a try: their receivers take fewer than"
-        " are sent",
+        "%d notifications by %s abandoned after a day without an attempt: their receivers accept"
+        " fewer than are sent",
         event.count,
-        way,
+        channel,
     )
 
 
@@ -412,8 +412,8 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     EndedUnreported: _ended_unreported,
     StaleResult: _stale,
     RunsRescued: _rescued,
-    NeverStarted: _never_started,
-    AssignmentRefused: _refused,
+    AssignmentsNotStarted: _not_started,
+    AssignmentRejected: _rejected,
     GreaterTokenSeen: _greater_token,
     WorkerAttached: _record_worker_attached,
     WorkerDetached: _record_worker_detached,
@@ -424,7 +424,7 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     ClusterWatched: _cluster_watched,
     Called: _called,
     Waiting: _waiting,
-    ClusterPauseChanged: _braked,
+    ClusterPauseChanged: _cluster_pause_changed,
     Notified: _notified,
     NotificationsExpired: _notifications_expired,
     NotificationsWait: _notifications_wait,

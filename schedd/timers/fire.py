@@ -642,7 +642,7 @@ class FireLoop:
         self._emit(
             FiredEvent(
                 runs=sum(len(answer.runs) for answer in answers),
-                folds=sum(run.state is not State.PENDING for f in firings for run in f.runs),
+                merged=sum(run.state is not State.PENDING for f in firings for run in f.runs),
                 latenesses=tuple(max(ON_TIME, now - run.due_at) for a in answers for run in a.runs),
             )
         )

@@ -66,7 +66,7 @@ def test_a_rule_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet(
 def test_a_summary_names_the_period_of_its_number() -> None:
     words = {"1h": "the last hour", "24h": "the last day", "1d": "the last day"}
     with_period = [rule for rule in ALERTS if "in the last " in rule["annotations"]["summary"]]
-    assert "ScheddNotificationsGivenUp" in {rule["alert"] for rule in with_period}
+    assert "ScheddNotificationsAbandoned" in {rule["alert"] for rule in with_period}
     for rule in with_period:
         [window] = set(re.findall(r"increase\(\w+\[(\w+)\]\)", rule["expr"]))
         assert f"in {words[window]}" in rule["annotations"]["summary"], rule["alert"]

@@ -21,7 +21,8 @@ from schedd.core.cluster.queue_stats import Behind, PoolStats
 from schedd.core.cluster.readiness import Unready
 from schedd.core.events import (
     AssignedRuns,
-    AssignmentRefused,
+    AssignmentRejected,
+    AssignmentsNotStarted,
     AttemptEnded,
     Called,
     ClusterPauseChanged,
@@ -33,7 +34,6 @@ from schedd.core.events import (
     EndedUnreported,
     Event,
     GreaterTokenSeen,
-    NeverStarted,
     NotificationsExpired,
     NotificationsWait,
     Notified,
@@ -70,18 +70,18 @@ EVENTS: list[Event] = [
     AttemptEnded(State.FAILED, Reason.EXIT_CODE, 4 * MS, timedelta(seconds=3)),
     StaleResult(RUN, Token(77), "w1"),
     RunsRescued((RUN, OTHER, THIRD), (INCARNATION,)),
-    NeverStarted((RUN, OTHER)),
-    AssignmentRefused("NO_SLOT", "w1", RUN, Token(77)),
+    AssignmentsNotStarted((RUN, OTHER)),
+    AssignmentRejected("NO_SLOT", "w1", RUN, Token(77)),
     GreaterTokenSeen(RUN, Token(77), Token(99), "w1"),
     WorkerAttached("w1", INCARNATION),
     WorkerDetached("w1", INCARNATION),
     ShardsLost(frozenset({ShardId(9)}), "fire"),
-    Waiting(5, 6, 7, late=2, pooled=1, oldest=timedelta(seconds=4)),
+    Waiting(5, 6, 7, catch_up=2, pool_blocked=1, oldest=timedelta(seconds=4)),
     RunsMissed(Reason.WINDOW, 9),
     DeadLettered((DEAD, DEAD)),
     ClusterPauseChanged("ops", "new disks"),
     Notified(NotificationChannel.EMAIL, ""),
-    Notified(NotificationChannel.WEBHOOK, "HTTP 500", given_up=True),
+    Notified(NotificationChannel.WEBHOOK, "HTTP 500", abandoned=True),
     NotificationsExpired(NotificationChannel.COMMAND, 812),
     NotificationsWait(3),
     Deleted(runs=5, logs=2),
@@ -112,7 +112,7 @@ def test_every_kind_of_event_is_counted() -> None:
     telemetry = telemetry_after(*EVENTS)
     for name, labels, expected in (
         ("schedd_runs_fired_total", {}, 2),
-        ("schedd_runs_folded_total", {}, 1),
+        ("schedd_runs_merged_total", {}, 1),
         ("schedd_greater_tokens_seen_total", {}, 1),
         ("schedd_retention_deleted_total", {"what": "run"}, 5),
         ("schedd_retention_deleted_total", {"what": "log"}, 2),
@@ -124,33 +124,33 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_run_start_lateness_seconds_sum", {}, 0.004),
         ("schedd_run_duration_seconds_sum", {"state": "FAILED"}, 3),
         ("schedd_stale_results_total", {}, 1),
-        ("schedd_rescued_runs_total", {}, 3),
-        ("schedd_never_started_total", {}, 2),
-        ("schedd_refusals_total", {"why": "NO_SLOT"}, 1),
+        ("schedd_runs_rescued_total", {}, 3),
+        ("schedd_assignments_not_started_total", {}, 2),
+        ("schedd_assignments_rejected_total", {"reason": "NO_SLOT"}, 1),
         ("schedd_shards_lost_total", {"step": "fire"}, 1),
         ("schedd_queue_ready", {}, 5),
-        ("schedd_instants_missed_total", {"reason": "WINDOW"}, 9),
-        ("schedd_instants_missed_total", {"reason": "CATCH_UP_NONE"}, 0),
+        ("schedd_scheduled_times_missed_total", {"reason": "WINDOW"}, 9),
+        ("schedd_scheduled_times_missed_total", {"reason": "CATCH_UP_NONE"}, 0),
         ("schedd_dead_letters_total", {}, 2),
         ("schedd_lost_members", {}, 1),
         ("schedd_lost_workers", {}, 2),
         ("schedd_stuck_jobs", {}, 3),
-        ("schedd_queue_late", {}, 2),
-        ("schedd_queue_pooled", {}, 1),
+        ("schedd_queue_catch_up", {}, 2),
+        ("schedd_queue_pool_blocked", {}, 1),
         ("schedd_queue_running", {}, 6),
-        ("schedd_timers_held", {}, 7),
+        ("schedd_timers_loaded", {}, 7),
         ("schedd_cluster_paused", {}, 1),
-        ("schedd_notifications_sent_total", {"way": "email"}, 1),
-        ("schedd_notification_tries_failed_total", {"way": "webhook"}, 1),
-        ("schedd_notifications_given_up_total", {"way": "webhook"}, 1),
-        ("schedd_notifications_given_up_total", {"way": "command"}, 812),
+        ("schedd_notifications_sent_total", {"channel": "email"}, 1),
+        ("schedd_notification_attempts_failed_total", {"channel": "webhook"}, 1),
+        ("schedd_notifications_abandoned_total", {"channel": "webhook"}, 1),
+        ("schedd_notifications_abandoned_total", {"channel": "command"}, 812),
         ("schedd_notifications_waiting", {}, 3),
         ("schedd_runs_ended_total", {"state": "MISSED", "reason": "START_DEADLINE"}, 4),
         ("schedd_shards_moved_total", {"what": "taken"}, 128),
         ("schedd_shards_moved_total", {"what": "released"}, 3),
         ("schedd_catch_up_timers", {}, 11),
         ("schedd_catch_up_behind_seconds", {}, 90),
-        ("schedd_backfill_instants_left", {}, 40),
+        ("schedd_backfill_runs_left", {}, 40),
         ("schedd_database_oldest_transaction_seconds", {}, 301),
         ("schedd_dead_letters_waiting", {}, 12),
         ("schedd_database_call_seconds_sum", {"call": "owner.fire"}, 0.003),
@@ -223,7 +223,7 @@ def test_times_missed_by_an_edit_are_counted_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     telemetry = telemetry_after(RunsMissed(Reason.EDITED, 2), RunsMissed(Reason.WINDOW, 1))
-    assert value(telemetry, "schedd_instants_missed_total", reason="EDITED") == 2
+    assert value(telemetry, "schedd_scheduled_times_missed_total", reason="EDITED") == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
@@ -301,10 +301,10 @@ def test_attached_workers_are_counted_by_incarnation() -> None:
 
 def test_an_unforeseen_label_value_makes_no_new_series() -> None:
     telemetry = telemetry_after(
-        AssignmentRefused("w1 said something long", "w1", RUN, Token(77)),
-        AssignmentRefused("?", "w2", RUN, Token(77)),
+        AssignmentRejected("w1 said something long", "w1", RUN, Token(77)),
+        AssignmentRejected("?", "w2", RUN, Token(77)),
     )
-    assert value(telemetry, "schedd_refusals_total", why="other") == 2
+    assert value(telemetry, "schedd_assignments_rejected_total", reason="other") == 2
 
 
 def test_a_stale_result_is_logged_with_run_token_and_worker(
@@ -328,11 +328,11 @@ def test_results_of_runs_that_dont_exist_are_counted_and_write_no_line(
 def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     many = tuple(RunId(uuid4()) for _ in range(21))
-    telemetry_after(RunsRescued((RUN, OTHER), (INCARNATION,)), NeverStarted(many))
+    telemetry_after(RunsRescued((RUN, OTHER), (INCARNATION,)), AssignmentsNotStarted(many))
     rescued, back = caplog.records
     assert rescued.getMessage() == "rescued 2 runs of lost workers"
     assert (rescued.run_ids, rescued.incarnations) == (f"{RUN},{OTHER}", str(INCARNATION))
-    assert back.getMessage() == "21 assignments never started, and were returned"
+    assert back.getMessage() == "21 assignments didn't start, and were returned"
     assert back.run_ids == ",".join(map(str, many[:20]))
 
 
@@ -402,10 +402,9 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
         assert labels <= {
             "state",
             "reason",
-            "why",
             "kind",
             "step",
-            "way",
+            "channel",
             "what",
             "le",
             "version",

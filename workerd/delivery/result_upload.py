@@ -75,7 +75,7 @@ class ResultFiles:
 class _Upload:
     """A file to upload, and the field of the result that describes it."""
 
-    what: str
+    kind: str
     key: str
     recorded: Recorded
     kept: run_pb2.StoredObject
@@ -225,8 +225,8 @@ class ResultUpload:
         problem = await self._put(upload.key, recorded, until)
         kept.size, kept.sha256, kept.problem = recorded.size, recorded.sha256, problem
         if problem:
-            log.warning("upload of a run's %s failed: %s", upload.what, problem)
-        self._metrics.kept.labels(upload.what, "away" if problem else "stored").inc()
+            log.warning("upload of a run's %s failed: %s", upload.kind, problem)
+        self._metrics.uploads.labels(upload.kind, "failed" if problem else "stored").inc()
         await self._written(lambda: self._folder.remove(recorded))
 
     async def _put(self, key: str, recorded: Recorded, until: float) -> str:

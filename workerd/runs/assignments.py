@@ -387,7 +387,7 @@ class HeldRuns:
         return self._trust.holds(now) and self._clock.known
 
     def _refuse(self, key: pb.AssignmentKey, refused: NotTaken, origin: Origin) -> None:
-        self._metrics.refusals.labels(refused.why.name).inc()
+        self._metrics.rejected.labels(refused.why.name).inc()
         if refused.why is RejectReason.GREATER_TOKEN_SEEN:
             log.error(
                 "assignment with an old token rejected: run %s, token %d, greatest token seen %d",

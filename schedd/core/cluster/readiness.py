@@ -1,4 +1,4 @@
-"""Reasons why a member isn't ready to serve, one word each."""
+"""Reasons why a member isn't ready to serve, as `/readyz` and the metrics name them."""
 
 from enum import StrEnum
 

@@ -265,12 +265,12 @@ class ReadyQueue:
         return [line.need for line in self._lines.values() if line.need]
 
     @property
-    def has_pooled(self) -> bool:
+    def has_pool_runs(self) -> bool:
         """Whether any run is known to be of a pool."""
         return any(line.pool for line in self._lines.values())
 
     @property
-    def pooled(self) -> int:
+    def pool_runs(self) -> int:
         """Number of runs that are known to be of pools."""
         return sum(len(line.runs) for line in self._lines.values() if line.pool)
 

@@ -1,7 +1,7 @@
 """Notifications of a job's failures, recoveries, dead letters and late runs. Pure.
 
     a run ended or is late ─→ follow: count, compare with threshold and interval ─→ DueNotification
-    DueNotification ─→ a row of the outbox per channel ─→ delivered, retried or given up
+    DueNotification ─→ a row of the outbox per channel ─→ delivered, retried or abandoned
 
     FAILURE       a run failed for good, and the consecutive failures reached the threshold
     DEAD_LETTER   a run became a dead letter, with the same threshold
@@ -30,7 +30,7 @@ from schedkit.records import dataclass, replace
 
 LATE_AFTER: Final = timedelta(minutes=1)
 """The default of `on_late.after`: the time after which a run is late."""
-GIVEN_UP_AFTER: Final = timedelta(hours=24)
+ABANDONED_AFTER: Final = timedelta(hours=24)
 """How long a notification is tried, counted from `ready_at`."""
 FIRST_WAIT: Final = timedelta(seconds=5)
 LONGEST_WAIT: Final = timedelta(minutes=15)
@@ -253,7 +253,7 @@ class PendingNotification:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A shard with notifications that waited for `GIVEN_UP_AFTER` without a try, because their
+    """A shard with notifications that waited for `ABANDONED_AFTER` without a try, because their
     receivers accept fewer than are sent.
     """
 
@@ -311,7 +311,7 @@ class DeliveryOutcome:
 
 def outcome_of(one: OutboxNotification, error: str, now: datetime) -> DeliveryOutcome:
     """Return the outcome of a try with this error; empty: the notification was delivered."""
-    over = now - one.ready_at >= GIVEN_UP_AFTER
+    over = now - one.ready_at >= ABANDONED_AFTER
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(one.tries - 1, _DOUBLINGS))
     return DeliveryOutcome(one, error, wait if error and not over else None)
 

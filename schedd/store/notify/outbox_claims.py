@@ -3,7 +3,7 @@
     waiting ─→ claim: one more try, under the shard's lock ─→ delivered by the owner ─→ settle
                                                     ├ delivered, or not requested any more: deleted
                                                     ├ failed: tried again later
-                                                    └ given up: deleted, with an audit entry
+                                                    └ abandoned: deleted, with an audit entry
 
 Invariants
 - Every delivery was claimed under its shard's lock. A row that another tenure tried is free once
@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
-    GIVEN_UP_AFTER,
+    ABANDONED_AFTER,
     DeliveryOutcome,
     NotificationChannel,
     NotificationKind,
@@ -217,7 +217,7 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[
         audit.write_all(
             connection,
             [
-                _given_up(one)
+                _abandoned(one)
                 for one in over
                 if one.error and (one.notification.notification_id, one.notification.way) in gone
             ],
@@ -226,8 +226,8 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[
 
 
 def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue]:
-    """Return which of these shards have notifications that waited `GIVEN_UP_AFTER` for a try."""
-    arguments = {"shards": arrays.numbers(shards), "after": GIVEN_UP_AFTER}
+    """Return which of these shards have notifications that waited `ABANDONED_AFTER` for a try."""
+    arguments = {"shards": arrays.numbers(shards), "after": ABANDONED_AFTER}
     return [Overdue(ShardId(row[0])) for row in connection.exec_driver_sql(OVERDUE, arguments)]
 
 
@@ -237,7 +237,7 @@ def expire(
     """Expire overdue notifications, with an audit entry for each job. Returns counts by channel."""
     arguments = {
         "shards": arrays.numbers(shards),
-        "after": GIVEN_UP_AFTER,
+        "after": ABANDONED_AFTER,
         "limit": MOST_EXPIRED,
     }
     ended: Counter[NotificationChannel] = Counter()
@@ -250,7 +250,7 @@ def expire(
 
 
 def _expired(namespace: str, name: str, what: str, since: datetime) -> AuditRecord:
-    hours = GIVEN_UP_AFTER.total_seconds() / 3600
+    hours = ABANDONED_AFTER.total_seconds() / 3600
     return AuditRecord(
         actor="schedd",
         action="notify",
@@ -269,15 +269,15 @@ def _keys(outcomes: Sequence[DeliveryOutcome]) -> dict[str, object]:
     }
 
 
-def _given_up(one: DeliveryOutcome) -> AuditRecord:
-    given_up = one.notification
+def _abandoned(one: DeliveryOutcome) -> AuditRecord:
+    abandoned = one.notification
     return AuditRecord(
         actor="schedd",
         action="notify",
-        object=f"job/{given_up.namespace}/{given_up.job}",
+        object=f"job/{abandoned.namespace}/{abandoned.job}",
         outcome="failed",
-        reason=f"{given_up.kind.value} by {given_up.way.value.lower()}, {given_up.tries} tries:"
+        reason=f"{abandoned.kind.value} by {abandoned.way.value.lower()}, {abandoned.tries} tries:"
         f" {one.error}",
-        run_id=given_up.run_id,
-        source=f"notification:{given_up.notification_id}",
+        run_id=abandoned.run_id,
+        source=f"notification:{abandoned.notification_id}",
     )

@@ -30,6 +30,7 @@ __all__ = [
     "insert",
     "leader_killed",
     "live_row",
+    "no_faults",
     "restored",
     "stamp",
     "update",

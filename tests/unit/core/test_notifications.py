@@ -10,7 +10,7 @@ import pytest
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.notifications import (
-    GIVEN_UP_AFTER,
+    ABANDONED_AFTER,
     LONGEST_WAIT,
     DueNotification,
     Notice,
@@ -142,7 +142,7 @@ def test_a_canceled_run_sends_no_notification_and_changes_no_history() -> None:
         (1, 0.0, timedelta(seconds=5)),
         (3, 60.0, timedelta(seconds=20)),
         (900, 80_000.0, LONGEST_WAIT),
-        (900, GIVEN_UP_AFTER.total_seconds(), None),
+        (900, ABANDONED_AFTER.total_seconds(), None),
     ],
 )
 def test_a_failed_try_is_repeated_for_a_day(tries: int, age: float, wait: timedelta | None) -> None:

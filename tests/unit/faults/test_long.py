@@ -8,7 +8,7 @@ from faults import long
 
 
 @pytest.mark.parametrize("seconds", ["-5", "0", "59", "nan", "inf", "soon"])
-def test_a_ride_that_is_too_short_is_a_usage_error_and_rides_nothing(
+def test_a_length_under_a_minute_is_a_usage_error_and_starts_nothing(
     seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(long, "lacking_here", lambda: "it would have ridden")

@@ -18,7 +18,7 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Event, NotificationsExpired, Notified
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
-    GIVEN_UP_AFTER,
+    ABANDONED_AFTER,
     DeliveryOutcome,
     Notice,
     Notices,
@@ -254,7 +254,7 @@ async def test_a_notification_of_an_older_definition_goes_to_the_newest_receiver
     assert world.outbox.asked[0].instead == (NotificationChannel.EMAIL,)
 
 
-async def test_a_notification_untried_for_a_day_is_given_up_and_reported() -> None:
+async def test_a_notification_untried_for_a_day_is_abandoned_and_reported() -> None:
     world = World()
     world.outbox.old = 812
     async with world.running():
@@ -272,20 +272,20 @@ async def test_answers_are_kept_during_a_database_outage() -> None:
 
 
 @pytest.mark.slow
-async def test_a_rejected_notification_is_retried_and_given_up_after_a_day() -> None:
+async def test_a_rejected_notification_is_retried_and_abandoned_after_a_day() -> None:
     world = World()
     job = world.job(1, to(FINE))
     world.receivers.error = "HTTP 500"
     async with world.running():
         world.outbox.put(1, job)
         await world.wait_for_outcomes(1)
-        world.clock.time = NOW + GIVEN_UP_AFTER
+        world.clock.time = NOW + ABANDONED_AFTER
         world.outbox.put(1, job)
         await world.wait_for_outcomes(2)
     again, over = world.outbox.outcomes
     assert (again.wait, over.wait) == (timedelta(seconds=5), None)
     notified = [event for event in world.events if isinstance(event, Notified)]
-    assert [event.given_up for event in notified] == [False, True]
+    assert [event.abandoned for event in notified] == [False, True]
 
 
 async def test_a_notification_the_job_no_longer_wants_is_dropped_unsent() -> None:

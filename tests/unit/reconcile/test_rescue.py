@@ -18,7 +18,7 @@ from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.dispatch.ready_queue import ReadyQueue
-from schedd.core.events import EndedUnreported, NeverStarted, RunsRescued
+from schedd.core.events import AssignmentsNotStarted, EndedUnreported, RunsRescued
 from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Definition, Overlap, Priority
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
@@ -278,7 +278,7 @@ async def test_a_run_that_a_live_worker_lacks_past_its_start_limit_is_returned()
 
     assert world.rows.back == [run.key]
     assert world.rows.losses == []
-    assert world.events == [NeverStarted((run.key.run_id,))]
+    assert world.events == [AssignmentsNotStarted((run.key.run_id,))]
 
 
 async def test_a_scan_has_the_assignments_of_an_earlier_owner_revoked() -> None:
