@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from schedkit.lease_margin import Slack
+from schedkit.lease_margin import LeaseMargin
 from schedkit.set_aside import counts
 
 
@@ -37,9 +37,9 @@ class WorkerMetrics:
         self.trusted = Gauge(
             "workerd_trusted", "1 while the worker trusts its lease, else 0.", registry=add
         )
-        self.slack = Slack()
-        """Slack of the worker's lease, recorded at each refresh."""
-        self.registry.register(_Lease(self.slack))
+        self.lease_margin = LeaseMargin()
+        """Margin of the worker's lease, recorded at each refresh."""
+        self.registry.register(_Lease(self.lease_margin))
         self.starts = Counter("workerd_starts", "Attempts started.", ["action"], registry=add)
         self.outcomes = Counter(
             "workerd_outcomes", "Attempts ended.", ["outcome", "reason"], registry=add
@@ -91,17 +91,17 @@ class WorkerMetrics:
 class _Lease(Collector):
     """The worker's lease, without a value if there is none, and the items set aside."""
 
-    def __init__(self, slack: Slack) -> None:
-        self._slack = slack
+    def __init__(self, margin: LeaseMargin) -> None:
+        self._margin = margin
 
     def collect(self) -> Iterator[Metric]:
-        ttl, slack = self._slack.ttl, self._slack.least()
+        ttl, margin = self._margin.ttl, self._margin.least()
         for name, text, value in (
             ("workerd_lease_ttl_seconds", "TTL of the worker's lease.", ttl or None),
             (
                 "workerd_lease_margin_seconds",
                 "Least time left in the trust window of the worker's lease in the last minutes.",
-                slack,
+                margin,
             ),
         ):
             family = GaugeMetricFamily(name, text)

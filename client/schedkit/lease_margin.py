@@ -2,10 +2,10 @@
 
     granted ├───────── trust ─────────┤ reserve │ etcd may expire it
             ├─ interval ─┤ renewed    ↑
-                         ├── slack ───┤          least of the last minute or two
+                         ├─ margin ───┤          least of the last minute or two
 
 A lease that is always renewed in time keeps most of its trust. Late or failed renewals lower the
-slack before the lease is lost. At a loss the slack is 0.
+margin before the lease is lost. At a loss the margin is 0.
 
 Invariant: any thread may record or read at any time. A member's lease is kept by its own thread.
 """
@@ -20,8 +20,8 @@ from schedkit.clock import boottime
 from schedkit.rolling_window import RollingWindow
 
 
-class Slack:
-    """The slack of successive leases. All times are seconds of CLOCK_BOOTTIME."""
+class LeaseMargin:
+    """The margin of successive leases. All times are seconds of CLOCK_BOOTTIME."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class Slack:
         self._renew_until(None)
 
     def least(self) -> float | None:
-        """Return the least slack of the last minute or two, in seconds; None without a lease."""
+        """Return the least margin of the last minute or two, in seconds; None without a lease."""
         with self._lock:
             now = self._clock()
             least = min(self._lately.value_at(now), self._remaining_seconds(now))

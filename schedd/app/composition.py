@@ -182,7 +182,7 @@ def _member(
             ground.access,
             ttl=round(config.member_ttl.total_seconds()),
             deadline=config.call_deadline,
-            slack=ground.telemetry.slack,
+            margin=ground.telemetry.lease_margin,
         ),
         store=ground.store.membership,
         recovery=ground.store.recovery,

@@ -30,7 +30,7 @@ from schedd.etcd.keepalive_connection import Lifeline
 from schedd.etcd.lease_trust import LeaseLoss, LeaseTrust, LeaseWait, Send, Timings
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.lease_margin import Slack
+from schedkit.lease_margin import LeaseMargin
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,13 @@ _BEAT_EVERY: Final = 0.5
 class EtcdLeaseKeeper:
     """The trust in one lease. Created by `keep_lease`."""
 
-    def __init__(self, lease: Lease, trust: LeaseTrust, lifeline: Lifeline, slack: Slack) -> None:
+    def __init__(
+        self, lease: Lease, trust: LeaseTrust, lifeline: Lifeline, margin: LeaseMargin
+    ) -> None:
         self.lease = lease
         self._trust = trust
         self._lifeline = lifeline
-        self._slack = slack
+        self._margin = margin
         self._lock = threading.Lock()  # guards _trust
         self._nudge = threading.Event()
         self._stopping = False
@@ -144,7 +146,7 @@ class EtcdLeaseKeeper:
             with self._lock:
                 self._trust.renewed(sent, ttl, boottime())
                 until = self._trust.until
-            self._slack.renewed(until, self.lease.ttl)
+            self._margin.renewed(until, self.lease.ttl)
 
     def _end(self) -> None:
         with self._lock:
@@ -155,11 +157,16 @@ class EtcdLeaseKeeper:
 
 @asynccontextmanager
 async def keep_lease(
-    client: EtcdClient, access: EtcdAccess, *, ttl: int, deadline: float, slack: Slack | None = None
+    client: EtcdClient,
+    access: EtcdAccess,
+    *,
+    ttl: int,
+    deadline: float,
+    margin: LeaseMargin | None = None,
 ) -> AsyncIterator[EtcdLeaseKeeper]:
     """Yield a lease that is kept alive for the time of the block, and revoked after it.
 
-    `ttl` and `deadline`: seconds. The granted TTL may be greater (`keeper.lease.ttl`). `slack`
+    `ttl` and `deadline`: seconds. The granted TTL may be greater (`keeper.lease.ttl`). `margin`
     records how close the lease comes to being lost.
 
     Raises:
@@ -170,16 +177,16 @@ async def keep_lease(
     sent = boottime()
     lease = await client.grant(ttl)
     trust = LeaseTrust(lease.ttl, deadline=deadline, sent=sent)
-    slack = slack or Slack()
-    slack.renewed(trust.until, lease.ttl)
+    margin = margin or LeaseMargin()
+    margin.renewed(trust.until, lease.ttl)
     lifeline = Lifeline(access, client.silence, deadline=deadline, emit=client.emit)
-    keeper = EtcdLeaseKeeper(lease, trust, lifeline, slack)
+    keeper = EtcdLeaseKeeper(lease, trust, lifeline, margin)
     keeper.start()
     try:
         yield keeper
     finally:
         keeper.stop()
-        slack.lease_ended()
+        margin.lease_ended()
         await _revoke(client, lease)
         await keeper.stopped()
 

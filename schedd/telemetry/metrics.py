@@ -39,17 +39,17 @@ from schedd.core.events import Called, ClusterWatched, Service
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import Reason
 from schedd.runtime.loop_monitor import LoopMonitor
-from schedkit.lease_margin import Slack
+from schedkit.lease_margin import LeaseMargin
 from schedkit.set_aside import counts
 
 # The process: its event loop, and the lease of the member.
 
 
 class ProcessMetrics(Collector):
-    """Blocks of the event loop, and the slack of the lease, read at each scrape."""
+    """Blocks of the event loop, and the margin of the lease, read at each scrape."""
 
     def __init__(self, make: Maker) -> None:
-        self.pulse, self.slack = LoopMonitor(), Slack()
+        self.pulse, self.lease_margin = LoopMonitor(), LeaseMargin()
         make.gauge(
             "schedd_event_loop_longest_block_seconds",
             "Longest block of the event loop in the last one or two minutes.",
@@ -60,15 +60,15 @@ class ProcessMetrics(Collector):
         ).set_function(lambda: self.pulse.longest_by_own_work)
         make.gauge(
             "schedd_lease_ttl_seconds", "TTL of the member's lease; 0: no lease yet."
-        ).set_function(lambda: self.slack.ttl)
+        ).set_function(lambda: self.lease_margin.ttl)
 
     def collect(self) -> Iterator[Metric]:
-        """Return the slack, without a value if there was no lease, and the items set aside."""
+        """Return the margin, without a value if there was no lease, and the items set aside."""
         family = GaugeMetricFamily(
             "schedd_lease_margin_seconds",
             "Least remaining trust in the member's lease in the last one or two minutes.",
         )
-        if (least := self.slack.least()) is not None:
+        if (least := self.lease_margin.least()) is not None:
             family.add_metric([], least)
         yield family
         aside = CounterMetricFamily(

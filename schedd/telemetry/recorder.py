@@ -67,7 +67,7 @@ from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
 from schedkit.clock import boottime
 from schedkit.daemon.logs import listed
-from schedkit.lease_margin import Slack
+from schedkit.lease_margin import LeaseMargin
 from schedkit.ttl_cache import TtlCache
 from schedproto.v1.worker_service_pb2 import Refusal
 
@@ -197,9 +197,9 @@ class Telemetry:
         return self._metrics.process.pulse
 
     @property
-    def slack(self) -> Slack:
-        """The slack of the member's lease; the lease keeper records it."""
-        return self._metrics.process.slack
+    def lease_margin(self) -> LeaseMargin:
+        """The margin of the member's lease; the lease keeper records it."""
+        return self._metrics.process.lease_margin
 
     def emit(self, event: Event) -> None:
         """Count the event, and log it if it is important."""

@@ -39,12 +39,12 @@ def exported() -> Exported:
     telemetry.observe(StubCluster(), "0.1")
     failure = DependencyFailure(Dependency.ETCD, "no_space", "", "", datetime.now(UTC))
     telemetry.observe_readiness(dict, lambda: [failure])
-    telemetry.slack.renewed(boottime() + 3, 5.0)
+    telemetry.lease_margin.renewed(boottime() + 3, 5.0)
     telemetry.emit(QueueStatsRead((PoolStats(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
     telemetry.emit(ClusterWatched(lost_members=0, lost_workers=0, stuck=0))
     worker = WorkerMetrics()
-    worker.slack.renewed(boottime() + 3, 15.0)
+    worker.lease_margin.renewed(boottime() + 3, 15.0)
     return _of(telemetry.registry) | _of(worker.registry)
 
 

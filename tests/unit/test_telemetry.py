@@ -209,9 +209,9 @@ def test_figures_that_the_leader_read_long_ago_arent_exported(
 def test_lease_margin_and_worker_slots_are_read_at_each_scrape() -> None:
     telemetry, free = Telemetry(), 3
     telemetry.observe_slots(lambda: 8, lambda: free)
-    assert value(telemetry, "schedd_lease_slack_seconds") is None
-    telemetry.slack.renewed(boottime() + 3, 5.0)
-    assert 2 < (value(telemetry, "schedd_lease_slack_seconds") or 0) < 3
+    assert value(telemetry, "schedd_lease_margin_seconds") is None
+    telemetry.lease_margin.renewed(boottime() + 3, 5.0)
+    assert 2 < (value(telemetry, "schedd_lease_margin_seconds") or 0) < 3
     assert value(telemetry, "schedd_lease_ttl_seconds") == 5
     assert value(telemetry, "schedd_slots") == 8
     assert value(telemetry, "schedd_slots_free") == 3

@@ -289,7 +289,7 @@ class App:
 
     def _trusted_until(self, until: float) -> None:
         self._supervisor.lease.write(until)
-        self._metrics.slack.renewed(until, self._trust.ttl)
+        self._metrics.lease_margin.renewed(until, self._trust.ttl)
 
     def _collect(self) -> None:
         metrics, admission = self._metrics, self._admission

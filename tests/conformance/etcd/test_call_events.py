@@ -1,4 +1,4 @@
-"""Events about calls to a real etcd: how long each took, whether it was answered, and the slack
+"""Events about calls to a real etcd: how long each took, whether it was answered, and the margin
 of a lease that is kept.
 """
 
@@ -14,7 +14,7 @@ from schedd.etcd.lease_keeper import keep_lease
 from schedd.etcd.lease_trust import LeaseLoss
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.lease_margin import Slack
+from schedkit.lease_margin import LeaseMargin
 from support.etcd import EtcdCluster
 from support.wait import wait_until_async
 
@@ -59,20 +59,20 @@ async def test_unanswered_calls_are_reported_with_their_time_until_a_member_answ
         assert client.silence.seconds() == 0
 
 
-async def test_a_kept_lease_reports_its_keepalives_and_its_slack(
+async def test_a_kept_lease_reports_its_keepalives_and_its_margin(
     single: EtcdCluster, root: str
 ) -> None:
     events: list[Event] = []
-    slack, access = Slack(), EtcdAccess(single.endpoints)
+    margin, access = LeaseMargin(), EtcdAccess(single.endpoints)
     async with (
         connect(access, deadline=DEADLINE, root=root, emit=events.append) as client,
-        keep_lease(client, access, ttl=3, deadline=DEADLINE, slack=slack) as keeper,
+        keep_lease(client, access, ttl=3, deadline=DEADLINE, margin=margin) as keeper,
     ):
         await wait_until_async(
             lambda: any(one.call == "LeaseKeepAlive" for one in calls(events)), 10, "a keepalive"
         )
-        assert slack.ttl == keeper.lease.ttl
-        least = slack.least()
+        assert margin.ttl == keeper.lease.ttl
+        least = margin.least()
         assert least is not None
         assert 0 < least < keeper.lease.ttl
 

@@ -10,7 +10,7 @@ from schedd.etcd.keepalive_connection import Lifeline
 from schedd.etcd.lease_keeper import EtcdLeaseKeeper
 from schedd.etcd.lease_trust import LeaseTrust
 from schedkit.clock import boottime
-from schedkit.lease_margin import Slack
+from schedkit.lease_margin import LeaseMargin
 
 TTL = 5
 
@@ -30,7 +30,7 @@ async def test_trust_runs_from_the_sending_of_a_keepalive_not_from_its_answer() 
     """M6: etcd may count from any moment after the sending."""
     began, slow = boottime(), Slow()
     trust = LeaseTrust(TTL, deadline=0.5, sent=began - 3)
-    keeper = EtcdLeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", slow), Slack())
+    keeper = EtcdLeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", slow), LeaseMargin())
     keeper._send()
     margin = 1.0
     assert began <= keeper.trusted_until - (TTL - margin) <= slow.asked_at
