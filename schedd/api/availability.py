@@ -16,7 +16,7 @@ UNTRUSTED = (
     "this member's lease in etcd isn't trusted: the member fires nothing, and its view of members,"
     " leader and shards may be old"
 )
-TWIN = (
+DUPLICATE_NAME = (
     "another daemon uses this member's name ({}): this member fires nothing; stop one of the two,"
     " or rename it"
 )
@@ -28,17 +28,17 @@ def problems(
     trusted: bool,
     owned: int | None,
     workers: int | None,
-    twin: str = "",
+    duplicate: str = "",
     failures: Sequence[DependencyFailure] = (),
 ) -> list[str]:
     """Return the problems that may delay runs. A pause isn't one: it is intended, and shown
     separately.
 
     `owned`: shards with a live owner; `workers`: connected workers; None: not known yet.
-    `twin`: the address of another daemon with this member's name.
+    `duplicate`: the address of another daemon with this member's name.
     """
     found = [str(failure) for failure in failures]
-    found += [TWIN.format(twin)] if twin else [] if trusted else [UNTRUSTED]
+    found += [DUPLICATE_NAME.format(duplicate)] if duplicate else [] if trusted else [UNTRUSTED]
     if view.member(view.leader) is None:
         found.append("there is no leader")
     if owned is not None and owned < SHARDS:

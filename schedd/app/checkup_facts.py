@@ -46,7 +46,7 @@ from schedkit.net.channel import TLS
 from schedkit.records import replace
 from schedproto.v1 import peer_service_pb2 as wire
 
-TWINS_SEEN: Final = timedelta(minutes=15)
+DUPLICATE_AGE: Final = timedelta(minutes=15)
 """How long the rejection of a second worker of a name counts; while that worker runs, the rejection
 is reported every ten minutes.
 """
@@ -67,7 +67,7 @@ class _Read:
     unread: FailedRead | None = None
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
-    twins: tuple[AuditRecord, ...] = ()
+    duplicates: tuple[AuditRecord, ...] = ()
     foreign: tuple[str, ...] | None = ()
 
 
@@ -111,7 +111,7 @@ class CheckupCollector:
             rows=read.rows,
             pause=read.pause,
             results_away=results.result(),
-            twins=read.twins,
+            duplicates=read.duplicates,
             foreign=read.foreign,
             members=tuple(task.result() for task in members),
             workers=tuple(
@@ -186,7 +186,7 @@ class CheckupCollector:
                     None,
                     tuple(await self.store.membership.read_shards()),
                     await self.store.pauses.present(),
-                    await self._twins(),
+                    await self._duplicates(),
                     await self._foreign(),
                 )
         except Unavailable as error:
@@ -232,8 +232,8 @@ class CheckupCollector:
         except (Unavailable, TimeoutError):
             return []
 
-    async def _twins(self) -> tuple[AuditRecord, ...]:
-        since = self.clock.now() - TWINS_SEEN
+    async def _duplicates(self) -> tuple[AuditRecord, ...]:
+        since = self.clock.now() - DUPLICATE_AGE
         found: dict[str, AuditRecord] = {}
         for action in ("join", "attach"):
             for _, line in await self.store.users.list_audit(action, None, None, None, TURNED_AWAY):

@@ -30,7 +30,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import grpc.aio
 from starlette.applications import Starlette
 
-from schedd.api.availability import TWIN
+from schedd.api.availability import DUPLICATE_NAME
 from schedd.api.views import paused
 from schedd.app import member_settings
 from schedd.app.claim_prefix import prefix_owner
@@ -147,8 +147,8 @@ def readiness(
         if leaving():
             found[Unready.LEAVING] = "it was asked to end, and hands over"
         cluster = member.cluster
-        if cluster.twin:
-            found[Unready.TWIN] = TWIN.format(cluster.twin)
+        if cluster.duplicate:
+            found[Unready.DUPLICATE_NAME] = DUPLICATE_NAME.format(cluster.duplicate)
         elif cluster.foreign:
             found[Unready.ANOTHER_CLUSTER] = cluster.foreign
         elif cluster.tenure is None:

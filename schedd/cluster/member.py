@@ -245,7 +245,7 @@ class MemberLifecycle:
         self._duties = duties
         self._audit = audit
         self._claim = claim
-        self._name = Name(coordination, identity.name, lease=member_ttl, twin=self._second)
+        self._name = Name(coordination, identity.name, lease=member_ttl, on_duplicate=self._second)
         self._backoff = Backoff(initial=0.2, maximum=2.0)
         self._attached_until = -math.inf
         self._look: Callable[[], None] = lambda: None
@@ -288,7 +288,7 @@ class MemberLifecycle:
             if self._claim is not None and not await self._claimed(self._claim):
                 return LOOK_FOREIGN
             free = await self._name.free()
-            self.cluster.twin = self._name.taken_by
+            self.cluster.duplicate = self._name.taken_by
             if not free:
                 return LOOK_AGAIN
             async with self._keep_lease() as keeper:

@@ -39,7 +39,7 @@ class Observer:
         self._live: LiveTenure | None = None
         self._listeners: list[Listener] = []
         self._news = asyncio.Event()
-        self.twin = ""
+        self.duplicate = ""
         """Another daemon that serves under this member's name; empty: none is known."""
         self.foreign = ""
         """Why the etcd prefix or the database belongs to another cluster; empty: it doesn't."""

@@ -47,10 +47,10 @@ CHECK_EVERY: Final = 1.0
 class Name:
     """A member's name: one daemon at a time may serve under it.
 
-    `twin` is called with another daemon that has the name, and again every ten minutes while it
-    stays. A key counts as another daemon's if it exists for longer than twice `lease` seconds, the
-    TTL of all leases here. The key of a crashed process expires earlier: a new leader of etcd may
-    extend it by one TTL, and time without etcd isn't counted.
+    `on_duplicate` is called with another daemon that has the name, and again every ten minutes
+    while it stays. A key counts as another daemon's if it exists for longer than twice `lease`
+    seconds, the TTL of all leases here. The key of a crashed process expires earlier: a new leader
+    of etcd may extend it by one TTL, and time without etcd isn't counted.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Name:
         name: str,
         *,
         lease: float = math.inf,
-        twin: Callable[[str], Awaitable[None]] | None = None,
+        on_duplicate: Callable[[str], Awaitable[None]] | None = None,
         clock: Callable[[], float] = boottime,
     ) -> None:
         self._coordination = coordination
         self._name = name
         self._lease = lease
-        self._twin = twin
+        self._on_duplicate = on_duplicate
         self._clock = clock
         self._past: set[TenureId] = set()
         self._seen: Revision | None = None
@@ -109,8 +109,8 @@ class Name:
             self._seen_at = max(self._seen_at, now)  # changes in between weren't seen
         elif now - self._seen_at > 2 * self._lease + SPARE:
             self.taken_by = _describe(entry)
-            if self._twin is not None:
-                await self._twin(self.taken_by)
+            if self._on_duplicate is not None:
+                await self._on_duplicate(self.taken_by)
             self._seen_at = now + REPORT_EVERY - (2 * self._lease + SPARE)
         return False
 

@@ -258,9 +258,9 @@ async def test_a_caller_without_identity_gets_only_health(place: Place) -> None:
 async def test_a_certificate_without_an_identity_is_described_to_its_caller_and_in_the_log(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    twins = place.certificate("schedd://worker/w1", "schedd://worker/w2")
+    both = place.certificate("schedd://worker/w1", "schedd://worker/w2")
     with caplog.at_level(logging.INFO):
-        async with connect(place.mutual, tls=twins, use=uuid4().hex) as channel:
+        async with connect(place.mutual, tls=both, use=uuid4().hex) as channel:
             listing = channel.unary_unary("/schedd.v1.JobService/ListJobs", _bytes)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await listing(jobs.ListJobsRequest(), timeout=5)

@@ -73,7 +73,7 @@ class StubCluster:
     leader: str | None = "m1"
     term: int = 7
     has_trust: bool = True
-    twin: str = ""
+    duplicate: str = ""
     workers: set[IncarnationId] = field(default_factory=set)
 
     @property

@@ -61,7 +61,7 @@ async def get_cluster(
             trusted=services.cluster.trusted(),
             owned=owned,
             workers=len(view.workers),
-            twin=services.cluster.twin,
+            duplicate=services.cluster.duplicate,
             failures=services.failures(),
         ),
     )

@@ -265,7 +265,7 @@ class Facts:
     """Workers with a lease whose heartbeats no answering member receives."""
     results_away: str = ""
     """Why the result store didn't answer the asking member."""
-    twins: tuple[AuditRecord, ...] = ()
+    duplicates: tuple[AuditRecord, ...] = ()
     """Recent rejections of daemons whose name is taken; newest first."""
     failures: tuple[FailedDependency, ...] = ()
     """Failing dependencies of the asking member. It may have no tenure, and so be in no view."""

@@ -137,9 +137,9 @@ def _certificate(one: MemberFacts, facts: Facts) -> Iterator[CheckupFinding]:
 
 def _names(facts: Facts) -> Iterator[CheckupFinding]:
     """Return findings on members and workers that use the name of a running one."""
-    if not facts.twins:
+    if not facts.duplicates:
         yield CheckSubject(AREA, "names").ok("no member or worker used a name that is taken")
-    for line in facts.twins:
+    for line in facts.duplicates:
         at = f" at {line.at:%Y-%m-%dT%H:%M:%SZ}" if line.at else ""
         yield CheckSubject(AREA, "names", line.object.rpartition("/")[2]).warn(
             f"a second {line.object.partition('/')[0]} of this name ({line.source}) was rejected"

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 class Unready(StrEnum):
     LEAVING = "leaving"
-    TWIN = "twin"
+    DUPLICATE_NAME = "duplicate_name"
     ANOTHER_CLUSTER = "another_cluster"
     NO_TENURE = "no_tenure"
     UNTRUSTED = "untrusted"

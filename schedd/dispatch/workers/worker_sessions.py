@@ -37,7 +37,7 @@ SPOOL_WITHIN: Final = 10.0
 LOOK_EVERY: Final = 1.0
 GATHER: Final = 0.05
 """Seconds in which heartbeats are collected for one refresh of leases; the first isn't delayed."""
-TWINS_KNOWN: Final = 1000
+MOST_DUPLICATES: Final = 1000
 """Rejected workers whose last audit row is remembered."""
 ANOTHER: Final = "ANOTHER_WORKER"
 """Reason for rejecting a worker that uses another worker's incarnation."""
@@ -115,8 +115,10 @@ class WorkerSessions:
             for one in await self._store.of_worker(incarnation.worker)
             if one.id != incarnation.id
         ]
-        if twin := await self._twin(incarnation, others):
-            return await self._lost_before(incarnation) or await self._turn_away(incarnation, twin)
+        if duplicate := await self._duplicate(incarnation, others):
+            return await self._lost_before(incarnation) or await self._turn_away(
+                incarnation, duplicate
+            )
         stored = await self._store.register(incarnation)
         if stored.worker != incarnation.worker:
             return RejectedHello(
@@ -184,7 +186,7 @@ class WorkerSessions:
         found = await self._store.incarnations([incarnation.id])
         return WRITTEN_OFF if found and found[0].lost_at is not None else None
 
-    async def _twin(
+    async def _duplicate(
         self, incarnation: Incarnation, others: Sequence[Incarnation]
     ) -> Incarnation | None:
         """Return the incarnation of another spool directory that has the name and a key."""
@@ -207,13 +209,13 @@ class WorkerSessions:
                 return await self._turn_away(incarnation, one)
         return None
 
-    async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> RejectedHello:
+    async def _turn_away(self, incarnation: Incarnation, duplicate: Incarnation) -> RejectedHello:
         message = (
-            f"worker {incarnation.worker} already exists on host {twin.host}:"
+            f"worker {incarnation.worker} already exists on host {duplicate.host}:"
             " stop it there, or give this worker another name"
         )
         turned = RejectedHello("ALREADY_EXISTS", message, "SECOND_IDENTITY")
-        rejected, now = (str(incarnation.spool_id), twin.id), boottime()
+        rejected, now = (str(incarnation.spool_id), duplicate.id), boottime()
         if now - self._audited.get(rejected, -AUDIT_EVERY) < AUDIT_EVERY:  # it retries each second
             return turned
         await self._audit.audit(
@@ -228,7 +230,7 @@ class WorkerSessions:
             )
         )
         self._audited[rejected] = now
-        if len(self._audited) > TWINS_KNOWN:
+        if len(self._audited) > MOST_DUPLICATES:
             del self._audited[next(iter(self._audited))]
         return turned
 

@@ -90,4 +90,4 @@ def _names() -> dict[str, str]:
 
 
 def _fields(message: Descriptor) -> Iterator[FieldDescriptor]:
-    return iter(cast("Iterable[FieldDescriptor]", message.fields))  # upb's class is its twin
+    return iter(cast("Iterable[FieldDescriptor]", message.fields))  # upb's has its interface

@@ -64,7 +64,7 @@ class Routes:
 
     def __init__(self, methods: Iterable[MethodDescriptor]) -> None:
         self.all: Final = tuple(route for method in methods for route in routes_of(method))
-        _refuse_twins(self.all)
+        _reject_duplicates(self.all)
 
     def find(self, verb: str, raw_path: str) -> RouteMatch | frozenset[str]:
         """Return the route; else the methods of this path, empty for an unknown path."""
@@ -97,12 +97,12 @@ def _route(method: MethodDescriptor, verb: str, template: str, body: str) -> Rou
     return Route(method, verb, template, re.compile(pattern), tuple(rest[0::2]), body)
 
 
-def _refuse_twins(routes: Iterable[Route]) -> None:
+def _reject_duplicates(routes: Iterable[Route]) -> None:
     seen: dict[tuple[str, str], Route] = {}
     for route in routes:
         key = (route.verb, route.pattern.pattern)
-        if (twin := seen.setdefault(key, route)) is not route:
+        if (duplicate := seen.setdefault(key, route)) is not route:
             raise ValueError(
-                f"{route.method.full_name} and {twin.method.full_name} share "
+                f"{route.method.full_name} and {duplicate.method.full_name} share "
                 f"{route.verb} {route.template}"
             )

@@ -203,7 +203,7 @@ def _body_of(cls: type[Message], found: RouteMatch) -> type[Message] | None:
 def _field(cls: type[Message], key: str) -> FieldDescriptor | None:
     """Return the top-level field of a parameter."""
     first = key.partition(".")[0]
-    fields = cast("Sequence[FieldDescriptor]", cls.DESCRIPTOR.fields)  # upb's class is its twin
+    fields = cast("Sequence[FieldDescriptor]", cls.DESCRIPTOR.fields)  # upb's has its interface
     return next((field for field in fields if first in (field.name, field.json_name)), None)
 
 

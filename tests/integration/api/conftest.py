@@ -115,7 +115,7 @@ class ClusterStub:
     willing: bool = True
     looked: Facts | None = None
     trust: bool = True
-    twin: str = ""
+    duplicate: str = ""
 
     def view(self) -> ClusterView:
         return self.now

@@ -149,17 +149,19 @@ async def test_a_newcomer_from_the_same_spool_ends_the_earlier_incarnation_at_on
 
 async def test_a_second_worker_with_another_spool_is_rejected_while_the_first_runs(place: Place):
     first = new_worker()
-    twin = next_incarnation(first, spool_id="elsewhere")
+    duplicate = next_incarnation(first, spool_id="elsewhere")
     await place.greeting.greet(first, [])
-    turned = await place.greeting.greet(twin, [])
+    turned = await place.greeting.greet(duplicate, [])
     assert isinstance(turned, RejectedHello)
     assert (turned.status, turned.reason) == ("ALREADY_EXISTS", "SECOND_IDENTITY")
     assert await place.live() == {first.id}
     for _ in range(3):  # it retries each second
-        assert isinstance(await place.greeting.greet(next_incarnation(twin), []), RejectedHello)
+        assert isinstance(
+            await place.greeting.greet(next_incarnation(duplicate), []), RejectedHello
+        )
     assert await place.refusals() == 1, "once is enough"
     await place.leases.end("w", first.id)
-    assert await place.greeting.greet(next_incarnation(twin), []) is None
+    assert await place.greeting.greet(next_incarnation(duplicate), []) is None
 
 
 async def test_a_worker_rejected_for_its_name_is_never_recorded_as_lost(short_ttl: Place):
@@ -168,11 +170,11 @@ async def test_a_worker_rejected_for_its_name_is_never_recorded_as_lost(short_tt
     losses = LossRecorder(short_ttl.leases, store.workers, store.membership)
     first = new_worker()
     await short_ttl.greeting.greet(first, [])
-    twin = next_incarnation(first, spool_id="elsewhere")
+    duplicate = next_incarnation(first, spool_id="elsewhere")
     until = boottime() + 2.5 * SHORT
     while boottime() < until:
         assert await short_ttl.leases.refresh([first])
-        turned = await short_ttl.greeting.greet(twin, [])
+        turned = await short_ttl.greeting.greet(duplicate, [])
         assert turned is not None
         assert turned.reason == "SECOND_IDENTITY"
         await losses.step()
@@ -326,10 +328,12 @@ async def test_a_goodbye_removes_the_key_and_ends_the_incarnation(place: Place):
 async def test_one_of_two_simultaneous_newcomers_is_rejected(place: Place):
     """P6.6: another spool is another worker, and one name serves one."""
     first = new_worker()
-    twin = next_incarnation(first, spool_id="elsewhere")
-    answers = await asyncio.gather(place.greeting.greet(first, []), place.greeting.greet(twin, []))
+    duplicate = next_incarnation(first, spool_id="elsewhere")
+    answers = await asyncio.gather(
+        place.greeting.greet(first, []), place.greeting.greet(duplicate, [])
+    )
     assert sum(answer is None for answer in answers) == 1
-    welcome = first if answers[0] is None else twin
+    welcome = first if answers[0] is None else duplicate
     assert await place.live() == {welcome.id}
 
 

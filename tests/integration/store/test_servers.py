@@ -25,7 +25,7 @@ PROMOTED = Timeline(2)
 def replaced() -> Iterator[ScratchServer]:
     """On the first timeline, and alive."""
     with private_postgres() as server:
-        server.create_database("twin")
+        server.create_database("failover")
         yield server
 
 
@@ -33,7 +33,7 @@ def replaced() -> Iterator[ScratchServer]:
 def promoted() -> Iterator[ScratchServer]:
     """The one that was promoted in its place."""
     with private_postgres() as server:
-        server.create_database("twin")
+        server.create_database("failover")
         promote(server)
         yield server
 
@@ -42,7 +42,7 @@ def promoted() -> Iterator[ScratchServer]:
 def database_on(*servers: ScratchServer) -> Iterator[Database]:
     """Members' way to these servers, the first one first."""
     hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in servers)
-    dsn = f"postgresql://schedd@/twin?{hosts}&target_session_attrs=read-write"
+    dsn = f"postgresql://schedd@/failover?{hosts}&target_session_attrs=read-write"
     database = Database(dsn, lanes=1, readers=2)
     try:
         yield database
@@ -50,8 +50,8 @@ def database_on(*servers: ScratchServer) -> Iterator[Database]:
         database.close()
 
 
-def _twin(server: ScratchServer) -> str:
-    return f"postgresql://schedd@127.0.0.1:{server.port}/twin"
+def _dsn(server: ScratchServer) -> str:
+    return f"postgresql://schedd@127.0.0.1:{server.port}/failover"
 
 
 async def timeline_of(database: Database) -> Timeline:
@@ -80,9 +80,9 @@ async def test_a_process_that_just_started_connects_to_the_promoted_server(
     with database_on(replaced, promoted) as database:
         assert await timeline_of(database) == PROMOTED
     hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (replaced, promoted))
-    migrate.upgrade(f"postgresql://schedd@/twin?{hosts}&target_session_attrs=read-write")
+    migrate.upgrade(f"postgresql://schedd@/failover?{hosts}&target_session_attrs=read-write")
     tables = "SELECT count(*) > 0 FROM pg_tables WHERE tablename = 'shards'"
-    made = [server.execute(tables, _twin(server)) for server in (replaced, promoted)]
+    made = [server.execute(tables, _dsn(server)) for server in (replaced, promoted)]
     assert made == [[(False,)], [(True,)]]
 
 
@@ -129,12 +129,12 @@ async def test_a_call_in_progress_ends_when_its_server_is_replaced(
 async def test_a_standby_gets_no_connection(promoted: ScratchServer) -> None:
     """Not even where the DSN doesn't say that a primary is wanted."""
     with private_postgres() as standby:
-        standby.create_database("twin")
+        standby.create_database("failover")
         postgres.stop(standby.process, standby.folder / "data")
         (standby.folder / "data" / "standby.signal").touch()
         restart(standby)
         hosts = f"host=127.0.0.1:{standby.port}&host=127.0.0.1:{promoted.port}"
-        database = Database(f"postgresql://schedd@/twin?{hosts}", lanes=1, readers=1)
+        database = Database(f"postgresql://schedd@/failover?{hosts}", lanes=1, readers=1)
         try:
             assert await timeline_of(database) == PROMOTED
         finally:

@@ -24,7 +24,11 @@ class Asked:
         self.failures: list[DependencyFailure] = []
         cluster = StubCluster(members=[member("m1")])
         cluster = SimpleNamespace(
-            twin="", foreign="", tenure=cluster.tenure, trusted=cluster.trusted, view=cluster.view
+            duplicate="",
+            foreign="",
+            tenure=cluster.tenure,
+            trusted=cluster.trusted,
+            view=cluster.view,
         )
         self.reasons = readiness(
             cast("Any", SimpleNamespace(cluster=cluster)),

@@ -17,7 +17,7 @@ from schedd.core.ids import TenureId
 from support.twins import TwinCoordination, TwinEtcd
 
 ME = MemberIdentity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))
-TWIN = replace(ME, tenure=TenureId(uuid4()), grpc="elsewhere:7420")
+DUPLICATE = replace(ME, tenure=TenureId(uuid4()), grpc="elsewhere:7420")
 KEY = member_key("a")
 
 
@@ -29,11 +29,11 @@ class World:
         lease = await self.etcd.grant(5)
         return Registration(self.etcd, Observer(self.etcd), ME, lease.id)
 
-    async def twin(self) -> None:
+    async def take_name(self) -> None:
         """Another daemon of the name has the key now."""
         await self.etcd.txn((), [Delete(KEY)])
         lease = await self.etcd.grant(5)
-        await self.etcd.txn((), [Put(KEY, encode_member(TWIN), lease.id)])
+        await self.etcd.txn((), [Put(KEY, encode_member(DUPLICATE), lease.id)])
 
     async def registered(self) -> TenureId | None:
         entry = await self.etcd.get(KEY)
@@ -44,9 +44,9 @@ async def test_a_name_taken_meanwhile_is_left_to_its_holder() -> None:
     """M12: both may have seen that it was free."""
     world = World()
     registration = await world.registration()
-    await world.twin()
+    await world.take_name()
     assert not await registration.put()
-    assert await world.registered() == TWIN.tenure
+    assert await world.registered() == DUPLICATE.tenure
 
 
 async def test_a_member_never_overwrites_the_key_of_another() -> None:
@@ -54,11 +54,11 @@ async def test_a_member_never_overwrites_the_key_of_another() -> None:
     world = World()
     registration = await world.registration()
     assert await registration.put()
-    await world.twin()
+    await world.take_name()
     registration.draining()
     with pytest.raises(TenureOver):
         await registration.step()
-    assert await world.registered() == TWIN.tenure
+    assert await world.registered() == DUPLICATE.tenure
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -67,7 +67,7 @@ async def test_a_member_missing_from_the_view_checks_its_key(taken: bool) -> Non
     registration = await world.registration()
     assert await registration.put()
     await registration.step()  # not seen yet, and there: nothing to be said
-    await world.twin() if taken else await world.etcd.txn((), [Delete(KEY)])
+    await world.take_name() if taken else await world.etcd.txn((), [Delete(KEY)])
     with pytest.raises(TenureOver):
         await registration.step()
 
@@ -79,8 +79,8 @@ async def test_a_running_daemon_of_the_same_name_is_reported_every_ten_minutes()
     async def tell(first: str) -> None:
         reported.append(first)
 
-    name = Name(world.etcd, "a", lease=5.0, twin=tell, clock=lambda: time[0])
-    await world.twin()
+    name = Name(world.etcd, "a", lease=5.0, on_duplicate=tell, clock=lambda: time[0])
+    await world.take_name()
     for time[0] in range(3):
         assert not await name.free()
     for time[0] in range(60, 60 + 10 + int(SPARE) + 1):  # etcd was away in between
@@ -89,11 +89,11 @@ async def test_a_running_daemon_of_the_same_name_is_reported_every_ten_minutes()
     assert not name.taken_by
     for time[0] in range(73, 100):
         assert not await name.free()
-    twin = f"tenure {TWIN.tenure} at elsewhere:7420"
-    assert (reported, name.taken_by) == ([twin], twin)
+    duplicate = f"tenure {DUPLICATE.tenure} at elsewhere:7420"
+    assert (reported, name.taken_by) == ([duplicate], duplicate)
     for time[0] in range(100, 75 + int(REPORT_EVERY)):
         assert not await name.free()
-    assert reported == [twin, twin]
+    assert reported == [duplicate, duplicate]
     await world.etcd.txn((), [Delete(KEY)])
     assert await name.free()
     assert not name.taken_by

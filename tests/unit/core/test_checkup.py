@@ -155,7 +155,7 @@ def test_healthy_areas_are_reported_as_ok() -> None:
 AWAY = endpoint(1, away="connection refused")
 LEFT = timedelta(days=3)
 WARN, BAD = Severity.WARN, Severity.BAD
-TWIN = AuditRecord(
+DUPLICATE = AuditRecord(
     "worker/w1", "attach", "worker/w1", "refused", reason="SECOND_IDENTITY", source="h2", at=NOW
 )
 
@@ -269,7 +269,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("one member alone", healthy(seen(member(1))), WARN, "members: takeover"),
     ("two versions of schedd",
      healthy(seen(member(1), member(2, version="0.9"))), WARN, "members: versions"),
-    ("two of one name", healthy(twins=(TWIN,)), WARN, "members: names"),
+    ("two of one name", healthy(duplicates=(DUPLICATE,)), WARN, "members: names"),
     ("two tzdata",
      healthy(seen(member(1), member(2, tzdata="2025b"))), WARN, "members: tzdata"),
     ("a member without workers",
@@ -555,7 +555,9 @@ def test_workers_of_an_outdated_view_arent_counted() -> None:
 
 
 def test_a_second_daemon_of_a_name_is_reported_with_its_host() -> None:
-    [one] = [finding for finding in wrong(healthy(twins=(TWIN,))) if finding.check == "names"]
+    [one] = [
+        finding for finding in wrong(healthy(duplicates=(DUPLICATE,))) if finding.check == "names"
+    ]
     assert one.subject == "w1"
     assert one.what == "a second worker of this name (h2) was rejected at 2026-01-05T12:00:00Z"
 

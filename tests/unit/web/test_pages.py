@@ -37,7 +37,7 @@ def stored(**changes: object) -> Stored:
 
 
 def seen(
-    state: Stored | None = None, *, trusted: bool = True, away: bool = False, twin: str = ""
+    state: Stored | None = None, *, trusted: bool = True, away: bool = False, duplicate: str = ""
 ) -> Glance:
     cluster = StubCluster(members=[member("m1"), member("m2")])
     return glance(
@@ -47,7 +47,7 @@ def seen(
         trusted=trusted,
         away=away,
         now=NOW,
-        twin=twin,
+        duplicate=duplicate,
     )
 
 
@@ -73,7 +73,7 @@ def test_a_healthy_cluster_is_shown_in_three_words() -> None:
     [
         (seen(away=True), "PostgreSQL is unavailable"),
         (seen(trusted=False), "lease in etcd isn't trusted"),
-        (seen(trusted=False, twin="tenure x at h2:7420"), "name (tenure x at h2:7420)"),
+        (seen(trusted=False, duplicate="tenure x at h2:7420"), "name (tenure x at h2:7420)"),
         (seen(stored(workers=())), "no worker"),
         (seen(stored(shards=[*stored().shards[:255]])), "1 of 256 shards have no live owner"),
         (seen(stored(shards=owned_by("m1", "gone"))), "128 of 256 shards have no live owner"),

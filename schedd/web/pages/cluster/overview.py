@@ -32,7 +32,7 @@ def _shown(asked: PageRequest, stored: Stored, *, away: bool) -> Shown:
         cluster.view(),
         cluster.tenure,
         trusted=cluster.trusted(),
-        twin=cluster.twin,
+        duplicate=cluster.duplicate,
         failures=asked.services.failures(),
         away=away,
         now=utcnow(),

@@ -131,7 +131,7 @@ def glance(
     trusted: bool,
     away: bool,
     now: datetime,
-    twin: str = "",
+    duplicate: str = "",
     failures: Sequence[DependencyFailure] = (),
 ) -> Glance:
     """Combine the values that were read. Pure."""
@@ -146,7 +146,15 @@ def glance(
         leader=leader.name if leader else "",
         term=view.term,
         problems=tuple(
-            _troubles(stored, view, now, trusted=trusted, away=away, twin=twin, failures=failures)
+            _troubles(
+                stored,
+                view,
+                now,
+                trusted=trusted,
+                away=away,
+                duplicate=duplicate,
+                failures=failures,
+            )
         ),
         concerns=tuple(_concerns(stored, now) if not away else _old_concerns(stored, now)),
         hints=tuple(_hints(members)),
@@ -173,7 +181,7 @@ def _troubles(
     *,
     trusted: bool,
     away: bool,
-    twin: str,
+    duplicate: str,
     failures: Sequence[DependencyFailure],
 ) -> Iterable[str]:
     """Yield why the page is red: unavailable database, cluster pause, problems of availability."""
@@ -190,7 +198,7 @@ def _troubles(
         trusted=trusted,
         owned=owned if stored.read else None,
         workers=len(_live(stored)) if stored.read else None,
-        twin=twin,
+        duplicate=duplicate,
         failures=failures,
     )
 
