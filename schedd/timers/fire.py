@@ -169,7 +169,7 @@ def _same(one: _Basis, other: _Basis) -> bool:
 
 # Step of one timer for the fire statement: the plan (`core/timers/fire_steps.py`) as rows.
 #
-#     timer + definition ──plan──→ fires, folds, next ──→ Firing
+#     timer + definition ──plan──→ fires, merged rows, next ──→ Firing
 #
 # Invariants
 # - A run's id is derived from its job and scheduled time: every member derives the same id.
@@ -198,7 +198,7 @@ def firing_of(
     limit = most if left is None else min(left, most)
     plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)
     fires = tuple(_run(definition, fire, now) for fire in plan.fires)
-    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
+    merged = tuple(_merged_row(definition.job_id, times) for times in plan.merged)
     ended = left is not None and len(fires) >= left
     return Firing(
         job_id=timer.job_id,
@@ -207,9 +207,9 @@ def firing_of(
         due_at=timer.due_at,
         next_due_at=plan.next.due if plan.next and not ended else None,
         next_nominal=plan.next.nominal if plan.next else None,
-        last_instant=max((run.due_at for run in (*fires, *folds)), default=timer.due_at),
+        last_instant=max((run.due_at for run in (*fires, *merged)), default=timer.due_at),
         priority=definition.priority,
-        runs=folds + fires,
+        runs=merged + fires,
         fired=timer.fired,
         counted=len(fires) if left is not None else 0,
         notices=definition.notices,
@@ -256,15 +256,15 @@ def _run(definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> N
     )
 
 
-def _fold(job: JobId, fold: fire_plan.MergedTimes) -> NewRun:
+def _merged_row(job: JobId, times: fire_plan.MergedTimes) -> NewRun:
     return NewRun(
-        RunKey(fold.first, scheduled_run_id(job, fold.first)),
-        fold.due,
-        state=fold.state,
-        reason=fold.reason,
-        count=fold.count,
-        scheduled_until=fold.last,
-        excluded_by=fold.excluded_by,
+        RunKey(times.first, scheduled_run_id(job, times.first)),
+        times.due,
+        state=times.state,
+        reason=times.reason,
+        count=times.count,
+        scheduled_until=times.last,
+        excluded_by=times.excluded_by,
     )
 
 

@@ -169,7 +169,7 @@ class Herd:
 
     def lateness(self, run: Run, names: Iterable[str], until: float) -> dict[str, float]:
         """Of these each-second probes, of what was due from the herd's instant on: how much of it
-        began, and how late. The rest was folded into what came later.
+        began, and how late. The rest was merged into later times.
         """
         wanted = {f"{run.prefix}-{name}" for name in names}
         late = sorted(

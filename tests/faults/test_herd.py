@@ -27,9 +27,9 @@ MORE, MORE_MIB = 1.1, 8
 """Growth of a process's resources from one herd to the next: at most so much."""
 SMALLEST_SHARE = 0.15
 """Of four workers."""
-URGENT_LATE, URGENT_FOLDED = 1.0, 1
+URGENT_LATE, URGENT_MERGED = 1.0, 1
 """Seconds that an urgent run may be late in the first minute, and how many instants of each urgent
-job may be folded into the next.
+job may be merged into the next.
 """
 LONGEST_IDLE = 5.0
 """Seconds that a worker may have begun nothing while much waits."""
@@ -90,6 +90,6 @@ def test_herd_due_at_one_instant(herd_run: FaultRun, herding_world: World) -> No
             assert second <= MORE * first + MORE_MIB, (name, found)
         for name, (_, peak) in found["rss_mib"].items():
             assert peak <= (MEMBER_MIB if name in world.members else WORKER_MIB), (name, found)
-        least = found["urgent"]["due"] - URGENT_FOLDED * len(URGENT)
+        least = found["urgent"]["due"] - URGENT_MERGED * len(URGENT)
         assert found["urgent"]["started"] >= least, found
         assert found["urgent"]["max_s"] <= URGENT_LATE, found

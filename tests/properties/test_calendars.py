@@ -103,7 +103,7 @@ def by_days(case: Case, compiled: CompiledSchedule, context: str) -> None:
 
 
 def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
-    rows = folded = 0
+    rows = merged_rows = 0
     for number in range(max(1, TRIALS // PER_GROUND)):
         for case, _, random in cases(f"ledger/{SEED}/{number}"):
             if len(case.every) > 3000:
@@ -117,7 +117,7 @@ def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
             )
             written = list(written_rows(jittery, policy, case, random))
             rows += len(written)
-            folded += sum(count > 1 for _, _, count, _ in written)
+            merged_rows += sum(count > 1 for _, _, count, _ in written)
             now = at(case.ground.end)
             remaining = [one for one in case.every if jittery.due(at(one)) <= now]
             runs = set(case.runs)
@@ -129,7 +129,7 @@ def test_each_due_instant_is_in_exactly_one_row_excluded_or_not() -> None:
                 del remaining[:count]
             assert not remaining, context
     assert rows > TRIALS
-    assert folded
+    assert merged_rows
 
 
 def written_rows(
@@ -147,11 +147,11 @@ def written_rows(
             now = end
         while timer is not None and timer.due <= now:
             step = fire_steps.plan(compiled, policy, timer.nominal, timer.due, now)
-            assert step.folds or step.fires, "a timer that is due makes progress"
-            checked(compiled, policy, step.folds)
-            for fold in step.folds:
-                excluded = fold.reason is Reason.CALENDAR
-                yield fold.first, fold.last, fold.count, excluded
+            assert step.merged or step.fires, "a timer that is due makes progress"
+            checked(compiled, policy, step.merged)
+            for times in step.merged:
+                excluded = times.reason is Reason.CALENDAR
+                yield times.first, times.last, times.count, excluded
             for fire in step.fires:
                 assert fire.due == compiled.due(fire.nominal) <= now
                 yield fire.nominal, fire.nominal, 1, False
@@ -161,17 +161,17 @@ def written_rows(
     # Excluded instants wait for the last of their row: an owner that looked now would write them.
     if timer is not None and compiled.due(timer.nominal) <= end:
         step = fire_steps.plan(compiled, policy, timer.nominal, end, end)
-        for fold in step.folds:
-            yield fold.first, fold.last, fold.count, fold.reason is Reason.CALENDAR
+        for times in step.merged:
+            yield times.first, times.last, times.count, times.reason is Reason.CALENDAR
 
 
-def checked(compiled: CompiledSchedule, policy: CatchUp, folds: tuple[MergedTimes, ...]) -> None:
-    for fold in folds:
-        assert (fold.reason is Reason.CALENDAR) == compiled.excludes(fold.first)
-        assert fold.due == compiled.due(fold.first) or not compiled.excludes(fold.first)
-        if fold.state is State.COALESCED:
+def checked(compiled: CompiledSchedule, policy: CatchUp, merged: tuple[MergedTimes, ...]) -> None:
+    for times in merged:
+        assert (times.reason is Reason.CALENDAR) == compiled.excludes(times.first)
+        assert times.due == compiled.due(times.first) or not compiled.excludes(times.first)
+        if times.state is State.COALESCED:
             assert policy.policy is CatchUpPolicy.LATEST
-    for one, following in pairwise(folds):
+    for one, following in pairwise(merged):
         assert one.last < following.first
 
 

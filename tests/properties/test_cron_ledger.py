@@ -62,8 +62,8 @@ class Ledger:
                 self.compiled, self.policy, self.timer.nominal, self.timer.due, now, limit=limit
             )
             self.check(step, now)
-            assert step.folds or step.fires, "a timer that is due makes progress"
-            self.spans += [(fold.first, fold.last, fold.count) for fold in step.folds]
+            assert step.merged or step.fires, "a timer that is due makes progress"
+            self.spans += [(times.first, times.last, times.count) for times in step.merged]
             self.spans += [(fire.nominal, fire.nominal, 1) for fire in step.fires]
             self.fired += [fire.nominal for fire in step.fires]
             self.timer = step.next
@@ -76,9 +76,9 @@ class Ledger:
             if fire.late:
                 assert self.policy.policy is not CatchUpPolicy.NONE
                 assert now - fire.nominal <= self.policy.window
-        for fold in step.folds:
-            if fold.state is State.COALESCED:
-                assert fold.into in [fire.nominal for fire in step.fires]
+        for times in step.merged:
+            if times.state is State.COALESCED:
+                assert times.into in [fire.nominal for fire in step.fires]
                 assert self.policy.policy is CatchUpPolicy.LATEST
         if self.policy.policy is CatchUpPolicy.LATEST:
             assert sum(fire.late for fire in step.fires) <= 1

@@ -12,14 +12,14 @@ SECOND = timedelta(seconds=1)
 
 
 def covered(rows: Iterable[Run], step: timedelta = SECOND) -> Counter[datetime]:
-    """Instant → how many rows stand for it, folds spread out over the instants they count."""
+    """Instant → how many rows stand for it, merged rows spread out over the instants they count."""
     instants: Counter[datetime] = Counter()
     for row in rows:
         assert row.scheduled_at is not None
         instants.update(row.scheduled_at + step * n for n in range(row.count))
         if row.scheduled_until is not None:
             last = row.scheduled_at + step * (row.count - 1)
-            assert row.scheduled_until == last, f"a fold of {row.count} ends at another instant"
+            assert row.scheduled_until == last, f"a row of {row.count} ends at another instant"
     return instants
 
 

@@ -34,7 +34,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COUNTED: Final = 100_000
 """Scheduled times that are counted one by one, at most."""
 _TICK: Final = timedelta(microseconds=1)
-FOLDS: Final = 20
+MOST_MERGED: Final = 20
 """Steps in which the times of a pause are counted; beyond them the count is a lower bound."""
 
 
@@ -45,9 +45,9 @@ def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | N
     if record.due_at is None:
         return TimerEdit(max_runs=most), None
     why, since = _pause(record), record.paused_at
-    fold, following = _merged(record, definition, end, State.SKIPPED, Reason.PAUSED, why, since)
+    merged, following = _merged(record, definition, end, State.SKIPPED, Reason.PAUSED, why, since)
     reset = (following.due, following.nominal) if following else (None, None)
-    return TimerEdit(reset, max_runs=most), fold
+    return TimerEdit(reset, max_runs=most), merged
 
 
 def edited_timer(
@@ -164,19 +164,19 @@ def _merged(
     spared = newest > now or (spares is not None and newest <= spares)
     until = now if spared else due_until(schedule, head, now)
     following: Occurrence | None = head
-    folds: list[fire_plan.MergedTimes] = []
-    while following is not None and following.due <= until and len(folds) < FOLDS:
-        fold, following = fire_plan.settle(schedule, following, until, state, reason)
-        folds += [fold] if fold else []
-    end = folds[-1].last if folds else None
+    merged: list[fire_plan.MergedTimes] = []
+    while following is not None and following.due <= until and len(merged) < MOST_MERGED:
+        times, following = fire_plan.merge_until(schedule, following, until, state, reason)
+        merged += [times] if times else []
+    end = merged[-1].last if merged else None
     if following is not None and following.due <= until:  # the count is a lower bound from here on
         end = fire_plan.newest_due(schedule, following, until)
         following = schedule.next_after(end)
     if following is not None and compiled.excludes(following.nominal):
         following = compiled.following(following.nominal - _TICK)
-    if not folds or end is None:
+    if not merged or end is None:
         return None, following
-    first = folds[0]
+    first = merged[0]
     if compiled.excluding and not compiled.newest(first.first - _TICK, end):
         state, reason = State.SKIPPED, Reason.CALENDAR
         by = compiled.excluded_by(first.first)
@@ -185,7 +185,7 @@ def _merged(
         first.due,
         state=state,
         reason=reason,
-        count=sum(fold.count for fold in folds),
+        count=sum(times.count for times in merged),
         scheduled_until=end,
         excluded_by=by,
     ), following

@@ -140,10 +140,10 @@ def plan(
             border = due_until(compiled, head, pause.began)
             return by_policy(until=border)
         border = due_until(compiled, head, last)
-        fold, following = fire_plan.settle(
+        times, following = fire_plan.merge_until(
             compiled, head, border, State.SKIPPED, Reason.PAUSED, pause.text
         )
-        return FirePlan((fold,) if fold else (), (), following)
+        return FirePlan((times,) if times else (), (), following)
     return by_policy()
 
 

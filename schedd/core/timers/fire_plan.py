@@ -75,7 +75,7 @@ class FirePlan:
     `next` is None if the schedule has ended. With nothing to do, `next` is the current value.
     """
 
-    folds: tuple[MergedTimes, ...]
+    merged: tuple[MergedTimes, ...]
     fires: tuple[PlannedRun, ...]
     next: Occurrence | None
 
@@ -110,7 +110,7 @@ def plan(
     return planner.run(Occurrence(nominal, due))
 
 
-def settle(
+def merge_until(
     compiled: CompiledSchedule,
     occurrence: Occurrence,
     until: datetime,
@@ -126,8 +126,10 @@ def settle(
     if occurrence.due > until:
         return None, occurrence
     last = newest_due(compiled, occurrence, until)
-    fold = replace(_fold(compiled, occurrence, last, state, reason), excluded_by=excluded_by)
-    return fold, compiled.next_after(fold.last)
+    times = replace(
+        _merged_times(compiled, occurrence, last, state, reason), excluded_by=excluded_by
+    )
+    return times, compiled.next_after(times.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,34 +151,36 @@ class _Planner:
             return self._on_time((), (), head)
         last = newest_due(self.compiled, head, self.late_before - _TICK)
         if self.policy.policy is CatchUpPolicy.NONE:
-            fold = _fold(self.compiled, head, last, State.MISSED, Reason.CATCH_UP_NONE)
-            return self._after_fold((), fold, last)
+            times = _merged_times(self.compiled, head, last, State.MISSED, Reason.CATCH_UP_NONE)
+            return self._after_merged((), times, last)
         return self._windowed(head, last)
 
     def _windowed(self, head: Occurrence, last: datetime) -> FirePlan:
         """Return the plan for the late times from `head` to `last` under LATEST or ALL."""
-        folds: tuple[MergedTimes, ...] = ()
+        merged: tuple[MergedTimes, ...] = ()
         if head.nominal < self.opens:
             end = min(last, self.opens - _TICK)
             outside = self.compiled.newest(head.nominal, end) or head.nominal
-            fold = _fold(self.compiled, head, outside, State.MISSED, Reason.WINDOW)
-            following = self.compiled.next_after(fold.last)
-            if outside == last or fold.last != outside or following is None:
-                return self._after_fold((), fold, outside)
-            folds, head = (fold,), following
+            times = _merged_times(self.compiled, head, outside, State.MISSED, Reason.WINDOW)
+            following = self.compiled.next_after(times.last)
+            if outside == last or times.last != outside or following is None:
+                return self._after_merged((), times, outside)
+            merged, head = (times,), following
         if self.policy.policy is CatchUpPolicy.ALL:
-            return self._all(folds, head, last)
-        return self._latest(folds, head, last)
+            return self._all(merged, head, last)
+        return self._latest(merged, head, last)
 
-    def _all(self, folds: tuple[MergedTimes, ...], head: Occurrence, last: datetime) -> FirePlan:
+    def _all(self, merged: tuple[MergedTimes, ...], head: Occurrence, last: datetime) -> FirePlan:
         late = self.compiled.instants_between(head.nominal, last, self.limit - 1)
         fires = tuple(PlannedRun(one.nominal, one.due, late=True) for one in (head, *late))
         following = self.compiled.next_after(fires[-1].nominal)
         if fires[-1].nominal != last or following is None:
-            return FirePlan(folds, fires, following)
-        return self._on_time(folds, fires, following)
+            return FirePlan(merged, fires, following)
+        return self._on_time(merged, fires, following)
 
-    def _latest(self, folds: tuple[MergedTimes, ...], head: Occurrence, last: datetime) -> FirePlan:
+    def _latest(
+        self, merged: tuple[MergedTimes, ...], head: Occurrence, last: datetime
+    ) -> FirePlan:
         """Return the plan under LATEST: older times are coalesced into the newest one, which is on
         time or else the last late one.
         """
@@ -191,25 +195,25 @@ class _Planner:
             due = head.due if last == head.nominal else self.compiled.due(last)
             fires = (PlannedRun(last, due, late=True),)
         if older is not None:
-            fold = _fold(self.compiled, head, older, State.COALESCED, None, into)
-            folds = (*folds, fold)
-            if fold.last != older:
-                return FirePlan(folds, (), self.compiled.next_after(fold.last))
+            times = _merged_times(self.compiled, head, older, State.COALESCED, None, into)
+            merged = (*merged, times)
+            if times.last != older:
+                return FirePlan(merged, (), self.compiled.next_after(times.last))
         if following is None:
-            return FirePlan(folds, fires, None)
-        return self._on_time(folds, fires, following)
+            return FirePlan(merged, fires, None)
+        return self._on_time(merged, fires, following)
 
-    def _after_fold(
-        self, folds: tuple[MergedTimes, ...], fold: MergedTimes, meant: datetime
+    def _after_merged(
+        self, merged: tuple[MergedTimes, ...], times: MergedTimes, meant: datetime
     ) -> FirePlan:
         """Continue after a merged row of late times. Stop there if it ended before `meant`."""
-        following = self.compiled.next_after(fold.last)
-        if fold.last != meant or following is None:
-            return FirePlan((*folds, fold), (), following)
-        return self._on_time((*folds, fold), (), following)
+        following = self.compiled.next_after(times.last)
+        if times.last != meant or following is None:
+            return FirePlan((*merged, times), (), following)
+        return self._on_time((*merged, times), (), following)
 
     def _on_time(
-        self, folds: tuple[MergedTimes, ...], fires: tuple[PlannedRun, ...], head: Occurrence
+        self, merged: tuple[MergedTimes, ...], fires: tuple[PlannedRun, ...], head: Occurrence
     ) -> FirePlan:
         """Fire what is due from `head` on, up to `limit` runs."""
         found = list(fires)
@@ -217,7 +221,7 @@ class _Planner:
         while current is not None and current.due <= self.until and len(found) < self.limit:
             found.append(PlannedRun(current.nominal, current.due))
             current = self.compiled.next_after(current.nominal)
-        return FirePlan(folds, tuple(found), current)
+        return FirePlan(merged, tuple(found), current)
 
 
 def newest_due(compiled: CompiledSchedule, head: Occurrence, until: datetime) -> datetime:
@@ -228,7 +232,7 @@ def newest_due(compiled: CompiledSchedule, head: Occurrence, until: datetime) ->
     return newest or head.nominal
 
 
-def _fold(
+def _merged_times(
     compiled: CompiledSchedule,
     head: Occurrence,
     last: datetime,

@@ -96,18 +96,18 @@ def _woven(
         return FirePlan((), (), inner.next)
     every = compiled.whole.instants
     found = groups(every, compiled.exclusion, head.nominal, until, MOST_BORDERS)
-    folds: list[MergedTimes] = []
+    merged: list[MergedTimes] = []
     reached = head.nominal
     for group in found:
         parts = _cut(compiled, inner, group) if group.decider is None else _skipped(compiled, group)
-        folds.extend(parts)
+        merged.extend(parts)
         reached = group.last
     fires = tuple(fire for fire in inner.fires if fire.nominal <= reached)
     following = compiled.following(reached)
     if following is not None and inner.next is not None:
         same = following.nominal == inner.next.nominal
         following = inner.next if same else following
-    return FirePlan(tuple(folds), fires, following)
+    return FirePlan(tuple(merged), fires, following)
 
 
 def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[MergedTimes]:
@@ -124,11 +124,11 @@ def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[MergedTim
 
 def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Iterator[MergedTimes]:
     """Return the parts of the plan's merged rows that lie in a group of times that run."""
-    for fold in inner.folds:
-        first, last = max(fold.first, group.first), min(fold.last, group.last)
-        if (first, last) == (fold.first, fold.last):
-            yield fold
+    for times in inner.merged:
+        first, last = max(times.first, group.first), min(times.last, group.last)
+        if (first, last) == (times.first, times.last):
+            yield times
         elif first <= last:
             more, _ = compiled.whole.count(first, last, fire_plan.WALKED)
-            due = fold.due if first == fold.first else compiled.due(first)
-            yield replace(fold, first=first, last=last, count=1 + more, due=due)
+            due = times.due if first == times.first else compiled.due(first)
+            yield replace(times, first=first, last=last, count=1 + more, due=due)

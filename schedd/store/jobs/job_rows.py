@@ -121,7 +121,7 @@ def account(
     connection: Connection,
     job_id: JobId,
     generation: int,
-    fold: NewRun,
+    merged: NewRun,
     tenure: TenureId | None = None,
 ) -> None:
     where = select(timers.c.shard).where(timers.c.job_id == job_id)
@@ -131,7 +131,7 @@ def account(
         job_id,
         shard,
         generation,
-        fold,
+        merged,
         Trigger.SCHEDULE,
         Priority.MEDIUM,
         fired_by=tenure,

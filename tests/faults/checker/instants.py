@@ -92,10 +92,10 @@ def identity(run: Run) -> tuple[str, float, str]:
 def describe(standing: Standing) -> str:
     """A row of the ledger in words."""
     row = standing.row
-    fold = f" to {clock(row.scheduled_until)} ({row.count})" if row.scheduled_until else ""
+    span = f" to {clock(row.scheduled_until)} ({row.count})" if row.scheduled_until else ""
     reason = f" ({row.reason})" if row.reason else ""
     return (
-        f"run {row.run_id}, {clock(row.scheduled_at)}{fold}: {row.state}{reason},"
+        f"run {row.run_id}, {clock(row.scheduled_at)}{span}: {row.state}{reason},"
         f" generation {standing.first.generation}, inserted by {standing.inserted.where}"
     )
 

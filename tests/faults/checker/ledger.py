@@ -3,7 +3,7 @@
 An instant is owed where the oracle has it under a schedule that certainly was in force: after the
 commit that brought the schedule, up to the call that asked for the next one. In between either
 schedule is right, and nothing is owed. A deletion owes a row for whatever fell due before it. A
-fold stands for each instant of its span.
+merged row counts for each instant of its span.
 """
 
 from __future__ import annotations

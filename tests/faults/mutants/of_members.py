@@ -49,8 +49,9 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 FIRINGS,
-                "    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)\n",
-                "    folds: tuple[NewRun, ...] = ()\n",
+                "    merged = tuple(_merged_row(definition.job_id, times)"
+                " for times in plan.merged)\n",
+                "    merged: tuple[NewRun, ...] = ()\n",
             ),
         ),
         rides.LEADER_KILLED,

@@ -187,10 +187,10 @@ async def test_the_answer_names_the_window_for_missed_and_coalesced_times(past):
     assert "which covers 50 scheduled times from 2026-01-05T12:00:00Z to" in missed.answer
     assert missed.run.count == 50
 
-    folded = await past.asked(START + 55 * MINUTE)
-    assert folded.answer.startswith("The run was coalesced: ")
-    assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING" in folded.answer
-    assert folded.run.count == 10
+    merged = await past.asked(START + 55 * MINUTE)
+    assert merged.answer.startswith("The run was coalesced: ")
+    assert f"2026-01-05T13:00:00Z, covers it: run {run.key.run_id}, PENDING" in merged.answer
+    assert merged.run.count == 10
 
 
 async def test_a_coalesced_time_names_its_run_across_excluded_times(past):

@@ -124,13 +124,13 @@ async def test_a_pause_during_a_fire_prevents_runs_of_the_job(world: World) -> N
     assert (fired.runs, fired.refused) == ([], [job.definition.job_id])
 
 
-async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> None:
-    """P3.4: else an instant could be accounted for twice, by a fold and by its run."""
+async def test_merged_rows_select_from_the_timers_that_advanced_too(world: World) -> None:
+    """P3.4: else an instant could be accounted for twice, by a merged row and by its run."""
     me = await world.member()
     good, stale = await world.job(), await world.job()
 
-    def folded(job, **changes):
-        fold = new_run(
+    def with_merged(job, **changes):
+        merged = new_run(
             job,
             START,
             state=State.COALESCED,
@@ -139,9 +139,9 @@ async def test_folds_select_from_the_timers_that_advanced_too(world: World) -> N
             scheduled_until=START + 3 * MINUTE,
         )
         run = new_run(job, START + 4 * MINUTE)
-        return firing(job, runs=(fold, run), next_due_at=START + 5 * MINUTE, **changes)
+        return firing(job, runs=(merged, run), next_due_at=START + 5 * MINUTE, **changes)
 
-    fired = await me.fire(folded(good), folded(stale, generation=9))
+    fired = await me.fire(with_merged(good), with_merged(stale, generation=9))
 
     assert [run.key.scheduled_at for run in fired.runs] == [START + 4 * MINUTE]
     rows = await world.sql("SELECT job_id, state, count, reason FROM runs ORDER BY scheduled_at")

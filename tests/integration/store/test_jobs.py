@@ -333,12 +333,12 @@ async def test_resume_skips_runs_inserted_early_that_fell_due_in_the_pause(
         await me.store.owner.give_back(me.claim(job.shard), [given])
         assert (await world.run_row(early[0].key.run_id))["token"] > 0
     await world.sql("UPDATE timers SET paused = true")
-    fold = new_run(job, inside - MINUTE / 4, state=State.SKIPPED, count=3, scheduled_until=inside)
+    merged = new_run(job, inside - MINUTE / 4, state=State.SKIPPED, count=3, scheduled_until=inside)
 
     resumed = await me.store.users.resume_job(
         job.definition.job_id,
         TimerEdit((inside + MINUTE, inside + MINUTE)),
-        fold,
+        merged,
         ok("resume"),
     )
 
@@ -349,7 +349,7 @@ async def test_resume_skips_runs_inserted_early_that_fell_due_in_the_pause(
     assert (skipped["state"], skipped["reason"]) == ("SKIPPED", "PAUSED")
     assert not await world.is_live(early[0].key.run_id)
     assert (await world.run_row(before[0].key.run_id))["state"] == "PENDING"
-    assert (await world.run_row(fold.key.run_id))["count"] == 3
+    assert (await world.run_row(merged.key.run_id))["count"] == 3
 
 
 async def test_delete_cancels_waiting_runs_and_lets_running_ones_finish(world: World) -> None:

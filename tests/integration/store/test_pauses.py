@@ -112,7 +112,7 @@ async def test_a_pause_waits_for_the_batch_in_flight_and_stops_later_batches(
 async def test_a_resume_skips_only_early_runs_of_times_within_the_pause(
     world: World,
 ) -> None:
-    """P3.12: no fold will account for it, since its row is there already."""
+    """P3.12: no merged row will account for it, since its row is there already."""
     me = await world.member(horizon=timedelta(seconds=30))
     soon = datetime.now(UTC) + timedelta(seconds=2)
     past, early = await world.job(), await world.job(due=soon)

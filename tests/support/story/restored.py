@@ -71,8 +71,8 @@ def restored(
     lost.tick(range(211, 250))
     _recovered(kept, kept_run, paused=paused)
     if recorded:
-        kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
-        kept.fold(245, 259, "COALESCED", 260.4)
+        kept.merge(211, 244, "SKIPPED", 260.2, reason="PAUSED")
+        kept.merge(245, 259, "COALESCED", 260.4)
         kept.play(kept.fire(260, on=260.4), 260.45)
     kept.tick(range(261, END))
     if rerun:

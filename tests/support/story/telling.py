@@ -87,7 +87,7 @@ class Story(Stage):
         }
         return Run(run_id, job, at, values | row)
 
-    def fold(self, first: float, last: float, state: str, on: float, **row: Any) -> Run:
+    def merge(self, first: float, last: float, state: str, on: float, **row: Any) -> Run:
         """Add a row for several scheduled times that don't run."""
         span = {"scheduled_until": stamp(last), "count": str(round(last - first) + 1)}
         return self.fire(first, on=on, state=state, **(span | row))

@@ -41,7 +41,7 @@ def leader_killed(*, without: Collection[int] = (), seconds: int = 250, **wanted
     _calls_and_resources(story, seconds)
     story.tick(at for at in range(1, 101) if at not in without)
     if not {101, 102, 103} & set(without):
-        story.fold(101, 102, "COALESCED", 103.7)
+        story.merge(101, 102, "COALESCED", 103.7)
         story.play(story.fire(103, on=103.7), 103.8)
     story.tick(at for at in range(104, seconds) if at not in without)
     return story

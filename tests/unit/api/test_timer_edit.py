@@ -144,7 +144,7 @@ def test_an_edit_to_a_schedule_without_the_undue_instant_records_it() -> None:
 
 def test_one_row_covers_a_pause_that_is_too_long_to_count(monkeypatch) -> None:
     """Its count is then a lower bound, and each instant is covered by a row."""
-    monkeypatch.setattr(timer_edit, "FOLDS", 2)
+    monkeypatch.setattr(timer_edit, "MOST_MERGED", 2)
     monkeypatch.setattr(fire_plan, "WALKED", 10)
     spec = job_pb2.Job(name="j", cron=["* * * * *", "*/2 * * * *"])
     record = each_minute("12:00", paused_at="11:59:30")

@@ -254,15 +254,15 @@ def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> fire
     return fire_steps.plan(of, policy, timer.nominal, timer.due, at(now))
 
 
-def row_of(fold: MergedTimes) -> tuple[str, str, int]:
-    reason = fold.reason.value if fold.reason else ""
-    return f"{fold.first:%d %H:%M}", reason or fold.state.value, fold.count
+def row_of(times: MergedTimes) -> tuple[str, str, int]:
+    reason = times.reason.value if times.reason else ""
+    return f"{times.first:%d %H:%M}", reason or times.state.value, times.count
 
 
 def test_the_newest_open_time_coalesces_older_ones_across_excluded_ones():
     of = compiled("*/10 * * * *", cron=("20-30 * * * *",))
     plan = stepped(of, "2026-05-04T00:00", "2026-05-04T02:25", CatchUp(window=2 * HOUR))
-    assert [row_of(fold) for fold in plan.folds] == [
+    assert [row_of(times) for times in plan.merged] == [
         ("04 00:10", "WINDOW", 1),
         ("04 00:20", "CALENDAR", 2),
         ("04 00:40", "COALESCED", 4),
@@ -271,14 +271,14 @@ def test_the_newest_open_time_coalesces_older_ones_across_excluded_ones():
         ("04 02:20", "CALENDAR", 1),
     ]
     assert plan.fires == (PlannedRun(at("2026-05-04T02:10"), at("2026-05-04T02:10"), late=True),)
-    assert {fold.into for fold in plan.folds if fold.into} == {at("2026-05-04T02:10")}
+    assert {times.into for times in plan.merged if times.into} == {at("2026-05-04T02:10")}
     assert plan.next == Occurrence(at("2026-05-04T02:30"), at("2026-05-04T02:30"))
 
 
 def test_each_row_names_its_calendar():
     of = compiled("0 * * * *", rules(dates=["2026-05-04"]), rules(weekdays=["mon", "tue"]))
     plan = stepped(of, "2026-05-03T23:30", "2026-05-06T00:00", CatchUp())
-    assert [(row_of(fold), fold.excluded_by) for fold in plan.folds] == [
+    assert [(row_of(times), times.excluded_by) for times in plan.merged] == [
         (("04 00:00", "CALENDAR", 24), "calendar c0 v1"),
         (("05 00:00", "CALENDAR", 24), "calendar c1 v2"),
     ]
@@ -290,7 +290,7 @@ def test_catch_up_all_runs_only_the_open_times():
     policy = CatchUp(CatchUpPolicy.ALL, 9 * HOUR)
     plan = stepped(of, "2026-05-04T00:00", "2026-05-04T01:05", policy)
     assert [f"{fire.nominal:%H:%M}" for fire in plan.fires] == ["00:10", "00:40", "00:50", "01:00"]
-    assert [row_of(fold) for fold in plan.folds] == [("04 00:20", "CALENDAR", 2)]
+    assert [row_of(times) for times in plan.merged] == [("04 00:20", "CALENDAR", 2)]
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ def test_a_step_through_very_many_borders_ends_early_and_continues_there():
     rows = looks = 0
     while timer is not None and timer.due <= at("2026-05-07T00:00"):
         plan = fire_steps.plan(of, CatchUp(), timer.nominal, timer.due, at("2026-05-07T00:00"))
-        rows += sum(fold.count for fold in plan.folds) + len(plan.fires)
+        rows += sum(times.count for times in plan.merged) + len(plan.fires)
         timer, looks = plan.next, looks + 1
     assert rows == 3 * 1440
     assert looks > 3
@@ -315,7 +315,7 @@ def test_an_excluded_time_within_a_cluster_pause_is_recorded_once():
     found = []
     while timer is not None and timer.due <= now:
         plan = fire_steps.plan(of, CatchUp(), timer.nominal, timer.due, now, paused)
-        found += [row_of(fold) for fold in plan.folds]
+        found += [row_of(times) for times in plan.merged]
         found += [(f"{fire.nominal:%d %H:%M}", "fires", 1) for fire in plan.fires]
         timer = plan.next
     assert sorted(found) == [
@@ -430,7 +430,7 @@ def test_catch_up_over_two_alternating_calendars_is_quick() -> None:
     now = at("2026-05-04T23:00")
     first = fire_steps.plan(of, policy, timer.nominal, timer.nominal, now)
     assert process_time() - began < 0.5
-    assert first.folds
+    assert first.merged
     assert first.next is not None
     assert first.next.nominal > timer.nominal
 

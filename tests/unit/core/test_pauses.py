@@ -45,13 +45,13 @@ def walked(
 ) -> tuple[list[tuple[str, str | None, str, int]], list[str]]:
     """Return (state, reason, first, count) of each row, and all fires, until nothing is due."""
     compiled = compiled or minutely()
-    folds, fires, due = [], [], compiled.due(nominal)
+    merged, fires, due = [], [], compiled.due(nominal)
     for _ in range(20):
         step = plan(compiled, CatchUp(policy, HOUR), nominal, due, now, Pauses(2, pauses))
-        folds += [(f.state.value, f.reason, f"{f.first:%H:%M:%S}", f.count) for f in step.folds]
+        merged += [(f.state.value, f.reason, f"{f.first:%H:%M:%S}", f.count) for f in step.merged]
         fires += [f"{fire.nominal:%H:%M:%S}" for fire in step.fires]
         if step.next is None or step.next.due > now:
-            return folds, fires
+            return merged, fires
         nominal, due = step.next.nominal, step.next.due
     raise AssertionError("it never comes to rest")
 
@@ -63,19 +63,19 @@ def test_without_a_pause_catch_up_is_unchanged() -> None:
 
 def test_no_time_within_the_pause_runs_and_all_share_one_row() -> None:
     """P3.12: five times are skipped, the next one fires."""
-    folds, fires = walked(at("12:10:00.5"), at("12:05"), pause("12:04:30", "12:09:30"))
-    assert folds == [("SKIPPED", Reason.PAUSED, "12:05:00", 5)]
+    merged, fires = walked(at("12:10:00.5"), at("12:05"), pause("12:04:30", "12:09:30"))
+    assert merged == [("SKIPPED", Reason.PAUSED, "12:05:00", 5)]
     assert fires == ["12:10:00"]
 
 
 def test_a_time_at_the_end_belongs_to_the_pause_and_one_at_its_start_does_not() -> None:
-    folds, fires = walked(at("12:02:30"), at("12:00"), pause("12:00:00", "12:02:00"))
-    assert folds == [("SKIPPED", Reason.PAUSED, "12:01:00", 2)]
+    merged, fires = walked(at("12:02:30"), at("12:00"), pause("12:00:00", "12:02:00"))
+    assert merged == [("SKIPPED", Reason.PAUSED, "12:01:00", 2)]
     assert fires == ["12:00:00"]
 
 
 @pytest.mark.parametrize(
-    ("policy", "folded", "fired"),
+    ("policy", "expected", "fired"),
     [
         (CatchUpPolicy.LATEST, [("COALESCED", None, "12:00:00", 2)], ["12:02:00"]),
         (CatchUpPolicy.ALL, [], ["12:00:00", "12:01:00", "12:02:00"]),
@@ -83,18 +83,20 @@ def test_a_time_at_the_end_belongs_to_the_pause_and_one_at_its_start_does_not() 
     ],
 )
 def test_times_due_before_the_pause_follow_the_jobs_policy(
-    policy: CatchUpPolicy, folded: list[tuple[str, str | None, str, int]], fired: list[str]
+    policy: CatchUpPolicy, expected: list[tuple[str, str | None, str, int]], fired: list[str]
 ) -> None:
     """None of them is coalesced into a time within the pause: that one never runs."""
-    folds, fires = walked(at("12:10:30"), at("12:00"), pause("12:02:30", "12:10:20"), policy=policy)
-    assert folds == [*folded, ("SKIPPED", Reason.PAUSED, "12:03:00", 8)]
+    merged, fires = walked(
+        at("12:10:30"), at("12:00"), pause("12:02:30", "12:10:20"), policy=policy
+    )
+    assert merged == [*expected, ("SKIPPED", Reason.PAUSED, "12:03:00", 8)]
     assert fires == fired
 
 
 def test_the_jobs_policy_applies_between_two_pauses() -> None:
     pauses = pause("12:01:30", "12:03:30"), pause("12:05:30", "12:08:30")
-    folds, fires = walked(at("12:09:30"), at("12:02"), *pauses, policy=CatchUpPolicy.ALL)
-    assert folds == [
+    merged, fires = walked(at("12:09:30"), at("12:02"), *pauses, policy=CatchUpPolicy.ALL)
+    assert merged == [
         ("SKIPPED", Reason.PAUSED, "12:02:00", 2),
         ("SKIPPED", Reason.PAUSED, "12:06:00", 3),
     ]
@@ -102,8 +104,8 @@ def test_the_jobs_policy_applies_between_two_pauses() -> None:
 
 
 def test_a_pause_that_is_caught_up_is_like_an_outage() -> None:
-    folds, fires = walked(at("12:10"), at("12:05"), pause("12:04:30", "12:09:30", caught_up=True))
-    assert folds == [("COALESCED", None, "12:05:00", 5)]
+    merged, fires = walked(at("12:10"), at("12:05"), pause("12:04:30", "12:09:30", caught_up=True))
+    assert merged == [("COALESCED", None, "12:05:00", 5)]
     assert fires == ["12:10:00"]
 
 
@@ -113,12 +115,12 @@ def test_jitter_moves_no_time_into_a_pause_or_out_of_it(job: int, border: int) -
     """P3.12: otherwise a time within the pause would run after the resume."""
     jittered = minutely(job, timedelta(seconds=55))
     began, ended = f"12:02:{border:02}", f"12:05:{border:02}"
-    folds, fires = walked(
+    merged, fires = walked(
         at("12:09:59"), at("12:00"), pause(began, ended),
         policy=CatchUpPolicy.ALL, compiled=jittered,
     )  # fmt: skip
     skipped = [f"12:0{minute}:00" for minute in range(10) if began < f"12:0{minute}:00" <= ended]
-    assert folds == [("SKIPPED", Reason.PAUSED, skipped[0], len(skipped))]
+    assert merged == [("SKIPPED", Reason.PAUSED, skipped[0], len(skipped))]
     assert fires == [f"12:0{m}:00" for m in range(10) if f"12:0{m}:00" not in skipped]
 
 
@@ -129,18 +131,18 @@ def test_a_time_within_the_pause_that_is_due_after_it_is_skipped_when_due() -> N
     assert late > at("12:04:10")
     during = pause("12:03:30", "12:04:05")
     step = plan(jittered, CatchUp(), at("12:04"), late, late, Pauses(2, (during,)))
-    assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.PAUSED, 1)]
+    assert [(times.reason, times.count) for times in step.merged] == [(Reason.PAUSED, 1)]
     assert step.fires == ()
 
 
 def test_a_time_from_before_the_pause_that_is_due_in_it_follows_the_jobs_policy() -> None:
     jittered = minutely(jitter=timedelta(seconds=55))
     assert jittered.due(at("12:04")) > at("12:04:10")
-    folds, fires = walked(
+    merged, fires = walked(
         at("12:06:10"), at("12:04"), pause("12:04:05", "12:05:59"),
         compiled=jittered,
     )  # fmt: skip
-    assert ("SKIPPED", Reason.PAUSED, "12:05:00", 1) in folds
+    assert ("SKIPPED", Reason.PAUSED, "12:05:00", 1) in merged
     assert fires[:1] == ["12:04:00"]
 
 
@@ -156,11 +158,11 @@ def test_a_long_pause_of_a_frequent_job_ends_in_bounded_steps() -> None:
     each_second = compiled_schedule.compile(
         EverySchedule(timedelta(seconds=1)), "ns/j", UUID(int=1)
     )
-    folds, fires = walked(
+    merged, fires = walked(
         at("21:00:00.1"), at("12:00:01"), pause("12:00", "21:00"), compiled=each_second
     )
-    assert {fold[:2] for fold in folds} == {(State.SKIPPED.value, Reason.PAUSED)}
-    assert sum(fold[3] for fold in folds) == 9 * 3600
+    assert {times[:2] for times in merged} == {(State.SKIPPED.value, Reason.PAUSED)}
+    assert sum(times[3] for times in merged) == 9 * 3600
     assert fires == []
 
 
@@ -199,24 +201,24 @@ def resumed(
         caught_up_since=at(since) if since else None,
     )
     compiled, nominal = minutely(), at(stood)
-    folds: list[object] = []
+    merged: list[object] = []
     fires, due, now = [], nominal, at("12:10:30")
     for _ in range(20):
         policy = CatchUp(CatchUpPolicy.ALL, HOUR)
         pauses = Pauses(2, (*before, held))
         step = plan(compiled, policy, nominal, due, now, pauses, at_most_once=at_most_once)
-        folds += [(f.state.value, f.reason, f"{f.first:%H:%M}", f.count) for f in step.folds]
+        merged += [(f.state.value, f.reason, f"{f.first:%H:%M}", f.count) for f in step.merged]
         fires += [f"{fire.nominal:%H:%M}" for fire in step.fires]
         if step.next is None or step.next.due > now:
-            return folds, fires
+            return merged, fires
         nominal, due = step.next.nominal, step.next.due
     raise AssertionError("it never comes to rest")
 
 
 def test_a_horizon_splits_a_recovery_into_skipped_and_caught_up_times() -> None:
     """P3.12: the time of the horizon itself is caught up."""
-    folds, fires = resumed("12:07")
-    assert folds == [("SKIPPED", Reason.PAUSED, "12:01", 6)]
+    merged, fires = resumed("12:07")
+    assert merged == [("SKIPPED", Reason.PAUSED, "12:01", 6)]
     assert fires == ["12:07", "12:08", "12:09", "12:10"]
 
 
@@ -224,15 +226,15 @@ def test_a_horizon_splits_a_recovery_into_skipped_and_caught_up_times() -> None:
 def test_an_early_horizon_catches_up_on_all_and_a_late_one_on_nothing(
     since: str, skipped: int
 ) -> None:
-    folds, fires = resumed(since)
-    assert folds == ([("SKIPPED", Reason.PAUSED, "12:01", skipped)] if skipped else [])
+    merged, fires = resumed(since)
+    assert merged == ([("SKIPPED", Reason.PAUSED, "12:01", skipped)] if skipped else [])
     assert len(fires) == 10 - skipped
 
 
 def test_at_most_once_never_catches_up_on_times_that_may_have_run_in_lost_data() -> None:
     """P2.9: for any chosen horizon."""
-    folds, fires = resumed("12:01", at_most_once=True)
-    assert folds == [("SKIPPED", Reason.PAUSED, "12:01", 4)]
+    merged, fires = resumed("12:01", at_most_once=True)
+    assert merged == [("SKIPPED", Reason.PAUSED, "12:01", 4)]
     assert fires[0] == "12:05"
     assert resumed("12:07", at_most_once=True) == resumed("12:07")
     assert resumed(None, at_most_once=True) == resumed(None)
@@ -240,12 +242,12 @@ def test_at_most_once_never_catches_up_on_times_that_may_have_run_in_lost_data()
 
 def test_a_time_late_at_the_mark_may_have_run_in_lost_data() -> None:
     """P2.9: the owner was two minutes behind at the end of the backup, and continued after it."""
-    folds, fires = resumed("12:07", at_most_once=True, stood="11:58")
-    assert folds == [("SKIPPED", Reason.PAUSED, "11:58", 9)]
+    merged, fires = resumed("12:07", at_most_once=True, stood="11:58")
+    assert merged == [("SKIPPED", Reason.PAUSED, "11:58", 9)]
     assert fires == ["12:07", "12:08", "12:09", "12:10"]
     paused_before = pause("11:58:30", "11:58:40")
     assert resumed("12:07", at_most_once=True, stood="11:58", before=(paused_before,)) == (
-        folds,
+        merged,
         fires,
     )
     _, fires = resumed("12:07", stood="11:58")
@@ -266,6 +268,6 @@ def test_at_most_once_does_not_run_a_time_that_was_late_at_the_backup(
         at_most_once=True,
     )  # fmt: skip
     assert step.fires == ()
-    assert [(f.reason, f.first, f.count) for f in step.folds] == [(Reason.PAUSED, late, 16)]
+    assert [(f.reason, f.first, f.count) for f in step.merged] == [(Reason.PAUSED, late, 16)]
     assert step.next is not None
     assert step.next.nominal == at("12:05")

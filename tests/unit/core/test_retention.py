@@ -55,8 +55,8 @@ def test_a_recently_due_run_is_kept_with_any_retention() -> None:
     second = timedelta(seconds=1)
     assert not is_over(replace(ended(FLOOR - second), own=second), Retention(), NOW)
     assert is_over(replace(ended(FLOOR), own=second), Retention(), NOW)
-    fold = replace(ended(DAY), own=second, until=NOW - second)
-    assert not is_over(fold, Retention(), NOW)
+    merged = replace(ended(DAY), own=second, until=NOW - second)
+    assert not is_over(merged, Retention(), NOW)
 
 
 def test_a_log_is_deleted_before_its_run_unless_the_job_sets_one_retention() -> None:

@@ -17,7 +17,7 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.timers.fire_plan import FirePlan, MergedTimes, PlannedRun, plan, settle
+from schedd.core.timers.fire_plan import FirePlan, MergedTimes, PlannedRun, merge_until, plan
 
 MINUTELY = CronSchedule(("* * * * *",))
 LATEST, ALL, NONE = CatchUpPolicy.LATEST, CatchUpPolicy.ALL, CatchUpPolicy.NONE
@@ -107,7 +107,7 @@ class TestLatest:
     def test_a_time_that_is_on_time_coalesces_all_late_ones(self) -> None:
         step = planned_step(at("12:10:00.5"), at("12:01"))
         assert step.fires == (on_time(at("12:10")),)
-        assert [(fold.first, fold.last, fold.into) for fold in step.folds] == [
+        assert [(times.first, times.last, times.into) for times in step.merged] == [
             (at("12:01"), at("12:09"), at("12:10"))
         ]
 
@@ -117,7 +117,7 @@ class TestLatest:
 
     def test_a_time_outside_the_window_is_missed(self) -> None:
         step = planned_step(at("12:10:30"), at("09:00"))
-        missed, coalesced = step.folds
+        missed, coalesced = step.merged
         assert (missed.state, missed.reason) == (State.MISSED, Reason.WINDOW)
         assert (missed.first, missed.last, missed.count) == (at("09:00"), at("11:10"), 131)
         assert (coalesced.first, coalesced.count) == (at("11:11"), 59)
@@ -125,7 +125,7 @@ class TestLatest:
 
     def test_a_daily_job_whose_time_is_long_past_waits_for_tomorrow(self) -> None:
         step = planned_step(at("12:00"), at("02:30"), when=CronSchedule(("30 2 * * *",)))
-        assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 1)]
+        assert [(times.reason, times.count) for times in step.merged] == [(Reason.WINDOW, 1)]
         assert step.fires == ()
         assert step.next == occurrence(at("02:30", day=11))
 
@@ -137,7 +137,7 @@ class TestLatest:
             when=AtSchedule(at("11:00")),
             bounds=ScheduleBounds(jitter=timedelta(seconds=59)),
         )
-        assert [fold.reason for fold in step.folds] == [Reason.WINDOW]
+        assert [times.reason for times in step.merged] == [Reason.WINDOW]
 
     def test_a_lookahead_does_not_coalesce_late_times_into_the_future(self) -> None:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
@@ -150,7 +150,7 @@ class TestLatest:
             ahead=timedelta(seconds=5),
         )
         assert step.fires == (late(at("12:10")), on_time(at("12:11")))
-        assert [fold.into for fold in step.folds] == [at("12:10")]
+        assert [times.into for times in step.merged] == [at("12:10")]
 
 
 class TestAll:
@@ -175,7 +175,7 @@ class TestAll:
             (), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04"))
         )
         later = planned_step(at("13:05"), at("12:02"), ALL, limit=2)
-        assert [(fold.reason, fold.count) for fold in later.folds] == [(Reason.WINDOW, 3)]
+        assert [(times.reason, times.count) for times in later.merged] == [(Reason.WINDOW, 3)]
 
     def test_a_limit_leaves_the_rest_to_the_next_plan(self) -> None:
         step = planned_step(at("12:10"), at("12:00"), ALL, limit=3)
@@ -184,7 +184,7 @@ class TestAll:
 
     def test_a_time_outside_the_window_is_missed(self) -> None:
         step = planned_step(at("12:00"), at("10:58"), ALL)
-        assert [(fold.reason, fold.count) for fold in step.folds] == [(Reason.WINDOW, 2)]
+        assert [(times.reason, times.count) for times in step.merged] == [(Reason.WINDOW, 2)]
         assert step.fires[0] == late(at("11:00"))
         assert len(step.fires) == 61
 
@@ -192,7 +192,7 @@ class TestAll:
 class TestNone:
     def test_late_instants_are_missed_and_the_one_on_time_fires(self) -> None:
         step = planned_step(at("12:10"), at("09:00"), NONE)
-        assert [(fold.state, fold.reason, fold.count) for fold in step.folds] == [
+        assert [(times.state, times.reason, times.count) for times in step.merged] == [
             (State.MISSED, Reason.CATCH_UP_NONE, 190)
         ]
         assert step.fires == (on_time(at("12:10")),)
@@ -206,7 +206,7 @@ class TestEnds:
     def test_an_end_within_the_outage_ends_the_timer(self) -> None:
         step = planned_step(at("12:10:30"), at("12:00"), bounds=ScheduleBounds(end=at("12:05")))
         assert step.fires == (late(at("12:05")),)
-        assert [(fold.last, fold.into) for fold in step.folds] == [(at("12:04"), at("12:05"))]
+        assert [(times.last, times.into) for times in step.merged] == [(at("12:04"), at("12:05"))]
         assert step.next is None
 
     def test_a_time_that_the_schedule_lacks_is_still_recorded(self) -> None:
@@ -220,7 +220,7 @@ class TestLongOutages:
     )
     def test_days_of_seconds_are_one_row(self, when: Schedule) -> None:
         step = planned_step(at("12:00:00.5", day=30), at("12:00", day=1), when=when)
-        missed, coalesced = step.folds
+        missed, coalesced = step.merged
         assert missed.count == 29 * 86400 - 3600 + 1
         assert coalesced.count == 3600 - 1
         assert step.fires == (on_time(at("12:00", day=30)),)
@@ -231,25 +231,28 @@ class TestLongOutages:
         now, counted, plans = at("10:00", day=1), 0, 0
         while timer is not None and timer.due <= now:
             step = planned_step(now, timer.nominal, when=union)
-            assert step.folds or step.fires
-            counted += sum(fold.count for fold in step.folds) + len(step.fires)
+            assert step.merged or step.fires
+            counted += sum(times.count for times in step.merged) + len(step.fires)
             timer, plans = step.next, plans + 1
         assert counted == 10 * 3600 * 4 // 6 + 1
         assert plans < 5
 
 
-class TestSettle:
+class TestMergeUntil:
     def test_all_due_times_are_merged_into_one_row(self) -> None:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
-        fold, following = settle(
+        times, following = merge_until(
             compiled, occurrence(at("12:00")), at("12:10:30"), State.SKIPPED, Reason.PAUSED
         )
-        assert fold is not None
-        assert (fold.first, fold.last, fold.count) == (at("12:00"), at("12:10"), 11)
-        assert (fold.state, fold.reason) == (State.SKIPPED, Reason.PAUSED)
+        assert times is not None
+        assert (times.first, times.last, times.count) == (at("12:00"), at("12:10"), 11)
+        assert (times.state, times.reason) == (State.SKIPPED, Reason.PAUSED)
         assert following == occurrence(at("12:11"))
 
     def test_a_range_without_due_times_has_no_row(self) -> None:
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         timer = occurrence(at("12:00"))
-        assert settle(compiled, timer, at("11:59"), State.MISSED, Reason.EDITED) == (None, timer)
+        assert merge_until(compiled, timer, at("11:59"), State.MISSED, Reason.EDITED) == (
+            None,
+            timer,
+        )

@@ -36,9 +36,9 @@ def test_a_run_fired_from_the_definition_before_an_edit_breaks_s8() -> None:
 
 
 @pytest.mark.parametrize("generation", ["0", "2"])
-def test_a_fold_of_a_generation_that_is_not_in_force_breaks_s8(generation: str) -> None:
+def test_a_merged_row_of_a_generation_that_is_not_in_force_breaks_s8(generation: str) -> None:
     story = leader_killed(without={101, 102, 103})
-    story.fold(101, 102, "COALESCED", 103.7, generation=generation)
+    story.merge(101, 102, "COALESCED", 103.7, generation=generation)
     story.play(story.fire(103, on=103.7), 103.8)
     assert "S8" in broken(story)
 
@@ -112,7 +112,7 @@ def test_a_pause_of_some_seconds_is_skipped_in_one_row() -> None:
     story = calm(without=set(range(151, 250)))
     tick = story.jobs["tick"]
     story.change(tick, 150.3, "pause")
-    story.fold(151, 160, "SKIPPED", 160.34, reason="PAUSED", fired_by=None)
+    story.merge(151, 160, "SKIPPED", 160.34, reason="PAUSED", fired_by=None)
     story.change(tick, 160.3, "resume")
     story.tick(range(161, 250))
     assert broken(story) == NONE
@@ -157,7 +157,7 @@ def test_an_edit_of_unknown_outcome_may_not_have_happened() -> None:
 def test_a_scheduled_time_unfired_at_an_edit_may_be_missed() -> None:
     story = calm(without={*range(150, 250)})
     tick = story.jobs["tick"]
-    story.fold(150, 150, "MISSED", 150.34, reason="EDITED", fired_by=None)
+    story.merge(150, 150, "MISSED", 150.34, reason="EDITED", fired_by=None)
     story.change(tick, 150.3, "edit", schedule=Schedule(every=1, phase=0.0, start=1_800_000_150.9))
     story.tick(range(151, 250))
     assert broken(story) == NONE

@@ -19,7 +19,7 @@ GAP = {101, 102, 103}
 def outage(state: str, reason: str | None, **wanted: Any) -> Story:
     """The leader is killed, and 101 and 102 are accounted for in this way."""
     story = leader_killed(without=GAP, **wanted)
-    story.fold(101, 102, state, 103.7, reason=reason)
+    story.merge(101, 102, state, 103.7, reason=reason)
     story.play(story.fire(103, on=103.7), 103.8)
     return story
 
@@ -37,7 +37,7 @@ def test_an_instant_without_a_row_breaks_l1() -> None:
 
 def test_an_instant_lost_in_the_outage_breaks_l1() -> None:
     story = leader_killed(without=GAP)
-    story.fold(101, 101, "COALESCED", 103.7)
+    story.merge(101, 101, "COALESCED", 103.7)
     story.play(story.fire(103, on=103.7), 103.8)
     assert "L1" in broken(story)
 
@@ -89,14 +89,14 @@ def test_an_account_long_after_every_fault_breaks_l1(last: int, right: bool) -> 
     """No owner fired for so long, and nothing was wrong: not only quiet time must be explained."""
     story = leader_killed(without=set(range(160, last + 1)))
     story.meta = replace(story.meta, quiet=((BASE, BASE + 100),))
-    story.fold(160, last - 1, "COALESCED", last + 0.3)
+    story.merge(160, last - 1, "COALESCED", last + 0.3)
     story.play(story.fire(last, on=last + 0.3), last + 0.4)
     assert broken(story) == (NONE if right else {"L1"})
 
 
-def test_a_fold_coalesced_into_nothing_breaks_l1() -> None:
+def test_a_merged_row_coalesced_into_nothing_breaks_l1() -> None:
     story = leader_killed(without=GAP)
-    story.fold(101, 103, "COALESCED", 103.7)
+    story.merge(101, 103, "COALESCED", 103.7)
     story.transactions = [
         one for one in story.transactions if not (one[0] == 104.01 and one[1][0].op == "insert")
     ]
@@ -276,7 +276,7 @@ def test_lateness_during_a_stall_of_the_machine_names_the_stall() -> None:
 
 def test_a_start_past_the_window_of_the_fault_breaks_l2() -> None:
     story = leader_killed(without=GAP, overlap="allow")
-    story.fold(101, 102, "COALESCED", 103.7)
+    story.merge(101, 102, "COALESCED", 103.7)
     story.play(story.fire(103, on=103.7), 118.5)
     assert broken(story) == {"L2"}
 
@@ -293,7 +293,7 @@ def test_an_owner_that_is_down_for_long_excuses_no_run_for_long() -> None:
 
 def test_a_start_within_the_window_of_the_fault_is_late_and_no_more() -> None:
     story = leader_killed(without=GAP, overlap="allow")
-    story.fold(101, 102, "COALESCED", 103.7)
+    story.merge(101, 102, "COALESCED", 103.7)
     story.play(story.fire(103, on=103.7), 116.0)
     verdict = check(story.history())
     assert verdict.broken == NONE
@@ -344,7 +344,7 @@ def test_a_run_that_waits_for_a_pause_to_end_breaks_nothing() -> None:
     tick = story.jobs["tick"]
     run = story.fire(150)
     story.change(tick, 150.02, "pause")
-    story.fold(151, 160, "SKIPPED", 160.34, reason="PAUSED", fired_by=None)
+    story.merge(151, 160, "SKIPPED", 160.34, reason="PAUSED", fired_by=None)
     story.change(tick, 160.3, "resume")
     story.play(run, 160.5)
     story.tick(range(161, 250))

@@ -24,9 +24,9 @@ def test_an_instant_that_ran_twice_breaks_s5() -> None:
     assert check(story.history()).figures.doubled == 1
 
 
-def test_an_instant_that_ran_and_is_in_a_fold_breaks_s5() -> None:
+def test_an_instant_that_ran_and_is_in_a_merged_row_breaks_s5() -> None:
     story = leader_killed(without={101, 102, 103})
-    story.fold(101, 103, "COALESCED", 103.7)
+    story.merge(101, 103, "COALESCED", 103.7)
     story.play(story.fire(103, on=103.7), 103.8)
     assert "S5" in broken(story)
 
@@ -55,9 +55,9 @@ def test_an_instant_that_the_schedule_lacks_breaks_s6() -> None:
     assert broken(story) == {"S6"}
 
 
-def test_a_fold_that_counts_wrongly_breaks_s6() -> None:
+def test_a_merged_row_that_counts_wrongly_breaks_s6() -> None:
     story = leader_killed(without={101, 102, 103})
-    story.fold(101, 102, "COALESCED", 103.7, count="5")
+    story.merge(101, 102, "COALESCED", 103.7, count="5")
     story.play(story.fire(103, on=103.7), 103.8)
     assert broken(story) == {"S6"}
 

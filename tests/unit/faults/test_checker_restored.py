@@ -56,26 +56,26 @@ def test_a_restored_cluster_that_wasnt_paused_breaks_s8() -> None:
 
 def test_a_run_fired_before_a_resume_breaks_s8() -> None:
     story = restored(recorded=False)
-    story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
+    story.kept.merge(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.play(story.kept.fire(245, on=253.8), 260.25)
-    story.kept.fold(246, 259, "COALESCED", 260.3)
+    story.kept.merge(246, 259, "COALESCED", 260.3)
     story.kept.play(story.kept.fire(260, on=260.3), 260.45)
     assert broken(story) == {"S8"}
 
 
 def test_a_second_run_of_a_time_before_the_horizon_breaks_s10() -> None:
     story = restored(recorded=False)
-    story.kept.fold(211, 239, "SKIPPED", 260.2, reason="PAUSED")
+    story.kept.merge(211, 239, "SKIPPED", 260.2, reason="PAUSED")
     story.kept.play(story.kept.fire(240, on=260.21), 260.25)
-    story.kept.fold(241, 244, "SKIPPED", 260.22, reason="PAUSED")
-    story.kept.fold(245, 259, "COALESCED", 260.3)
+    story.kept.merge(241, 244, "SKIPPED", 260.22, reason="PAUSED")
+    story.kept.merge(245, 259, "COALESCED", 260.3)
     story.kept.play(story.kept.fire(260, on=260.31), 260.45)
     assert broken(story) == {"S10"}
 
 
 def test_runs_that_catch_up_covers_may_run_again() -> None:
     story = restored(recorded=False, catch_up="all", overlap="allow")
-    story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
+    story.kept.merge(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     for number, at in enumerate(range(245, 261)):
         story.kept.play(story.kept.fire(at, on=260.21), 260.25 + number / 100)
     assert broken(story) == NOTHING
@@ -84,7 +84,7 @@ def test_runs_that_catch_up_covers_may_run_again() -> None:
 def test_an_at_most_once_run_repeated_by_catch_up_breaks_s10() -> None:
     once = {"delivery": "at_most_once", "catch_up": "all", "overlap": "allow"}
     story = restored(recorded=False, rerun=False, **once)
-    story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
+    story.kept.merge(211, 244, "SKIPPED", 260.2, reason="PAUSED")
     for number, at in enumerate(range(245, 261)):
         story.kept.play(story.kept.fire(at, on=260.21), 260.25 + number / 100)
     assert "S10" in broken(story)
@@ -92,8 +92,8 @@ def test_an_at_most_once_run_repeated_by_catch_up_breaks_s10() -> None:
 
 def test_a_time_after_the_horizon_without_a_row_breaks_l1() -> None:
     story = restored(recorded=False)
-    story.kept.fold(211, 244, "SKIPPED", 260.2, reason="PAUSED")
-    story.kept.fold(245, 257, "COALESCED", 260.3)
+    story.kept.merge(211, 244, "SKIPPED", 260.2, reason="PAUSED")
+    story.kept.merge(245, 257, "COALESCED", 260.3)
     story.kept.play(story.kept.fire(258, on=260.31), 260.4)
     story.kept.play(story.kept.fire(260, on=260.5), 260.6)
     assert "L1" in broken(story)

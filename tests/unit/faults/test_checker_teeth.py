@@ -184,7 +184,7 @@ def test_a_changed_field_is_detected_unless_harmless(
     ended = old.row["state"] not in ("PENDING", "RUNNING", "RETRYING")
     harmless = (
         value == old.row[field]
-        # a fold says what it is by its policy's words
+        # a merged row says what it is by its policy's words
         or (old.row["state"] == "COALESCED" and field in ("token", "worker", "digest"))
         # what has no token runs nowhere, and what runs has no digest yet
         or (field == "worker" and old.row["token"] == "0")

@@ -30,9 +30,9 @@ def test_a_run_whose_timer_did_not_advance_breaks_s5() -> None:
     assert "its timer did not advance" in violation.what
 
 
-def test_a_fold_whose_timer_did_not_advance_breaks_s5() -> None:
+def test_a_merged_row_whose_timer_did_not_advance_breaks_s5() -> None:
     story = leader_killed(without={101, 102, 103})
-    story.fold(101, 102, "COALESCED", 103.7)
+    story.merge(101, 102, "COALESCED", 103.7)
     story.play(story.fire(103, on=103.8), 103.9)
     assert broken(story) == NONE
     assert broken(without_timers(story, 103.7)) == {"S5"}

@@ -181,9 +181,9 @@ def test_a_job_that_runs_too_often_for_days_is_shown_by_the_hour() -> None:
 
 
 def test_merged_times_count_individually_and_old_ones_are_omitted() -> None:
-    folded = run_at(NOW, State.MISSED)
-    folded.count = 40
-    found = almanac([folded, run_at(NOW - timedelta(days=400))], NOW, more=False)
+    merged = run_at(NOW, State.MISSED)
+    merged.count = 40
+    found = almanac([merged, run_at(NOW - timedelta(days=400))], NOW, more=False)
     assert [cell.text for cell in found.cells] == ["Wed 04 Mar: 40 missed"]
 
 
