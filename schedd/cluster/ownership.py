@@ -49,7 +49,7 @@ class Ownership:
         self._notify_listeners(frozenset(taken), frozenset())
 
     def drop(self, shards: Iterable[ShardId]) -> None:
-        """Make no more decisions for these shards. For transactions in flight, see `settle`."""
+        """Decide nothing more for these shards. See `wait_for_transactions` for those in flight."""
         gone = frozenset(shard for shard in shards if self._epochs.pop(shard, None) is not None)
         self._notify_listeners(frozenset(), gone)
 
@@ -100,7 +100,7 @@ class Ownership:
             self._in_flight[lane].discard(transaction)
             self._ended.set()
 
-    async def settle(self, shards: Iterable[ShardId]) -> None:
+    async def wait_for_transactions(self, shards: Iterable[ShardId]) -> None:
         """Wait until no transaction that may write for these shards is in flight.
 
         Call `drop` first: later transactions can't name dropped shards. So it is enough to wait for

@@ -1,7 +1,7 @@
 """The shards of one tenure: taken and released as the leader's map says, proved by their rows.
 
     rows + map + own view ──plan──→ lost     the row has another owner or epoch: drop
-                                    leaving  ours, but not by the map: drop, settle, release
+                                    leaving  ours, but not by the map: drop, wait, release
                                     wanted   ours by the map, or by a row unknown here: take
 
 Each step reads all rows, so the same three actions correct any earlier problem: a lost answer, a
@@ -132,7 +132,7 @@ class Shards:
             return
         claim = self._ownership.claim(shards)
         self._ownership.drop(shards)
-        await self._ownership.settle(shards)
+        await self._ownership.wait_for_transactions(shards)
         await self._store.release(claim)
         await AFTER_RELEASE()
         log.info("released %d shards", len(shards))

@@ -89,7 +89,7 @@ class Assigner:
                 refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
                 held += [runs[key.run_id] for key in answer.held]
                 full += [runs[key.run_id] for key in answer.full]
-        choice.settle()
+        choice.release()
         now = self._clock.now()
         for run in held:
             if run.ready_at > now:  # the blocking run may have ended by then

@@ -91,7 +91,7 @@ class OutboxDelivery:
 
     async def step(self) -> float:
         """Write outcomes and start deliveries; return the seconds until the next round."""
-        await self._settle()
+        await self._record_outcomes()
         shards = sorted(self._run_index.ownership.epochs)
         if not shards:
             return LOOK_EVERY
@@ -170,10 +170,10 @@ class OutboxDelivery:
             return await self._sender.send(one, notice)
         return f"{type(raised[0]).__name__}: {raised[0]}"
 
-    async def _settle(self) -> None:
+    async def _record_outcomes(self) -> None:
         """Write outcomes, except for shards of another owner now: that owner sends again."""
         if answers := list(self._answers):
-            await self._transactor.rows(answers, self._store.settle)
+            await self._transactor.rows(answers, self._store.record_outcomes)
             del self._answers[: len(answers)]
             for one in answers:
                 sent = one.notification

@@ -76,7 +76,7 @@ class AutoPause:
         self._look_at = now + SOONEST
         if self._cluster_pause.is_paused or not shards:
             return EVERY
-        over, often = await self._store.unsettled(shards, self._clock.now(), BATCH)
+        over, often = await self._store.read_due_pause_changes(shards, self._clock.now(), BATCH)
         ended: list[Resumption] = []
         async for record in in_turns(over, every=10):
             with set_aside("paused job", _name(record), once=True):

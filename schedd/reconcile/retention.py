@@ -190,7 +190,7 @@ class RetentionLoop:
             aside = [one for one in asked if one.place in stuck]
             await self._transactor.rows(aside, self._store.put_aside)
             done = [one for one in asked if one.place in removed]
-            gone = set(await self._transactor.rows(done, self._store.settle))
+            gone = set(await self._transactor.rows(done, self._store.forget_objects))
             left |= {*removed, *stuck} - gone
             self._emit(Deleted(objects=len(gone)))
             if not gone:

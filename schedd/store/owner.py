@@ -231,7 +231,7 @@ class OwnerStore:
 
         return await fenced_rows(self.database, claim, losses, body)
 
-    unsettled = in_transaction(owner_changes.unsettled)
+    read_due_pause_changes = in_transaction(owner_changes.read_due_pause_changes)
 
     async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
         """Resume these jobs, unless they changed since they were read."""

@@ -98,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when an answer wasn't a page, or pages were too slow."""
     options = _asked(arguments)
     with _loaded(options) as cluster:
-        time.sleep(options.settles)
+        time.sleep(options.warm_up)
         quiet = time.time()
         time.sleep(options.quiet)
         began = time.time()
@@ -127,7 +127,7 @@ def _asked(arguments: Sequence[str]) -> Namespace:
     asked.add_argument("--hot", type=positive, default=30_000, help="jobs of one run a minute")
     asked.add_argument("--requests", type=positive, default=40, help="of each page")
     asked.add_argument("--within", type=some_seconds, default=300.0, help="milliseconds of the p95")
-    asked.add_argument("--settles", type=seconds_from_zero, default=60.0, help="seconds first")
+    asked.add_argument("--warm-up", type=seconds_from_zero, default=60.0, help="seconds first")
     asked.add_argument("--quiet", type=some_seconds, default=30.0, help="seconds without requests")
     asked.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="of the cluster, to be used again"

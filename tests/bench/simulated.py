@@ -37,7 +37,7 @@ from support.wait import WaitTimedOut, wait_until
 AT_LEAST: Final = 10
 """Workers of the first size; each next one has ten times as many."""
 OF_A_PROCESS: Final = 250
-SETTLES: Final = 30.0
+STEADY_WITHIN: Final = 30.0
 """Seconds in which a size comes to be on time, or is measured as it is."""
 ATTACH_WITHIN: Final = 120.0
 
@@ -116,7 +116,7 @@ def _measure(
     """Print one line; return how many runs are missing, or too many."""
     steady = True
     try:
-        ticks.await_steady(time.time(), SETTLES)
+        ticks.await_steady(time.time(), STEADY_WITHIN)
     except WaitTimedOut:
         steady = False
     before, puppets = spent(cluster), sum(map(processor, fleet))
@@ -126,7 +126,9 @@ def _measure(
     used, puppets = spent(cluster) - before, sum(map(processor, fleet)) - puppets
     expected = options.seconds * len(ticks.jobs)
     try:
-        wait_until(lambda: len(ticks.rows(first, last)) == expected, SETTLES, "all rows", every=1.0)
+        wait_until(
+            lambda: len(ticks.rows(first, last)) == expected, STEADY_WITHIN, "all rows", every=1.0
+        )
     except WaitTimedOut as short:
         note(str(short))
     rows = ticks.rows(first, last)

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         "--window", type=positive, default=WINDOW, help="seconds of a line, 60 at most"
     )
     asked.add_argument(
-        "--settles", type=seconds_from_zero, default=20.0, help="seconds before the first one"
+        "--warm-up", type=seconds_from_zero, default=20.0, help="seconds before the first one"
     )
     options = asked.parse_args(arguments)
     if not 0 < options.window <= WINDOW:
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> int:
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(copies.make_templates(cluster))
         copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
-        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.settles)
+        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.warm_up)
         note(f"{options.hot + options.idle:,} jobs copied; it begins at {first:%H:%M:%S} UTC")
         _sleep_until(first)
         before = _sample(cluster)

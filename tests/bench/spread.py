@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
     asked.add_argument("--seconds", type=positive, default=60, help="that are measured")
     asked.add_argument(
-        "--settles", type=seconds_from_zero, default=20.0, help="seconds before the first one"
+        "--warm-up", type=seconds_from_zero, default=20.0, help="seconds before the first one"
     )
     asked.add_argument(
         "--jitter", type=seconds_from_zero, default=0.0, help="seconds, of the hot jobs"
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         began = time.monotonic()
         copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
         loaded = time.monotonic() - began
-        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.settles)
+        first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.warm_up)
         last = first + timedelta(seconds=options.seconds)
         note(f"{options.hot + options.idle:,} jobs copied in {loaded:.0f} s")
         time.sleep((first - datetime.now(UTC)).total_seconds())

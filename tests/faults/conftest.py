@@ -249,7 +249,7 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
             _tell(run)
             report = [f"{verdict.status.value}:", *verdict.lines(most=MOST_SHOWN)]
             pytest.fail("\n".join(report), pytrace=False)
-        request.addfinalizer(partial(_settle, request.node, run, history, verdict))
+        request.addfinalizer(partial(_keep_evidence, request.node, run, history, verdict))
 
     return framed
 
@@ -264,7 +264,7 @@ def pytest_runtest_makereport(
     return report
 
 
-def _settle(item: pytest.Item, run: Run, history: History, verdict: Verdict) -> None:
+def _keep_evidence(item: pytest.Item, run: Run, history: History, verdict: Verdict) -> None:
     """Once the test has looked at what it measured, too: a row that failed is no evidence."""
     if outcome.failed(item):
         _tell(run)

@@ -1,4 +1,4 @@
-"""Fault run in a world: set up, quiet, fault, heal, quiet, settle, dump, check.
+"""Fault run in a world: set up, quiet, fault, heal, quiet, drain, dump, check.
 
     run = Run(world, "leader killed", directory, seed=7)
     with run:
@@ -6,7 +6,7 @@
             run.ride(6)
     verdict = run.judge()
 
-            jobs made      ┌─ quiet ─┐ fault window ┌ healing: at most F + G ┐ quiet ┌ settle ┐ dump
+            jobs made      ┌─ quiet ─┐ fault window ┌ healing: at most F + G ┐ quiet ┌ drain  ┐ dump
     ────────┴──────────────┴─────────┴──────────────┴────────────────────────┴───────┴────────┴────▶
 
 - Jobs of a run have its prefix and are deleted at its end, so runs in one world don't mix.
@@ -54,7 +54,7 @@ class Timings:
     second_quiet: float = 4.0
     failover: float = 5.0
     grace: float = 4.0
-    settle: float = 30.0
+    drain: float = 30.0
     least: float = 20.0
 
 
@@ -246,7 +246,7 @@ class Run:
             if self._load is not None:
                 self._load.end()
             self.crew.delete_all()
-            wait_until(self._all_ended, self.timings.settle, "all runs to end and spools to empty")
+            wait_until(self._all_ended, self.timings.drain, "all runs to end and spools to empty")
             last = self.quiet[-1][1] if self.quiet else self.began
             self.ride(max(0.0, last + MARGIN - time.time()))
 

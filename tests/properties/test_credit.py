@@ -84,13 +84,13 @@ class Member:
             choice.reserve_slots(SlotOffer(who, available), slots)
             self.under_way.append((choice, slots))
 
-    def settle(self, *, pushed: bool) -> None:
+    def release(self, *, pushed: bool) -> None:
         if self.under_way:
             choice, slots = self.under_way.popleft()
             if pushed:
                 self.attached.pushed += slots
                 self.line.sent.append(Pushed(slots))
-            choice.settle()
+            choice.release()
 
     def hear(self) -> bool:
         """Receive one grant of those sent so far."""
@@ -152,7 +152,7 @@ class Desk:
             member.choose(member.attached.available)
         for member in self.members.values():
             while member.under_way:
-                member.settle(pushed=True)
+                member.release(pushed=True)
             while self.take(member):
                 pass
 
@@ -191,7 +191,7 @@ def test_runs_pushed_within_the_credit_find_their_slots_and_no_slot_is_kept_unus
             case "choose":
                 member.choose(max(number, 1))
             case "push" | "drop":
-                member.settle(pushed=what == "push")
+                member.release(pushed=what == "push")
             case "take":
                 desk.take(member)
                 desk.deal(in_place=number > 2)

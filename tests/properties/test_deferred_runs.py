@@ -82,7 +82,7 @@ class World:
             if most is not None:
                 raise TimeoutError
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """As its owner does: look up, and scan while some line is short."""
         self.look_up()
         for _ in range(len(self.rows) + 2):
@@ -114,7 +114,7 @@ def test_a_dispatched_run_has_priority_over_all_of_its_need_and_class(asked: lis
         elif what == "cancel":
             world.cancel(*ages)
         else:
-            world.settle()
+            world.run_until_idle()
             world.go(ages[0])
     assert len(world.queue) <= 2 * MOST * (len(NEEDS) + 1), "twice what each line keeps"
 
@@ -134,7 +134,7 @@ def test_all_runs_are_dispatched_in_the_end(asked: list[Deed]) -> None:
         else:
             world.come(*ages)
     for turn in range(2 * world.number + 2):
-        world.settle()
+        world.run_until_idle()
         world.go(2 + turn % 2)
     assert world.rows == {}
     assert not world.queue.leaves_some
@@ -150,7 +150,7 @@ def test_an_overfull_line_is_complete_again_although_each_scan_adds_runs(
 ) -> None:
     world = World()
     world.come(*ages)
-    world.settle()
+    world.run_until_idle()
     world.cancel(*range(len(ages)))
     assert world.rows == {}
     for age in later:  # one, while there is room for all

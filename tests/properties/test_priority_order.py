@@ -171,11 +171,11 @@ class Cluster:
         self.waiting[id(self.worlds[owner])].append(run)
         self.worlds[owner].run_index.put_runs([run], NOW)
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Deliver all messages, until no member can do anything more."""
         while True:
             for world in self.worlds:
-                await world.settle()
+                await world.run_until_idle()
             if not self._deliver(all_of_them=True):
                 return
 
@@ -184,7 +184,7 @@ class Cluster:
         for desk in self.desks:
             desk.blocked = desk.slots - slots
             desk.deal()
-        await self.settle()
+        await self.run_until_idle()
 
     async def live(self) -> list[Priority]:
         """Free each worker's slots. Return the priorities in the order of dispatch."""
@@ -238,7 +238,7 @@ async def test_a_run_too_wide_for_the_free_slots_delays_no_run_of_any_owner() ->
     cluster.submit(0, 1, Priority.HIGH, waited=1, width=2)
     cluster.submit(0, 2, Priority.LOW, waited=1)
     cluster.submit(1, 3, Priority.MEDIUM, waited=1)
-    await cluster.settle()
+    await cluster.run_until_idle()
 
     await cluster.free(1)
 
@@ -254,7 +254,7 @@ async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() 
     cluster.submit(0, 2, Priority.MEDIUM, waited=100)
     cluster.submit(0, 3, Priority.MEDIUM, waited=100)
     cluster.submit(1, 4, Priority.MEDIUM, waited=200)
-    await cluster.settle()
+    await cluster.run_until_idle()
 
     await cluster.free(3)
 
@@ -278,7 +278,7 @@ def test_no_slot_is_idle_while_a_run_that_fits_waits(
         cluster = Cluster(random.Random(chance), owners=3, workers=workers, slots=4)
         for number, (priority, owner, waited, width) in enumerate(runs, 1):
             cluster.submit(owner, number, priority, waited, width)
-        await cluster.settle()
+        await cluster.run_until_idle()
         await cluster.free(free)
         return cluster
 
@@ -301,7 +301,7 @@ def test_no_run_is_forgotten_however_many_slots_it_takes(
         cluster = Cluster(random.Random(chance), owners=3, workers=workers, slots=3)
         for number, (priority, owner, width) in enumerate(runs, 1):
             cluster.submit(owner, number, priority, waited=0, width=width)
-        await cluster.settle()
+        await cluster.run_until_idle()
         await cluster.live()
         return cluster
 
@@ -319,7 +319,7 @@ def test_no_class_is_dispatched_before_a_better_one_that_waits_at_any_owner(
         cluster = Cluster(random.Random(chance), owners=3, workers=workers)
         for number, (priority, owner, waited) in enumerate(runs, 1):
             cluster.submit(owner, number, priority, waited)
-        await cluster.settle()
+        await cluster.run_until_idle()
         assert not cluster.given
         return await cluster.live()
 

@@ -56,7 +56,7 @@ def test_a_cell_for_each_number_of_members_and_workers() -> None:
 
 
 def test_each_page_answers_over_stored_jobs_and_runs() -> None:
-    small = ("--idle", 200, "--hot", 60, "--requests", 10, "--settles", 1, "--quiet", 2)
+    small = ("--idle", 200, "--hot", 60, "--requests", 10, "--warm-up", 1, "--quiet", 2)
     *pages, stored = bench("pages", *small, "--within", 10_000)
     assert [line["page"] for line in pages] == list(PAGES)
     assert all(line["wrong"] == 0 and line["p95_ms"] > 0 for line in pages)
@@ -74,7 +74,7 @@ def test_a_herd_of_jobs_is_due_at_one_time() -> None:
 
 def test_a_soak_reports_each_window_the_drift_and_the_total() -> None:
     lines = bench(
-        "soak", "--hot", 120, "--idle", 100, "--seconds", 9, "--window", 3, "--settles", 5
+        "soak", "--hot", 120, "--idle", 100, "--seconds", 9, "--window", 3, "--warm-up", 5
     )
     *windows, drift, whole = lines
     assert [line["instants"] for line in windows] == [9, 9, 9], "two copies a second, and one that"
@@ -86,7 +86,7 @@ def test_a_soak_reports_each_window_the_drift_and_the_total() -> None:
 
 
 def test_a_steady_rate_beside_idle_schedules_fires_each_time_once() -> None:
-    small = ("--hot", 120, "--idle", 100, "--seconds", 5, "--settles", 5, "--jitter", 0.5)
+    small = ("--hot", 120, "--idle", 100, "--seconds", 5, "--warm-up", 5, "--jitter", 0.5)
     [line] = bench("spread", *small)
     assert line["instants"] == line["succeeded"] == line["expected"] == 15
     assert line["early"] == 0

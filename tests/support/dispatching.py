@@ -3,7 +3,7 @@
 world = World()
 world.attach(worker(), grant=2)
 world.board.put_runs([of(1, 1)], NOW)
-await world.settle()
+await world.run_until_idle()
 world.handed()      # {1}
 """
 
@@ -290,7 +290,7 @@ class World:
         last = inf if before is None else last_rank(before.priority, before.waiting_since)
         self.workers.granted(attached, slots, 0, last, serial)
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         for _ in range(100):
             if await self.dispatch.step() > 0:
                 return

@@ -64,7 +64,7 @@ class Batches(Generic[Req, V]):
 
         async def work_off() -> None:
             for batch in todo:
-                await self._settle(batch)
+                await self._call_until_answered(batch)
 
         async with asyncio.TaskGroup() as group:
             for number in range(calls):
@@ -87,7 +87,7 @@ class Batches(Generic[Req, V]):
         if batch:
             yield batch
 
-    async def _settle(self, batch: Mapping[int, Req]) -> None:
+    async def _call_until_answered(self, batch: Mapping[int, Req]) -> None:
         """Call until each request has an answer, or the deadline has passed."""
         loop = asyncio.get_running_loop()
         timeout = self.transport.settings.timeout if self.deadline is None else self.deadline
@@ -124,8 +124,8 @@ class Batches(Generic[Req, V]):
 
     async def _halve(self, batch: list[tuple[int, Req]]) -> None:
         middle = len(batch) // 2
-        await self._settle(dict(batch[:middle]))
-        await self._settle(dict(batch[middle:]))
+        await self._call_until_answered(dict(batch[:middle]))
+        await self._call_until_answered(dict(batch[middle:]))
 
     async def _one_by_one(self, batch: Mapping[int, Req]) -> None:
         todo = iter(batch.items())

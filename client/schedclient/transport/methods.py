@@ -61,7 +61,7 @@ CLUSTER: Final = "/schedd.v1.ClusterService/"
 CALENDARS: Final = "/schedd.v1.CalendarService/"
 POOLS: Final = "/schedd.v1.PoolService/"
 AUTH: Final = "/schedd.v1.AuthService/"
-SETTLING: Final = 12.0
+LONG_CALL: Final = 12.0
 """Timeout in seconds of calls that write many rows, or wait until a job starts no run any more (a
 start_by is 5 s).
 """
@@ -73,29 +73,29 @@ CREATE_JOB: Final = Method[jobs.CreateJobRequest, job_pb2.Job](
     JOBS + "CreateJob", job_pb2.Job.FromString
 )
 BATCH_CREATE_JOBS: Final = Method[jobs.BatchCreateJobsRequest, jobs.BatchCreateJobsResponse](
-    JOBS + "BatchCreateJobs", jobs.BatchCreateJobsResponse.FromString, Again.ALWAYS, SETTLING
+    JOBS + "BatchCreateJobs", jobs.BatchCreateJobsResponse.FromString, Again.ALWAYS, LONG_CALL
 )
 GET_JOB: Final = Method[jobs.GetJobRequest, job_pb2.Job](JOBS + "GetJob", job_pb2.Job.FromString)
 LIST_JOBS: Final = Method[jobs.ListJobsRequest, jobs.ListJobsResponse](
     JOBS + "ListJobs", jobs.ListJobsResponse.FromString
 )
 UPDATE_JOB: Final = Method[jobs.UpdateJobRequest, job_pb2.Job](
-    JOBS + "UpdateJob", job_pb2.Job.FromString, Again.UNSENT, SETTLING
+    JOBS + "UpdateJob", job_pb2.Job.FromString, Again.UNSENT, LONG_CALL
 )
 DELETE_JOB: Final = Method[jobs.DeleteJobRequest, jobs.DeleteJobResponse](
-    JOBS + "DeleteJob", jobs.DeleteJobResponse.FromString, Again.UNSENT, SETTLING
+    JOBS + "DeleteJob", jobs.DeleteJobResponse.FromString, Again.UNSENT, LONG_CALL
 )
 PAUSE_JOB: Final = Method[jobs.PauseJobRequest, job_pb2.Job](
-    JOBS + "PauseJob", job_pb2.Job.FromString, Again.ALWAYS, SETTLING
+    JOBS + "PauseJob", job_pb2.Job.FromString, Again.ALWAYS, LONG_CALL
 )
 RESUME_JOB: Final = Method[jobs.ResumeJobRequest, job_pb2.Job](
-    JOBS + "ResumeJob", job_pb2.Job.FromString, Again.ALWAYS, SETTLING
+    JOBS + "ResumeJob", job_pb2.Job.FromString, Again.ALWAYS, LONG_CALL
 )
 TRIGGER_JOB: Final = Method[jobs.TriggerJobRequest, run_pb2.Run](
     JOBS + "TriggerJob", run_pb2.Run.FromString
 )
 BACKFILL_JOB: Final = Method[jobs.BackfillJobRequest, jobs.BackfillJobResponse](
-    JOBS + "BackfillJob", jobs.BackfillJobResponse.FromString, Again.ALWAYS, SETTLING
+    JOBS + "BackfillJob", jobs.BackfillJobResponse.FromString, Again.ALWAYS, LONG_CALL
 )
 GET_BACKFILL: Final = Method[jobs.GetBackfillRequest, jobs.Backfill](
     JOBS + "GetBackfill", jobs.Backfill.FromString
@@ -120,7 +120,7 @@ SUBMIT_RUN: Final = Method[runs.SubmitRunRequest, run_pb2.Run](
     RUNS + "SubmitRun", run_pb2.Run.FromString
 )
 BATCH_SUBMIT_RUNS: Final = Method[runs.BatchSubmitRunsRequest, runs.BatchSubmitRunsResponse](
-    RUNS + "BatchSubmitRuns", runs.BatchSubmitRunsResponse.FromString, Again.ALWAYS, SETTLING
+    RUNS + "BatchSubmitRuns", runs.BatchSubmitRunsResponse.FromString, Again.ALWAYS, LONG_CALL
 )
 GET_RUN: Final = Method[runs.GetRunRequest, run_pb2.Run](RUNS + "GetRun", run_pb2.Run.FromString)
 LIST_RUNS: Final = Method[runs.ListRunsRequest, runs.ListRunsResponse](
@@ -163,10 +163,10 @@ DISCARD_DEAD: Final = Method[runs.DiscardDeadLettersRequest, runs.DiscardDeadLet
     RUNS + "DiscardDeadLetters",
     runs.DiscardDeadLettersResponse.FromString,
     Again.UNSENT,  # a retry would return 0, and select what has failed since
-    SETTLING,
+    LONG_CALL,
 )
 REDRIVE_DEAD: Final = Method[runs.RedriveDeadLettersRequest, runs.RedriveDeadLettersResponse](
-    RUNS + "RedriveDeadLetters", runs.RedriveDeadLettersResponse.FromString, Again.ALWAYS, SETTLING
+    RUNS + "RedriveDeadLetters", runs.RedriveDeadLettersResponse.FromString, Again.ALWAYS, LONG_CALL
 )
 GET_REDRIVE: Final = Method[runs.GetRedriveRequest, run_pb2.Redrive](
     RUNS + "GetRedrive", run_pb2.Redrive.FromString
@@ -194,22 +194,22 @@ LIST_SHARDS: Final = Method[cluster.ListShardsRequest, cluster.ListShardsRespons
     CLUSTER + "ListShards", cluster.ListShardsResponse.FromString
 )
 TRANSFER_LEADER: Final = Method[cluster.TransferLeaderRequest, cluster.TransferLeaderResponse](
-    CLUSTER + "TransferLeader", cluster.TransferLeaderResponse.FromString, Again.UNSENT, SETTLING
+    CLUSTER + "TransferLeader", cluster.TransferLeaderResponse.FromString, Again.UNSENT, LONG_CALL
 )
 REBALANCE: Final = Method[cluster.RebalanceClusterRequest, cluster.RebalanceClusterResponse](
     CLUSTER + "RebalanceCluster",
     cluster.RebalanceClusterResponse.FromString,
     Again.UNSENT,  # each try is a line of the audit log
-    SETTLING,
+    LONG_CALL,
 )
 CHECK_CLUSTER: Final = Method[cluster.CheckClusterRequest, cluster.CheckClusterResponse](
-    CLUSTER + "CheckCluster", cluster.CheckClusterResponse.FromString, Again.ALWAYS, SETTLING
+    CLUSTER + "CheckCluster", cluster.CheckClusterResponse.FromString, Again.ALWAYS, LONG_CALL
 )
 PAUSE_CLUSTER: Final = Method[cluster.PauseClusterRequest, cluster.Cluster](
-    CLUSTER + "PauseCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
+    CLUSTER + "PauseCluster", cluster.Cluster.FromString, Again.ALWAYS, LONG_CALL
 )
 RESUME_CLUSTER: Final = Method[cluster.ResumeClusterRequest, cluster.Cluster](
-    CLUSTER + "ResumeCluster", cluster.Cluster.FromString, Again.ALWAYS, SETTLING
+    CLUSTER + "ResumeCluster", cluster.Cluster.FromString, Again.ALWAYS, LONG_CALL
 )
 LIST_WORKERS: Final = Method[cluster.ListWorkersRequest, cluster.ListWorkersResponse](
     CLUSTER + "ListWorkers", cluster.ListWorkersResponse.FromString
@@ -247,7 +247,7 @@ SET_POOL: Final = Method[pools.SetPoolRequest, pools.Pool](
     POOLS + "SetPool",
     pools.Pool.FromString,
     Again.UNSENT,  # a retry would conflict with the version that the first try has written
-    SETTLING,
+    LONG_CALL,
 )
 GET_POOL: Final = Method[pools.GetPoolRequest, pools.Pool](POOLS + "GetPool", pools.Pool.FromString)
 LIST_POOLS: Final = Method[pools.ListPoolsRequest, pools.ListPoolsResponse](
@@ -257,10 +257,10 @@ DELETE_POOL: Final = Method[pools.DeletePoolRequest, pools.DeletePoolResponse](
     POOLS + "DeletePool", pools.DeletePoolResponse.FromString, Again.UNSENT
 )
 PAUSE_POOL: Final = Method[pools.PausePoolRequest, pools.Pool](
-    POOLS + "PausePool", pools.Pool.FromString, Again.ALWAYS, SETTLING
+    POOLS + "PausePool", pools.Pool.FromString, Again.ALWAYS, LONG_CALL
 )
 RESUME_POOL: Final = Method[pools.ResumePoolRequest, pools.Pool](
-    POOLS + "ResumePool", pools.Pool.FromString, Again.ALWAYS, SETTLING
+    POOLS + "ResumePool", pools.Pool.FromString, Again.ALWAYS, LONG_CALL
 )
 
 CREATE_TOKEN: Final = Method[auth.CreateTokenRequest, auth.CreateTokenResponse](

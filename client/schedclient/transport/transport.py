@@ -417,10 +417,12 @@ class _Channels:
         self, method: Method[Req, Res], request: Req, timeout: float | None, use: _Use
     ) -> AsyncGenerator[Res, None]:
         """Yield the messages of one stream, from one endpoint."""
-        settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
+        connect_within = (
+            self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
+        )
         ends = None if timeout is None else _Deadline(timeout)
         try:
-            endpoint = await self._connected(_Deadline(settling), STREAMS)
+            endpoint = await self._connected(_Deadline(connect_within), STREAMS)
         except ClusterUnavailable as error:
             raise await self._explained(error) from error
         pieces: grpc.aio.UnaryStreamCall[Req, Res] | None = self._callable(

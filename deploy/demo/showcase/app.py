@@ -30,7 +30,7 @@ from showcase.screen import Screen
 from showcase.verdict import Expected, Row, judge
 from showcase.watch import Watch, due_instants, runs_seen
 
-SETTLE_WITHIN = 30.0
+END_WITHIN = 30.0
 """Seconds for runs to end after the last one was due."""
 ONCE = "welcome"
 """The one-shot job. The other jobs are in the manifests."""
@@ -173,7 +173,7 @@ async def _verdicts(
     async def verdict(job: Job) -> Row:
         expected = _expected(job, await due_instants(client, job, until))
         try:
-            async with asyncio.timeout(SETTLE_WITHIN):
+            async with asyncio.timeout(END_WITHIN):
                 await watch.all_ended(expected)
         except TimeoutError:
             pass  # the verdict names what hasn't ended

@@ -116,7 +116,7 @@ async def update_job(
     if new.spec == old.spec:
         if not request.validate_only:  # a retry of an edit whose outcome was unknown
             async with quiesce.failover_check(services, stored.name):
-                await quiesce.settle(services, caller, record, may_start=stored.generation)
+                await quiesce.quiesce_job(services, caller, record, may_start=stored.generation)
         return views.job_message(record, old)
     timer = await compute(caller, partial(timer_edit.edited_timer, record, old, new, now))
     by = reasons.edit(caller.actor)
@@ -147,7 +147,7 @@ async def update_job(
         )
         if missed is not None:
             missed.stored()
-        await quiesce.settle(services, caller, result, may_start=result.definition.generation)
+        await quiesce.quiesce_job(services, caller, result, may_start=result.definition.generation)
     return await worker_warnings.answer(services, result, new)
 
 
@@ -226,7 +226,7 @@ async def delete_job(
         missed.stored()
         if deleted.cancelled:
             services.emit(EndedUnreported(State.CANCELLED, Reason.DELETED, deleted.cancelled))
-        await quiesce.settle(services, caller, record)
+        await quiesce.quiesce_job(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)
 
 

@@ -50,7 +50,7 @@ async def pause_job(
             raise stored_jobs.edited_meanwhile(stored.name)
         if paused is None:
             raise stored_jobs.unknown(request.job)
-        await quiesce.settle(services, caller, paused)
+        await quiesce.quiesce_job(services, caller, paused)
     return views.job_message(paused)
 
 

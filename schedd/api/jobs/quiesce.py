@@ -64,7 +64,7 @@ def after_commit() -> Iterator[None]:
         raise unanswered() from away
 
 
-async def settle(
+async def quiesce_job(
     services: Services,
     caller: Caller,
     record: JobRecord,

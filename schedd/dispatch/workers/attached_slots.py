@@ -133,13 +133,13 @@ class SlotReservation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.settle()
+        self.release()
 
     def reserve_slots(self, offer: SlotOffer, slots: int) -> None:
         """Reserve slots of a current offer."""
         self._under_way[self._offering.reserve_slots(offer.id, slots)] += slots
 
-    def settle(self) -> None:
+    def release(self) -> None:
         """Release what is still reserved: each run was pushed by now, or never will be."""
         for attached, slots in self._under_way.items():
             self._offering.let_go(attached, slots)

@@ -1,7 +1,7 @@
 """Apply the limits of pools at dispatch, decided on rows (core/runs/pools.py).
 
-    drafts of a pool ─→ SETTLE ended turns ─→ LOOK how full it is ─→ the first few are dispatched
-                                                  dispatched runs ─→ TAKE a turn each
+    drafts of a pool ─→ END_TURNS of ended runs ─→ LOOK how full it is ─→ dispatch the first few
+                                                     dispatched runs ─→ TAKE a turn each
 
 Invariants (docs/protocol-rules.md, P3.21)
 - `admitted` and `add_places` are called under the lock of the pool's shard, in the transaction that
@@ -49,7 +49,7 @@ OPEN = """
 """The open turns of some pools with the states of their runs, and when they started. NULL: never. A
 run that was lost with its worker has `finished_at` only, and may have started."""
 
-SETTLE = f"""
+END_TURNS = f"""
 WITH t AS MATERIALIZED ({OPEN}), never AS (
     DELETE FROM pool_turns p USING t
     WHERE p.run_id = t.run_id AND p.token = t.token AND NOT t.runs AND t.counted_at IS NULL
@@ -148,7 +148,7 @@ def admitted(
     if not pools:
         return drafts, []
     named = {"pools": arrays.texts(pools)}
-    connection.exec_driver_sql(SETTLE, named)
+    connection.exec_driver_sql(END_TURNS, named)
     connection.exec_driver_sql(PRUNE, named)
     rooms = PoolRooms.from_usage(standings(connection, pools))
     going: list[Draft] = []

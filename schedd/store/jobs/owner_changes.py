@@ -18,7 +18,7 @@ from schedd.store.jobs import job_pauses, jobs
 from schedd.store.results import failure_counts
 
 
-def unsettled(
+def read_due_pause_changes(
     connection: Connection, shards: Collection[ShardId], now: datetime, limit: int
 ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
     """Return jobs whose pause has ended, and jobs that failed too often in a row with the count."""

@@ -169,7 +169,7 @@ def delete_pool(
         return found
     # Running attempts of jobs that have moved count again if a pool with that name is created.
     connection.exec_driver_sql(
-        pool_limits.SETTLE, {"pools": arrays.texts([pool_key(namespace, name)])}
+        pool_limits.END_TURNS, {"pools": arrays.texts([pool_key(namespace, name)])}
     )
     mine = pool_turns.c.pool == pool_key(namespace, name)
     connection.execute(pool_turns.delete().where(mine, pool_turns.c.ended))

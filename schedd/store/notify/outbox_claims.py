@@ -1,6 +1,6 @@
 """Deliver notifications from the outbox: select, claim, record the outcome.
 
-    waiting ─→ claim: one more try, under the shard's lock ─→ delivered by the owner ─→ settle
+    waiting ─→ claim: one more try, under the shard's lock ─→ the owner delivers ─→ record_outcomes
                                                     ├ delivered, or not requested any more: deleted
                                                     ├ failed: tried again later
                                                     └ abandoned: deleted, with an audit entry
@@ -200,7 +200,9 @@ def claim(
     ]
 
 
-def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> list[DeliveryOutcome]:
+def record_outcomes(
+    connection: Connection, outcomes: Sequence[DeliveryOutcome]
+) -> list[DeliveryOutcome]:
     """Record the outcomes of tries. Returns them."""
     again = [one for one in outcomes if one.wait is not None]
     over = [one for one in outcomes if one.wait is None]

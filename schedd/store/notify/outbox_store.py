@@ -50,11 +50,11 @@ class NotificationStore:
         await AFTER_CLAIM()
         return claimed
 
-    async def settle(
+    async def record_outcomes(
         self, claim: Claim, outcomes: Sequence[DeliveryOutcome]
     ) -> list[DeliveryOutcome]:
         """Record the outcomes of tries. Returns those that were recorded."""
-        return await fenced_rows(self.database, claim, outcomes, outbox_claims.settle)
+        return await fenced_rows(self.database, claim, outcomes, outbox_claims.record_outcomes)
 
     overdue = in_transaction(outbox_claims.overdue)
 

@@ -163,7 +163,7 @@ PUT_ASIDE = """
 UPDATE unwanted SET since = clock_timestamp() WHERE place = ANY (%s::text[]) RETURNING place
 """
 
-SETTLE = "DELETE FROM unwanted WHERE place = ANY (%s::text[]) RETURNING place"
+FORGET_OBJECTS = "DELETE FROM unwanted WHERE place = ANY (%s::text[]) RETURNING place"
 
 
 def old_runs(
@@ -306,10 +306,10 @@ def put_aside(connection: Connection, stuck: Sequence[Unwanted]) -> list[str]:
     return [*connection.exec_driver_sql(PUT_ASIDE, (places,)).scalars()]
 
 
-def settle(connection: Connection, removed: Sequence[Unwanted]) -> list[str]:
+def forget_objects(connection: Connection, removed: Sequence[Unwanted]) -> list[str]:
     """Forget objects that were removed from the result store."""
     places = arrays.texts(one.place for one in removed)
-    return [*connection.exec_driver_sql(SETTLE, (places,)).scalars()]
+    return [*connection.exec_driver_sql(FORGET_OBJECTS, (places,)).scalars()]
 
 
 def _ended_runs(rows: Iterable[Any]) -> Iterable[EndedRun]:

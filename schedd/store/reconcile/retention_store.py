@@ -52,6 +52,6 @@ class RetentionStore:
         """Move these objects to the end of the order."""
         return await fenced_rows(self.database, claim, stuck, retention.put_aside)
 
-    async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
+    async def forget_objects(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
         """Forget objects that were removed from the result store."""
-        return await fenced_rows(self.database, claim, removed, retention.settle)
+        return await fenced_rows(self.database, claim, removed, retention.forget_objects)

@@ -29,7 +29,7 @@ from schedd.store.audit import write_once
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
 from schedd.store.results import failure_counts
-from schedd.store.results.result_transition import LockedRun, settle
+from schedd.store.results.result_transition import LockedRun, resolve_states
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import PLACE, SPOT, found_in, key_arguments, table_of
 from schedkit.records import replace
@@ -211,7 +211,7 @@ def _write(
     table: str,
 ) -> dict[RunKey, Verdict]:
     """Write the reports. Returns the verdict of each written one. `table`: the runs' partition."""
-    final = settle(connection, reports, standing)
+    final = resolve_states(connection, reports, standing)
     spots = arrays.spots(standing[report.key].spot for report in final)
     rows = connection.exec_driver_sql(statement(table), _arguments(final) | {"spots": spots})
     accepted = {final[n - 1].key for (n,) in rows}

@@ -325,7 +325,7 @@ def once_more(
         root=dead.root or (OF_SCHEDULES if dead.trigger == Trigger.SCHEDULE else run_id),
     )
     if inserted:
-        _settle(connection, run_id, by, made)
+        _resolve_dead_letter(connection, run_id, by, made)
         audit.write_all(connection, [entry])
     stored = _stored(connection, made)
     if stored is not None and not inserted and payload is not None:
@@ -363,7 +363,7 @@ def _place(
     return ShardId(timer.shard)
 
 
-def _settle(connection: Connection, run_id: RunId, by: str, made: RunId) -> None:
+def _resolve_dead_letter(connection: Connection, run_id: RunId, by: str, made: RunId) -> None:
     connection.execute(
         dead_letters.update()
         .where(dead_letters.c.run_id == run_id, dead_letters.c.resolution.is_(None))

@@ -50,7 +50,7 @@ class LockedRun:
     """The row's position in its partition (ctid)."""
 
 
-def settle(
+def resolve_states(
     connection: Connection, reports: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
 ) -> list[ResultDecision]:
     """Return the reports with the final states of their runs. The caller has locked these rows."""

@@ -59,7 +59,7 @@ def change(world: World, job: JobId, what: str) -> Steps[None]:
         transaction.put(rows.timers, job, _changed(world, timer, what, target, at))
     yield from transaction.commit()
     if what in ("pause", "edit", "reschedule", "delete"):
-        yield from _settle(world, job, timer.generation)
+        yield from _quiesce(world, job, timer.generation)
         if rows.server == server or not world.on(Rule.OK_ONE_TIMELINE):
             world.judge.ok(job, timer.generation)
 
@@ -174,7 +174,7 @@ def _end(
             transaction.put(rows.runs, key, replace(run, back=why))
 
 
-def _settle(world: World, job: JobId, generation: int) -> Steps[None]:
+def _quiesce(world: World, job: JobId, generation: int) -> Steps[None]:
     """Wait until each attempt up to this generation has started, was revoked, or has expired."""
     if not world.on(Rule.OK_WAITS):
         return

@@ -181,7 +181,7 @@ async def test_a_run_skipped_by_a_pause_returns_its_quota(world: World) -> None:
 
 
 async def ended_at(me: Member, job: JobRecord, now: datetime) -> list[JobRecord]:
-    over, _ = await me.store.owner.unsettled([job.shard], now, 10)
+    over, _ = await me.store.owner.read_due_pause_changes([job.shard], now, 10)
     return over
 
 
@@ -204,7 +204,7 @@ async def test_a_pause_that_has_ended_is_found_by_the_shards_owner_and_by_no_oth
     assert await ended_at(me, job, until - timedelta(seconds=1)) == []
     [found] = await ended_at(me, job, until)
     assert found == paused
-    assert await me.store.owner.unsettled([4], until, 10) == ([], [])
+    assert await me.store.owner.read_due_pause_changes([4], until, 10) == ([], [])
 
 
 async def test_an_owner_resumes_a_job_only_at_the_generation_it_read(
@@ -294,7 +294,7 @@ async def ends(me: Member, job: JobRecord, *, at: datetime, state: State, most: 
 
 
 async def failures(me: Member, job: JobRecord) -> list[int]:
-    _, often = await me.store.owner.unsettled([job.shard], datetime.now(UTC), 10)
+    _, often = await me.store.owner.read_due_pause_changes([job.shard], datetime.now(UTC), 10)
     return [count for _, count in often]
 
 

@@ -394,15 +394,17 @@ async def test_only_the_owner_claims_notifications_and_those_of_an_ended_tenure_
     assert [one.way for one in found] == [NotificationChannel.WEBHOOK]
     [taken] = await outbox.claim(other.claim(0), found)
     assert taken.tries == 2
-    # A member that lost the shard settles nothing any more.
+    # A member that lost the shard records nothing any more.
     old = next(one for one in claimed if one.way is NotificationChannel.WEBHOOK)
-    assert await outbox.settle(me.claim(0), [DeliveryOutcome(old)]) == []
-    await outbox.settle(other.claim(0), [DeliveryOutcome(taken, "HTTP 500", timedelta(seconds=60))])
+    assert await outbox.record_outcomes(me.claim(0), [DeliveryOutcome(old)]) == []
+    await outbox.record_outcomes(
+        other.claim(0), [DeliveryOutcome(taken, "HTTP 500", timedelta(seconds=60))]
+    )
     assert (
         await outbox.waiting(other.tenure, shards, [(waiting[0].job_id, NotificationChannel.EMAIL)])
         == []
     )
-    await outbox.settle(other.claim(0), [DeliveryOutcome(taken, "HTTP 500")])
+    await outbox.record_outcomes(other.claim(0), [DeliveryOutcome(taken, "HTTP 500")])
     assert await world.sql("SELECT way FROM notifications") == [("EMAIL",)]
     audit = "SELECT action, object, outcome, reason FROM audit WHERE action = 'notify'"
     [(_, name, outcome, reason)] = await world.sql(audit)

@@ -283,7 +283,7 @@ async def test_a_pause_revokes_assignments_of_the_pool_in_whichever_shard_its_jo
     [came] = await me.assigned(*drafts(await runs_of(me, comes, 1), other, start_by_after=PER))
     [gone] = await me.assigned(*drafts(await runs_of(me, leaves, 1), start_by_after=PER))
     await me.store.owner.rescue(me.claim(HERE), [lost(gone)])
-    await me.assign(*drafts(await runs_of(me, leaves, 1)))  # the next dispatch settles the turns
+    await me.assign(*drafts(await runs_of(me, leaves, 1)))  # the next dispatch ends the turns
     await edited(me, leaves, pool="other")
     await edited(me, comes, pool=NAME)
     now = datetime.now(UTC)

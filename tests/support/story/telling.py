@@ -145,9 +145,9 @@ class Story(Stage):
             **ended,
             **row,
         }
-        self.settle(run, at)
+        self.update_run(run, at)
 
-    def settle(self, run: Run, at: float, *more: Change, **row: Any) -> None:
+    def update_run(self, run: Run, at: float, *more: Change, **row: Any) -> None:
         """The run's row changes; it leaves `live` where it has ended."""
         run.row |= row
         changes = [update("runs", dict(run.row)), *more]
@@ -158,7 +158,7 @@ class Story(Stage):
     def give_back(self, run: Run, at: float) -> None:
         """Return a run to PENDING: its attempt never started."""
         attempt = str(int(run.row["attempt"] or 0) - 1)
-        self.settle(run, at, state="PENDING", attempt=attempt, started_at=None)
+        self.update_run(run, at, state="PENDING", attempt=attempt, started_at=None)
 
     def rescue(self, run: Run, at: float, *, state: str = "RETRYING") -> None:
         """Its worker is lost."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from schedd.api.errors import OutcomeUnknownError
-from schedd.api.jobs.quiesce import failover_check, settle
+from schedd.api.jobs.quiesce import failover_check, quiesce_job
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, Timeline
 from schedd.core.runs.model import LiveRun
@@ -54,7 +54,9 @@ async def revoked_attempts(past_start_by: float) -> list[LiveRun]:
     ports = Ports()
     assert OUT.start_by is not None
     ports.clock.time = OUT.start_by + timedelta(seconds=past_start_by)
-    await settle(cast("Services", ports), Caller(TESTER, "test", deadline=1.0), job_record(due=NOW))
+    await quiesce_job(
+        cast("Services", ports), Caller(TESTER, "test", deadline=1.0), job_record(due=NOW)
+    )
     return ports.revoked
 
 
@@ -71,7 +73,7 @@ async def test_a_change_has_an_unknown_outcome_if_the_database_fails_after_it() 
     ports = Ports()
     ports.away = True
     with pytest.raises(OutcomeUnknownError) as unknown:
-        await settle(cast("Services", ports), Caller(TESTER, "test"), job_record(due=NOW))
+        await quiesce_job(cast("Services", ports), Caller(TESTER, "test"), job_record(due=NOW))
     assert unknown.value.reason == "ATTEMPTS_OUT"
     assert unknown.value.remedy.startswith("no run can start later than 36 s from now"), "at most"
 
@@ -88,7 +90,7 @@ async def test_a_caller_with_a_short_deadline_learns_when_the_last_attempt_expir
     ports.revoke = for_ever  # type: ignore[method-assign]
     caller = Caller(TESTER, "test", deadline=0.01)
     with pytest.raises(OutcomeUnknownError) as unknown:
-        await settle(cast("Services", ports), caller, job_record(due=NOW))
+        await quiesce_job(cast("Services", ports), caller, job_record(due=NOW))
     assert unknown.value.remedy.startswith("no run can start later than 30 s from now")
 
 

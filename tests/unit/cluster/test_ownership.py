@@ -53,8 +53,8 @@ async def test_a_release_waits_for_the_transactions_of_its_lanes_alone():
     ownership = owning(0, 1, lanes=2)
     with ownership.in_flight(1):
         async with asyncio.timeout(WAIT_TIMEOUT):
-            await ownership.settle([ShardId(0)])
-        waiting = asyncio.create_task(ownership.settle([ShardId(1)]))
+            await ownership.wait_for_transactions([ShardId(0)])
+        waiting = asyncio.create_task(ownership.wait_for_transactions([ShardId(1)]))
         await asyncio.sleep(0)
         assert not waiting.done()
     async with asyncio.timeout(WAIT_TIMEOUT):
@@ -75,7 +75,7 @@ async def test_a_release_ends_despite_later_transactions_of_its_lane():
     ownership = owning(0, lanes=1)
     first = ownership.in_flight(0)
     first.__enter__()
-    waiting = asyncio.create_task(ownership.settle([ShardId(0)]))
+    waiting = asyncio.create_task(ownership.wait_for_transactions([ShardId(0)]))
     await asyncio.sleep(0)
     with ownership.in_flight(0):  # the next transaction begins before the first has ended
         assert not waiting.done(), "the first may still write"

@@ -124,12 +124,12 @@ async def test_a_slot_withdrawn_while_definitions_are_read_isnt_used(
 
     monkeypatch.setattr(world.definitions, "newest", withdrawn)
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert line.reached == [(3, 0)]
     assert world.rows.drafts == []
     world.grant(one, 4)
     monkeypatch.undo()
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
 
 
@@ -144,7 +144,7 @@ async def test_a_slot_granted_while_definitions_are_read_isnt_given_to_a_newer_r
     wanted = replace(worker(2), labels={"disk": "ssd"})
     world.attach(wanted, grant=0)
     world.run_index.put_runs([of(1, 1, waited=9)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     read = world.definitions.newest
 
     async def granted(jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
@@ -153,7 +153,7 @@ async def test_a_slot_granted_while_definitions_are_read_isnt_given_to_a_newer_r
 
     monkeypatch.setattr(world.definitions, "newest", granted)
     world.run_index.put_runs([of(2, 2)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
 
 

@@ -25,24 +25,24 @@ async def test_a_run_over_its_jobs_limit_is_held_until_one_of_its_job_ends():
     world.rows.limits = {job: 1}
     world.run_index.put_runs([of(1, 1, waited=9), of(1, 2, waited=8), of(1, 3, waited=7)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
     assert not any(line.demanded), "what may not start asks for no slots"
     tried = len(world.rows.drafts)
     world.run_index.put_runs([of(1, 2, waited=8), of(1, 3, waited=7)], NOW)  # a scan
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.rows.drafts) == tried
 
     world.rows.admitted[job] = 0
     assert world.run_index.forget(of(1, 1).key.run_id, job) == 1
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
 
 
 async def test_an_end_during_a_judgement_by_older_rows_releases_the_oldest():
     world, job = one_at_a_time(), run(1).job_id
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     world.run_index.put_runs([of(1, 3, waited=7), of(1, 2, waited=8)], NOW)
 
     def ended() -> None:
@@ -51,11 +51,11 @@ async def test_an_end_during_a_judgement_by_older_rows_releases_the_oldest():
         assert world.run_index.forget(of(1, 1).key.run_id, job) == 0, "no run is held yet"
 
     world.rows.meanwhile = ended
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
     assert world.run_index.held == [job]
     tried = len(world.rows.drafts)
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.rows.drafts) == tried, "it lets one of them go, once"
 
 
@@ -63,7 +63,7 @@ async def test_an_end_meanwhile_releases_the_oldest_before_a_held_run():
     """The rows admit only the oldest: a run tried before it is held again, and none runs."""
     world, job = one_at_a_time(), run(1).job_id
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     world.run_index.hold(of(1, 3, waited=7))
     world.run_index.put_runs([of(1, 2, waited=8)], NOW)
 
@@ -73,7 +73,7 @@ async def test_an_end_meanwhile_releases_the_oldest_before_a_held_run():
         world.run_index.forget(of(1, 1).key.run_id, job)
 
     world.rows.meanwhile = ended
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
     assert world.run_index.held == [job]
 
@@ -82,10 +82,10 @@ async def test_a_held_run_is_tried_again_without_a_report_that_one_ended():
     world, job = one_at_a_time(), run(1).job_id
     world.rows.limits = {job: 0}
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.run_index.held == [job]
 
     world.rows.limits = {job: 1}
     world.dispatch._try_held_at = 0.0
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}

@@ -35,7 +35,7 @@ async def test_runs_that_no_worker_can_do_block_no_others_and_demand_no_slots():
     world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
     world.run_index.put_runs([of(9_000, 9_000)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.handed() == {9_000}
     assert not any(line.demanded[-1:])
@@ -47,10 +47,10 @@ async def test_a_run_goes_to_a_worker_that_hasnt_refused_its_job_despite_fewer_s
     old, new = world.attach(worker(1), grant=3), world.attach(worker(2), grant=1)
     world.workers.unable(worker(1).id, run(1).job_id, Unable(1))
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert (len(old.assigned), len(new.assigned)) == (0, 1)
     world.run_index.put_runs([of(1, 2)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert len(old.assigned) == 1, "there is no other worker"
 
 
@@ -65,13 +65,13 @@ async def test_a_paused_cluster_demands_no_slots_and_drafts_nothing():
     line.demanded.clear()
     drafted = len(world.rows.drafts)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert len(world.rows.drafts) == drafted
     assert not any(line.demanded[-1:])
     world.cluster_pause.pauses = NO_PAUSES
     world.workers.granted(next(iter(world.workers._attached.values())), 4, received=2)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2, 3, 4}
 
 
@@ -103,7 +103,7 @@ async def test_a_run_of_many_slots_demands_all_of_them():
     world.definitions.default = replace(SHELL, slots=4)
     world.run_index.put_runs([of(1, 1)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.handed() == set()
     assert line.demanded[-1] == [QueueHead(Priority.MEDIUM, NOW, 4, least=4)]
@@ -118,7 +118,7 @@ async def test_a_draft_from_an_old_definition_is_made_again_at_once():
     world.definitions.jobs = {job: replace(SHELL, generation=2)}
     world.run_index.put_runs([of(1, 1)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert [draft.generation for draft in world.rows.drafts] == [1, 2]
     assert world.handed() == {1}
@@ -131,11 +131,11 @@ async def test_an_unreported_edit_still_reaches_runs_that_no_worker_can_do():
     world.definitions.stale = {job: replace(SHELL, action="python", handler="old")}
     world.definitions.jobs = {job: SHELL}
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == set()
 
     world.dispatch._unsort_at = 0.0
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
 
 
@@ -172,7 +172,7 @@ async def test_urgent_runs_are_written_without_the_rest_while_many_are_ready(
     await world.dispatch.step()
     assert len(world.handed()) == together
     assert world.handed() >= {9001, 9002}
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == min(64, waiting + 2), "and the rest follows at once"
 
 
@@ -195,7 +195,7 @@ async def test_a_run_whose_handler_no_worker_has_isnt_placeable():
     world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 11)], NOW)
     world.run_index.put_runs([of(number, number) for number in range(11, 14)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.handed() == {11}
     assert (len(world.run_index.ready), world.dispatch.placeable()) == (12, 2)
@@ -228,7 +228,7 @@ async def test_a_run_that_a_scan_read_during_its_dispatch_demands_no_slot():
     world.run_index.put_runs([high, low], NOW)
     world.rows.meanwhile = lambda: world.run_index.put_runs([high, low], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.handed() == {1}
     assert [head.priority for head in line.demanded[-1]] == [Priority.LOW]
@@ -242,17 +242,17 @@ async def test_a_slot_granted_for_a_high_run_that_another_worker_took_isnt_used_
     line = world.attach(second, grant=0)
     high, low = replace(of(1, 1), priority=Priority.HIGH), replace(of(2, 2), priority=Priority.LOW)
     world.run_index.put_runs([high, low], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
 
     world.grant(second, 1, before=QueueHead(Priority.HIGH, NOW, 1))
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.handed() == {1}
     assert line.demanded[-1] == [QueueHead(Priority.LOW, NOW, 1)]
     assert len(world.rows.drafts) == 1, "nothing was tried without effect"
     world.grant(second, 1)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
 
 
@@ -264,7 +264,7 @@ async def test_a_slot_is_used_for_runs_with_priority_over_those_of_other_members
     fresh = replace(of(2, 2), priority=Priority.HIGH)
     world.run_index.put_runs([aged, fresh], NOW)
     world.grant(one, 2, before=QueueHead(Priority.HIGH, NOW - timedelta(seconds=20), 9))
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
 
 
@@ -280,7 +280,7 @@ async def test_a_full_pool_blocks_no_others_and_demands_no_slots():
     world.run_index.put_runs([of(number, number, waited=60) for number in range(1, 3_001)], NOW)
     world.run_index.put_runs([of(9_000, 9_000)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.handed() == {1, 2, 9_000}
     assert len(world.rows.drafts) == 3, "what has no place isn't tried"
@@ -293,14 +293,14 @@ async def test_the_end_of_a_run_in_a_full_pool_wakes_dispatch_for_the_next():
     world.rows.places[POOL] = 1
     world.definitions.default = replace(SHELL, pool=POOL)
     world.run_index.put_runs([of(number, number) for number in (1, 2, 3)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
     woken: list[None] = []
     world.run_index.on_room = lambda: woken.append(None)
     world.rows.places[POOL] = 1
     world.run_index.forget(run(1).key.run_id, run(1).job_id)
     assert woken, "no worker grants slots for what has no room, so that nothing else wakes it"
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
 
 
@@ -310,16 +310,16 @@ async def test_a_lower_room_than_expected_is_used_until_the_next_read():
     world.rows.places[POOL] = 3
     world.definitions.default = replace(SHELL, pool=POOL)
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     world.rows.places[POOL] = 0  # an operator lowered the limit
     world.run_index.put_runs([of(2, 2)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1}
     assert len(world.run_index.ready) == 1
     assert len(world.rows.drafts) <= 2
     world.rows.places[POOL] = 1
     world.seconds += 1
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {1, 2}
 
 
@@ -330,7 +330,7 @@ async def test_a_broadcast_has_a_run_for_each_worker_and_needs_no_slot() -> None
     world.attach(worker(2), grant=0)
     world.run_index.put_runs([of(1, 1)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.rows.drafts[0].targets == ("w1", "w2")
     assert [one.key.run_id.int for one in world.run_index.broadcasts.values()] == [1]
@@ -344,14 +344,14 @@ async def test_a_broadcast_waits_for_a_worker_and_skips_workers_that_have_done_i
     world = World()
     world.definitions.jobs[run(1).job_id] = replace(SHELL, placement=Placement.BROADCAST)
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert (world.rows.drafts, len(world.run_index.ready)) == ([], 1)
 
     world.attach(worker(1), grant=1)
     world.attach(worker(2), grant=1)
     world.rows.done_on = frozenset({"w1"})
     world.dispatch._broadcasts._try_at = 0.0
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.rows.drafts[0].targets == ("w2",)
     assert {run.key.run_id.int for run in world.lines["w2"].assigned} == {101}
@@ -369,10 +369,10 @@ async def test_broadcasts_without_a_worker_hide_no_others() -> None:
     world.run_index.put_runs([of(1 + n % 3, n, waited=90) for n in range(many)], NOW)
     world.run_index.put_runs([of(4, many, waited=0)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     if not world.rows.drafts:  # it has its turn in the round after that
         world.dispatch._broadcasts._try_at = 0.0
-        await world.settle()
+        await world.run_until_idle()
 
     assert [draft.key.run_id.int for draft in world.rows.drafts if draft.targets] == [many]
     assert len([one for one in world.run_index.ready if one.target is None]) == many

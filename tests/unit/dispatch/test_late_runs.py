@@ -44,13 +44,13 @@ async def test_paced_runs_leave_the_reserved_slots_to_runs_due_now():
     line = world.attach(worker(slots=10), grant=10)
     world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 8
     assert not any(line.demanded[-1:]), "more slots would be of no use to them"
     assert world.dispatch.placeable() == 0, "nor is that why anybody should fire the slower"
 
     world.run_index.put_runs([of(99, 99), of(98, 98)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert set(numbers(world)[8:]) == {98, 99}
 
 
@@ -61,11 +61,11 @@ async def test_no_paced_run_of_an_unread_shard_takes_a_slot():
     world.run_index.read -= set(map(ShardId, range(128)))
     world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 4
 
     world.run_index.were_read(map(ShardId, range(256)))
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 8
 
 
@@ -75,7 +75,7 @@ async def test_late_runs_of_other_jobs_take_whatever_slots_there_are():
     world.attach(worker(slots=10), grant=10)
     world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 10
 
 
@@ -93,7 +93,7 @@ async def test_a_round_reads_a_limited_number_of_definitions_of_late_runs_and_ta
 
     await world.dispatch.step()
     assert len(world.handed()) == together
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 30
 
 
@@ -150,14 +150,14 @@ async def test_a_paced_run_that_has_reported_leaves_its_slot_to_the_next():
     one = worker(slots=10)
     world.attach(one, grant=10)
     world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     for done in list(world.run_index.running.values())[:3]:
         world.run_index.report(done.key.run_id, done.token)
 
     attached = world.workers.attached(one.id)
     assert attached is not None
     world.workers.granted(attached, 5, received=8)
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 11
 
 
@@ -166,7 +166,7 @@ async def test_an_owner_takes_of_the_slots_for_paced_runs_its_part_of_the_shards
     world.attach(worker(slots=10), grant=10)
     world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 4
 
 
@@ -176,7 +176,7 @@ async def test_a_run_that_is_due_now_has_priority_over_late_runs():
     world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
     world.run_index.put_runs([of(99, 99), of(98, 98)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert set(numbers(world)[:2]) == {98, 99}
     assert len(numbers(world)) == 3
 
@@ -194,7 +194,7 @@ async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate
     runs = [late(world, number, due=1_000 - number, paced=known) for number in range(1, 101)]
     world.run_index.put_runs(reversed(runs), NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert numbers(world) == []
     for second in range(1, 11):
         for _ in range(4):
@@ -220,7 +220,7 @@ async def test_late_runs_of_other_jobs_wait_for_no_release():
     world.attach(worker(slots=100), grant=100)
     world.run_index.put_runs([late(world, number) for number in range(1, 51)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 50
 
 
@@ -232,10 +232,10 @@ async def test_an_unused_release_isnt_lost():
     world.rows.limits = {run(1).job_id: 0}
     first, second = (late(world, number, due=9 - number, paced=True) for number in (1, 2))
     world.run_index.put_runs([first, second], NOW)
-    await world.settle()
+    await world.run_until_idle()
 
     world.seconds += 1.0
-    await world.settle()
+    await world.run_until_idle()
     assert world.run_index.held == [first.job_id]
     assert world.handed() == {2}
 
@@ -246,7 +246,7 @@ async def test_a_wide_paced_run_starts_where_paced_slots_never_suffice():
     world.definitions.default = replace(world.definitions.default, slots=4)
     world.run_index.put_runs([late(world, number, paced=True) for number in (1, 2)], NOW)
 
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 1
 
 

@@ -35,7 +35,7 @@ async def test_a_run_behind_another_is_blocked_and_judged_if_its_policy_buffers(
     policy: Overlap,
 ) -> None:
     world = busy(policy)
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.run_index.held == [run(1).job_id]
     assert world.rows.crowds == ([run(1).job_id] if policy in LINED_UP else [])
@@ -44,7 +44,7 @@ async def test_a_run_behind_another_is_blocked_and_judged_if_its_policy_buffers(
 async def test_a_job_is_judged_by_the_overlap_policy_of_a_trigger() -> None:
     world = busy(Overlap.SKIP)
     world.run_index.put_runs([replace(of(1, 2, waited=1), overlap=Overlap.BUFFER_ONE)], NOW)
-    await world.settle()
+    await world.run_until_idle()
 
     assert world.rows.crowds == [run(1).job_id]
 
@@ -54,7 +54,7 @@ async def test_the_worker_of_a_replaced_run_is_notified_at_once(kills: bool) -> 
     world = busy(Overlap.CANCEL_OTHER)
     replaced = replace(running(1, worker()), cancelling=True, killing=kills)
     world.rows.parted = OverlapOutcome([], [replaced])
-    await world.settle()
+    await world.run_until_idle()
 
     [line] = world.lines.values()
     assert (line.cancelled, line.killed) == ([replaced.key.run_id], [replaced.key.run_id] * kills)
@@ -62,14 +62,14 @@ async def test_the_worker_of_a_replaced_run_is_notified_at_once(kills: bool) -> 
 
 async def test_an_ended_run_leaves_the_run_index_and_the_next_is_tried() -> None:
     world = busy(Overlap.CANCEL_OTHER)
-    await world.settle()
+    await world.run_until_idle()
     job, first, second = run(1).job_id, of(1, 1).key, of(1, 2).key
     world.rows.admitted[job] = 0
     world.rows.parted = OverlapOutcome([(first, job)], [])
     [waiting] = world.run_index._held
 
     released = await world.crowds.part([waiting], await world.definitions.newest([job]))
-    await world.settle()
+    await world.run_until_idle()
 
     assert released
     assert first.run_id not in world.run_index.running
@@ -93,8 +93,8 @@ async def test_replaced_runs_and_runs_over_the_buffer_are_counted_as_ended() -> 
 async def test_a_run_skipped_for_overlap_is_counted_as_ended() -> None:
     world = busy(Overlap.SKIP)
     world.rows.skipped = frozenset({of(1, 2).key})
-    await world.settle()
-    await world.settle()
+    await world.run_until_idle()
+    await world.run_until_idle()
 
     assert [one for one in world.events if isinstance(one, EndedUnreported)] == [
         EndedUnreported(State.SKIPPED, Reason.OVERLAP, 1)

@@ -44,7 +44,7 @@ def world_with(grant: int = 4) -> World:
 async def at(world: World, after: float) -> set[int]:
     """Return what has been dispatched so many seconds later."""
     world.clock.time = NOW + second(after)
-    await world.settle()
+    await world.run_until_idle()
     return world.handed()
 
 
@@ -166,7 +166,7 @@ async def test_hundreds_of_runs_are_pre_dispatched_in_batches():
     world = World(ahead=AHEAD)
     world.attach(worker(slots=10_000), grant=10_000)
     world.run_index.put_runs([due(number, 1) for number in range(1, 601)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert len(world.handed()) == 600
     assert of(1, 1).key.run_id not in world.run_index.early
 

@@ -55,7 +55,7 @@ async def test_a_worker_that_reattaches_with_fewer_rights_isnt_pushed_a_run_bein
 
     world.rows.meanwhile = reattach
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert line.assigned == []
     assert [one.key for one in back] == [run(1).key]
 
@@ -76,7 +76,7 @@ async def test_a_worker_that_reattaches_with_fewer_rights_isnt_chosen_during_rea
 
     monkeypatch.setattr(world.definitions, "newest", reading)
     world.run_index.put_runs([of(1, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert came
     assert line.assigned == []
 

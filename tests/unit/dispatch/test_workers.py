@@ -106,7 +106,7 @@ def test_a_worker_that_grants_less_gets_the_slots_in_use_at_once(
     with workers.choosing() as choice:
         choice.reserve_slots(next(iter(workers.offers())), 2)
         workers.push(Assigned(running(1, one), None), cached_definition())
-        choice.settle()
+        choice.release()
         choice.reserve_slots(next(iter(workers.offers())), 2)
         workers.granted(attached, slots=0, received=0, serial=7)
         assert line.reached == [(7, 3)]

@@ -112,35 +112,35 @@ def test_a_miss_in_a_quiet_time_breaks_l1() -> None:
 
 def test_a_skip_for_overlap_with_nothing_breaks_l1() -> None:
     story = leader_killed(without={150})
-    story.settle(story.fire(150), 150.05, state="SKIPPED", reason="OVERLAP")
+    story.update_run(story.fire(150), 150.05, state="SKIPPED", reason="OVERLAP")
     assert broken(story) == {"L1"}
 
 
 def test_a_skip_for_overlap_under_allow_breaks_l1() -> None:
     story = leader_killed(without={150, 151}, overlap="allow")
     story.play(story.fire(150), 150.05, lasts=1.5)
-    story.settle(story.fire(151), 151.05, state="SKIPPED", reason="OVERLAP")
+    story.update_run(story.fire(151), 151.05, state="SKIPPED", reason="OVERLAP")
     assert broken(story) == {"L1"}
 
 
 def test_a_skip_for_a_run_that_ended_while_it_was_judged_breaks_nothing() -> None:
     story = leader_killed(without={150, 151})
     story.play(story.fire(150), 150.05, lasts=0.9)
-    story.settle(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
+    story.update_run(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
     assert broken(story) == NONE
 
 
 def test_a_skip_for_a_run_whose_end_was_committed_and_not_yet_seen_breaks_nothing() -> None:
     story = leader_killed(without={150, 151})
     story.play(story.fire(150), 150.05, lasts=0.89)
-    story.settle(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
+    story.update_run(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
     assert broken(story) == NONE
 
 
 def test_a_skip_for_a_run_that_had_ended_before_breaks_l1() -> None:
     story = leader_killed(without={150, 151})
     story.play(story.fire(150), 150.05, lasts=0.7)
-    story.settle(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
+    story.update_run(story.fire(151), 151.2, state="SKIPPED", reason="OVERLAP")
     assert broken(story) == {"L1"}
 
 
@@ -152,7 +152,7 @@ def test_a_skip_behind_an_older_run_that_waits_is_for_one_that_waited_long(
     story = leader_killed(without=set(due))
     older, *newer = [story.fire(at) for at in due]
     for number, run in enumerate(newer):
-        story.settle(run, 150 + waited + number / 1000, state="SKIPPED", reason="OVERLAP")
+        story.update_run(run, 150 + waited + number / 1000, state="SKIPPED", reason="OVERLAP")
     story.play(older, 150 + waited + 0.1, lasts=0.3)
     assert {one for one in broken(story) if one == "L1"} == breaks
 
@@ -160,7 +160,7 @@ def test_a_skip_behind_an_older_run_that_waits_is_for_one_that_waited_long(
 def test_a_run_cancelled_without_a_request_breaks_l1() -> None:
     for reason in ("BY_USER", "DELETED", None):
         story = leader_killed(without={150})
-        story.settle(story.fire(150), 150.05, state="CANCELLED", reason=reason)
+        story.update_run(story.fire(150), 150.05, state="CANCELLED", reason=reason)
         assert broken(story) == {"L1"}, reason
 
 
@@ -168,7 +168,7 @@ def test_a_run_that_a_user_cancelled_breaks_nothing() -> None:
     story = leader_killed(without={150})
     run = story.fire(150)
     story.call("cancel", 150.02, run_id=run.id)
-    story.settle(run, 150.05, state="CANCELLED", reason="BY_USER", cancelling="true")
+    story.update_run(run, 150.05, state="CANCELLED", reason="BY_USER", cancelling="true")
     assert broken(story) == NONE
 
 
@@ -356,5 +356,5 @@ def test_a_buffered_run_waits_for_the_one_before() -> None:
     story.play(story.fire(150), 150.05, lasts=3)
     story.play(story.fire(151), 153.15)
     for at in (152, 153):
-        story.settle(story.fire(at), at + 0.05, state="SKIPPED", reason="BUFFER_FULL")
+        story.update_run(story.fire(at), at + 0.05, state="SKIPPED", reason="BUFFER_FULL")
     assert broken(story) == NONE

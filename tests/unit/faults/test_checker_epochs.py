@@ -23,7 +23,7 @@ def test_a_run_skipped_by_a_past_owner_breaks_s4() -> None:
     story = leader_killed(without={150, 151})
     story.play(story.fire(150), 150.05, lasts=1.5)
     run = story.fire(151)
-    story.settle(run, 151.05, state="SKIPPED", reason="OVERLAP", fired_by="m1")
+    story.update_run(run, 151.05, state="SKIPPED", reason="OVERLAP", fired_by="m1")
     assert broken(story) == {"S4"}
 
 

@@ -30,7 +30,7 @@ def test_an_instant_without_a_row_is_lost_in_a_herd_too() -> None:
 
 def test_a_run_that_never_starts_is_lost_in_a_herd_too() -> None:
     story = in_a_herd()
-    story.settle(story.fire(150), 168.0, state="SUCCEEDED")
+    story.update_run(story.fire(150), 168.0, state="SUCCEEDED")
     assert "L2" in broken(story)
 
 

@@ -106,7 +106,7 @@ def test_the_run_dispatched_first_may_start_last_once_its_lease_was_lost(lost: b
 def test_a_run_skipped_for_overlap_breaks_nothing() -> None:
     story = leader_killed(without={150, 151})
     story.play(story.fire(150), 150.05, lasts=1.5)
-    story.settle(story.fire(151), 151.05, state="SKIPPED", reason="OVERLAP")
+    story.update_run(story.fire(151), 151.05, state="SKIPPED", reason="OVERLAP")
     assert broken(story) == NONE
 
 
@@ -206,7 +206,7 @@ def test_a_stalled_worker_that_started_a_returned_run_is_excused() -> None:
     story.write("end", run, 112.2, 0, token=token, worker="w2")
     story.refuse(run, token, 112.3, "w2/0.1")
     for at in range(96, 103):
-        story.settle(story.fire(at), at + 0.1, state="SKIPPED", reason="OVERLAP")
+        story.update_run(story.fire(at), at + 0.1, state="SKIPPED", reason="OVERLAP")
     story.tick(range(103, 120))
     assert "S10" not in broken(story)
     assert "L5" not in broken(story)

@@ -246,14 +246,14 @@ def test_tokens_of_one_commit_may_be_reported_in_any_order() -> None:
 def test_a_terminal_state_that_changes_breaks_s12() -> None:
     story = leader_killed(without={150})
     run = story.play(story.fire(150), 150.05)
-    story.settle(run, 151, state="CANCELLED")
+    story.update_run(run, 151, state="CANCELLED")
     assert broken(story) == {"S12", "L1"}
 
 
 def test_a_reason_that_changes_after_the_end_breaks_s12() -> None:
     story = leader_killed(without={150})
     run = story.play(story.fire(150), 150.05)
-    story.settle(run, 151, reason="BY_USER")
+    story.update_run(run, 151, reason="BY_USER")
     assert broken(story) == {"S12"}
 
 
@@ -261,7 +261,7 @@ def test_a_step_that_the_table_lacks_breaks_s12() -> None:
     story = leader_killed(without={150})
     run = story.fire(150)
     story.play(run, 150.05, 3, state="RETRYING")
-    story.settle(run, 150.2, state="SKIPPED")
+    story.update_run(run, 150.2, state="SKIPPED")
     assert broken(story) == {"S12", "L1"}
 
 
@@ -276,7 +276,7 @@ def test_running_without_a_new_token_breaks_s12() -> None:
     run = story.fire(150)
     story.assign(run, 150.05)
     story.give_back(run, 150.06)
-    story.settle(run, 150.065, state="RUNNING")
+    story.update_run(run, 150.065, state="RUNNING")
     story.write("start", run, 150.07)
     story.write("end", run, 150.1, 0)
     story.accept(run, 150.15)

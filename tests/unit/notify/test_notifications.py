@@ -113,7 +113,7 @@ class Outbox:
         ended, self.old = self.old, 0
         return [(NotificationChannel.WEBHOOK, ended)]
 
-    async def settle(
+    async def record_outcomes(
         self, claim: Claim, outcomes: Sequence[DeliveryOutcome]
     ) -> list[DeliveryOutcome]:
         if self.away:

@@ -254,7 +254,7 @@ async def test_dispatch_sends_no_run_past_its_deadline() -> None:
     world.dispatch._passed = passed.append
     world.definitions.default = HURRIED
     world.run_index.put_runs([waits(1, 31), waits(2, 1)], NOW)
-    await world.settle()
+    await world.run_until_idle()
     assert world.handed() == {2}
     assert [one.key.run_id.int for one in passed] == [1]
     assert [one.key.run_id.int for one in world.run_index.waiting_runs()] == []

@@ -83,7 +83,7 @@ class Rows:
         self.objects = [one for one in self.objects if one not in places] + places
         return places
 
-    async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
+    async def forget_objects(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
         places = [one.place for one in removed]
         self.objects = [one for one in self.objects if one not in places]
         return places

@@ -114,11 +114,11 @@ class CoroutineCall(Generic[T]):
     def cancel(self) -> None:
         """Cancel the call: at once if it hasn't begun, otherwise by canceling its task."""
         if self.home.withdraw(self):
-            self.settle(None, None)
+            self.resolve(None, None)
         else:
             self.home.call(self._cancel_task)
 
-    def settle(self, result: T | None, error: BaseException | None) -> None:
+    def resolve(self, result: T | None, error: BaseException | None) -> None:
         """Record the end of the call."""
         self.home.remove(self)
         if not self.done.done():
@@ -273,19 +273,19 @@ class _Loop:
                 cancel(task)
 
         for call in self.withdraw_all():
-            call.settle(None, asyncio.CancelledError("worker is ending"))
+            call.resolve(None, asyncio.CancelledError("worker is ending"))
         self.call(cancel_all)
         if self.calls:
             self._emptied = self._worker.create_future()
             await asyncio.wait([self._emptied], timeout=within)
         self.call(self._aio.end)
 
-    def settle_ended(self) -> None:
-        """Settle the calls that have ended here."""
+    def resolve_ended(self) -> None:
+        """Resolve the calls that have ended here."""
         self._reporting = False
         while self._outbox:
             call, result, error = self._outbox.popleft()
-            call.settle(result, error)
+            call.resolve(result, error)
 
     def _start_waiting(self) -> None:
         self._waking = False
@@ -313,7 +313,7 @@ class _Loop:
 
     def _wake_worker(self) -> None:
         with contextlib.suppress(RuntimeError):  # the worker has ended
-            self._worker.call_soon_threadsafe(self.settle_ended)
+            self._worker.call_soon_threadsafe(self.resolve_ended)
 
     def _answer_probe(self, probe: float) -> None:
         with contextlib.suppress(RuntimeError):
@@ -408,7 +408,7 @@ class HandlerLoops:
         seconds = now - loop.probed_at
         if seconds < self._block_after:
             return
-        loop.settle_ended()  # it can't wake the worker
+        loop.resolve_ended()  # it can't wake the worker
         before = loop.block
         loop.block = block = _block(loop, seconds)
         if before is None or before.run is not block.run:

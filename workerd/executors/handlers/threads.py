@@ -42,14 +42,14 @@ class Threads:
         future: asyncio.Future[T] = loop.create_future()
 
         def call() -> None:
-            settle: Callable[[], None]
+            resolve: Callable[[], None]
             try:
-                settle = partial(_succeed, future, function())
+                resolve = partial(_succeed, future, function())
             except BaseException as error:  # noqa: BLE001 - passed to the future
-                settle = partial(_fail, future, error)
+                resolve = partial(_fail, future, error)
             # A closed loop: the worker has ended without waiting for this thread.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(settle)
+                loop.call_soon_threadsafe(resolve)
 
         with self._lock:
             fresh = self._idle == 0
