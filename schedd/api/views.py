@@ -330,7 +330,7 @@ def _reason(record: RunRecord) -> str | None:
     if record.pre_dispatched:
         return Reason.PRE_DISPATCHED
     waits = record.run.state in {State.PENDING, State.RETRYING}
-    return "PAUSED" if (record.paused or record.braked) and waits else record.reason
+    return "PAUSED" if (record.paused or record.cluster_paused) and waits else record.reason
 
 
 def cluster_event(event: ClusterEventRecord) -> ClusterEventMessage:

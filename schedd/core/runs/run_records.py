@@ -31,7 +31,7 @@ class RunRecord:
     retry_at: datetime | None
     paused: bool = False
     """Whether its job's pause blocks the run. Runs that a person requested aren't blocked."""
-    braked: bool = False
+    cluster_paused: bool = False
     """Whether the cluster is paused."""
     first_started_at: datetime | None = None
     """The first known start, over all its assignments."""

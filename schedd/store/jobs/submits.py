@@ -76,13 +76,15 @@ def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, R
     """Store several runs. Returns records by place; calls left out need their own transaction."""
     chosen = _first_of_each_key(submits)
     rows = connection.exec_driver_sql(SUBMIT, _columns(submits, chosen))
-    stored = {place: _record(submits[place], braked) for place, braked in sorted(rows)}
+    stored = {
+        place: _record(submits[place], cluster_paused) for place, cluster_paused in sorted(rows)
+    }
     audit.write_all(connection, [submits[place].entry for place in stored])
     return stored
 
 
-def _record(submit: Submit, braked: bool) -> RunRecord:
-    """Return what `runs.get_run` would return for the new run. `braked`: the cluster is paused."""
+def _record(submit: Submit, cluster_paused: bool) -> RunRecord:
+    """Return the same as `runs.get_run` for the new run."""
     new, made = submit.record.definition, submit.run
     return RunRecord(
         LiveRun(
@@ -107,7 +109,7 @@ def _record(submit: Submit, braked: bool) -> RunRecord:
         exit_code=None,
         error="",
         retry_at=None,
-        braked=braked,
+        cluster_paused=cluster_paused,
     )
 
 

@@ -73,7 +73,7 @@ async def test_a_submit_returns_what_reading_the_run_returns(world: World, pause
     ids = [one.run.key.run_id for one in wanted]
     read = {one.run.key.run_id: one for one in await world.store.users.get_runs(ids)}
     assert [answers[0], answers[1]] == [read[run_id] for run_id in ids]
-    assert answers[0].braked == paused
+    assert answers[0].cluster_paused == paused
 
 
 async def test_a_submit_with_others_leaves_the_rows_of_a_lone_submit(world: World) -> None:
