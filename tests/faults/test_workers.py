@@ -11,10 +11,10 @@ from faults.conftest import FaultRun
 from faults.nemesis import disks
 from faults.nemesis.clocks import movable_clock, moved
 from faults.nemesis.cuts import cut
+from faults.nemesis.duplicates import start_duplicate
 from faults.nemesis.failpoints import killed_at
 from faults.nemesis.processes import asked_to_end, killed, stopped
 from faults.nemesis.proxies import led, spoiled
-from faults.nemesis.twins import second as twin_of
 from faults.probes import MIX, DatabaseProbe
 from faults.witness import has_just_begun, in_hand, stale_results, without_result
 from faults.world.daemons import GRPC, WORKER_POINTS
@@ -106,10 +106,10 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
     for the cluster's status sees both.
     """
     with fault_run() as run:
-        member, worker = world.twin_of_member("m1"), world.twin_of_worker("w1")
+        member, worker = world.duplicate_of_member("m1"), world.duplicate_of_worker("w1")
         with (
-            twin_of(run.journal, worker, "already exists on host"),
-            twin_of(run.journal, member, "already registered"),
+            start_duplicate(run.journal, worker, "already exists on host"),
+            start_duplicate(run.journal, member, "already registered"),
         ):
             run.ride(4)
             attached = worker.get("/metrics")

@@ -52,11 +52,11 @@ from schedd.runtime.definition_texts import NEVER_EDITED, CachedDefinition
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2
+from support.fake_of import fake_of
 from support.runs import NOW, RecordingLine, SetClock, owning, run
-from support.twin_of import twin_of
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """A stub of the assign statement: `limits` of admitted runs by job, `generations` now."""

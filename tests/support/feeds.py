@@ -29,15 +29,15 @@ from schedd.store.runs.change_stream import ChangeStore
 from schedd.watch.change_bus import ChangeBus
 from schedd.watch.subscriptions import Subscriptions
 from schedkit.errors import Unavailable
+from support.fake_of import fake_of
 from support.runs import record
-from support.twin_of import twin_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 ALL: Final = Scope("default")
 ETL, OTHER = JobId(UUID(int=1)), JobId(UUID(int=2))
 
 
-@twin_of(ChangeStore)
+@fake_of(ChangeStore)
 class Rows:
     """Runs as a database has them: each write is a transaction. Counts what it is asked.
     While `held` isn't set, who asks for what lives waits; `given_up`: one didn't any longer.

@@ -32,15 +32,15 @@ from schedd.store.owner import OwnerStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedproto.v1 import job_pb2
+from support.fake_of import fake_of
 from support.runs import NOW, SetClock, owning, run
-from support.twin_of import twin_of
 
 JOB = run(1).job_id
 TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
 EVERY = compiled_schedule.EverySchedule(timedelta(seconds=5))
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """A timer, and a fire statement that does as the test says."""

@@ -1,6 +1,6 @@
-"""Whole members over twins, in one event loop: a cluster in a few lines.
+"""Whole members over fakes, in one event loop: a cluster in a few lines.
 
-async with TwinCluster("a", "b") as cluster:
+async with FakeCluster("a", "b") as cluster:
     await cluster.wait_until_stable()
     cluster["a"].leases.kept[-1].lost.set()
 """
@@ -19,12 +19,12 @@ from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.membership import LEADER, decode_leader
 from schedd.core.ids import ShardId, TenureId
 from schedd.runtime.cluster_clock import DatabaseClock
-from support.twins import (
-    TwinCoordination,
-    TwinDatabase,
-    TwinEtcd,
-    TwinLeases,
-    TwinMembershipStore,
+from support.fakes import (
+    FakeCoordination,
+    FakeDatabase,
+    FakeEtcd,
+    FakeLeases,
+    FakeMembershipStore,
 )
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
@@ -34,9 +34,9 @@ class Daemon:
     """A member that runs."""
 
     member: MemberLifecycle
-    client: TwinCoordination
-    store: TwinMembershipStore
-    leases: TwinLeases
+    client: FakeCoordination
+    store: FakeMembershipStore
+    leases: FakeLeases
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -57,12 +57,12 @@ class Daemon:
             await self.task
 
 
-class TwinCluster:
+class FakeCluster:
     """Members by name, over one etcd and one database."""
 
     def __init__(self, *names: str, **weights: int) -> None:
-        self.etcd = TwinEtcd()
-        self.rows = TwinDatabase()
+        self.etcd = FakeEtcd()
+        self.rows = FakeDatabase()
         self._daemons: dict[str, Daemon] = {}
         self._first = {**dict.fromkeys(names, 100), **weights}
 
@@ -75,12 +75,12 @@ class TwinCluster:
         *,
         weight: int = 100,
         identity: str | None = None,
-        store: TwinMembershipStore | None = None,
+        store: FakeMembershipStore | None = None,
     ) -> Daemon:
         """Start a daemon; `identity`: the member's name, if it isn't the daemon's."""
-        client = TwinCoordination(self.etcd)
-        store = store or TwinMembershipStore(self.rows)
-        leases = TwinLeases(client)
+        client = FakeCoordination(self.etcd)
+        store = store or FakeMembershipStore(self.rows)
+        leases = FakeLeases(client)
         member = MemberLifecycle(
             MemberIdentity(identity or name, f"{name}:7420", f"{name}:7421", weight),
             coordination=client,

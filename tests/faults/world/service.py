@@ -44,7 +44,7 @@ class Service:
     starts: int = 0
     _process: DevProcess | None = None
     _starting: threading.RLock = field(default_factory=threading.RLock)
-    """Held while it is started or taken down: two starts at once would make twins."""
+    """Held while it is started or taken down: two starts at once would make a duplicate."""
 
     @property
     def process(self) -> DevProcess:

@@ -211,7 +211,7 @@ class World:
     ) -> None:
         self.down()
 
-    def twin_of_member(self, name: str) -> Service:
+    def duplicate_of_member(self, name: str) -> Service:
         """Another `schedd` of this name, on a spare host; not started."""
         etcds = [member.host for member in self.etcds.values()]
         return daemons.member(
@@ -224,7 +224,7 @@ class World:
             name=name,
         )
 
-    def twin_of_worker(self, name: str) -> Service:
+    def duplicate_of_worker(self, name: str) -> Service:
         """Another `workerd` of this name, on a spare host with a spool of its own; not started."""
         members = [member.host for member in self.members.values()]
         host = self.spares[1]

@@ -20,8 +20,8 @@ from schedkit.objects import NoSuchObject, StoreAway
 from schedkit.objects.frames import framed
 from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2
+from support.fake_of import fake_of
 from support.runs import run
-from support.twin_of import twin_of
 
 OUT, ERR = run_pb2.LogPiece.STREAM_STDOUT, run_pb2.LogPiece.STREAM_STDERR
 
@@ -82,7 +82,7 @@ def test_repeated_pieces_are_sent_once_and_missing_bytes_are_counted() -> None:
     assert {one.fencing_token for one in given if one} == {7}
 
 
-@twin_of(UserStore)
+@fake_of(UserStore)
 @dataclass
 class Rows:
     """A run with one state for each read, the last one repeated, and the output of its attempts,

@@ -25,7 +25,7 @@ from schedd.core.ids import AccessTokenId
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
-from support.twin_of import twin_of
+from support.fake_of import fake_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,7 +34,7 @@ CERTIFIED = CallerIdentity(
 )
 
 
-@twin_of(AccessTokenStore)
+@fake_of(AccessTokenStore)
 class Stored:
     """The stored tokens, shared by all members. `now` is the clock of the members."""
 

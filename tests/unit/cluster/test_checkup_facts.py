@@ -21,7 +21,7 @@ from schedd.runtime.dependency_health import DependencyHealth
 from schedkit.clock import utcnow
 from schedkit.net.channel import TLS
 from support.certs import Authority
-from support.twins import TwinCoordination, TwinEtcd
+from support.fakes import FakeCoordination, FakeEtcd
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 AHEAD = timedelta(seconds=3)
@@ -100,8 +100,8 @@ async def test_the_doctor_reads_the_keys_and_reports_why_it_cant() -> None:
 
 
 @asynccontextmanager
-async def observed(etcd: TwinEtcd) -> AsyncIterator[Observer]:
-    observer = Observer(TwinCoordination(etcd))
+async def observed(etcd: FakeEtcd) -> AsyncIterator[Observer]:
+    observer = Observer(FakeCoordination(etcd))
     following = asyncio.create_task(observer.run(), name="observer")
     try:
         await wait_until_async(lambda: observer.view().revision > 0, WAIT_TIMEOUT, "the first view")
@@ -111,7 +111,7 @@ async def observed(etcd: TwinEtcd) -> AsyncIterator[Observer]:
 
 
 async def test_an_etcd_whose_revisions_go_back_is_remembered() -> None:
-    etcd = TwinEtcd()
+    etcd = FakeEtcd()
     etcd.txn((), [Put("map", b"")], ())
     async with observed(etcd) as observer:
         etcd.txn((), [Put("map", b"1")], ())

@@ -10,8 +10,8 @@ from schedd.core.events import ClusterPauseChanged, Event
 from schedd.core.runs.model import AuditRecord
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store.cluster.cluster_pauses import PauseStore
+from support.fake_of import fake_of
 from support.runs import NOW
-from support.twin_of import twin_of
 
 PAUSED = Pauses(1, (Pause(NOW, "ops", "disks"),))
 RESUMED = Pauses(2, (Pause(NOW, "ops", "disks", NOW),))
@@ -19,7 +19,7 @@ RESUMED = Pauses(2, (Pause(NOW, "ops", "disks", NOW),))
 Entry = Callable[[Pauses, Pauses], AuditRecord]
 
 
-@twin_of(PauseStore)
+@fake_of(PauseStore)
 class Rows:
     """The row as the test sets it."""
 

@@ -18,7 +18,7 @@ from schedd.core.cluster.shard_map import ShardMap, decode
 from schedd.core.ids import SHARDS, TenureId, Term
 from schedd.core.runs.model import Tenure
 from schedkit.clock import utcnow
-from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
+from support.fakes import FakeCoordination, FakeDatabase, FakeEtcd, FakeMembershipStore
 
 
 def a_member(
@@ -71,11 +71,11 @@ def test_no_shard_is_assigned_if_no_member_may_own_one() -> None:
 
 
 class Throne:
-    """A leader over twins."""
+    """A leader over fakes."""
 
     def __init__(self) -> None:
-        self.etcd = TwinCoordination(TwinEtcd())
-        self.store = TwinMembershipStore(TwinDatabase())
+        self.etcd = FakeCoordination(FakeEtcd())
+        self.store = FakeMembershipStore(FakeDatabase())
         self.trusted = True
 
     async def reign(self) -> Leadership:
@@ -183,7 +183,7 @@ async def test_a_member_that_joins_meanwhile_is_not_fenced(throne: Throne) -> No
     """
     leadership, newcomer = await throne.reign(), a_member("newcomer")
 
-    class Joining(TwinMembershipStore):
+    class Joining(FakeMembershipStore):
         async def unfenced_tenures(self) -> list[Tenure]:
             await throne.put_key(newcomer)
             await throne.put_row(newcomer)

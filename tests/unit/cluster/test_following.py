@@ -15,17 +15,17 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
 from schedkit.clock import utcnow
-from support.twins import TwinDatabase, TwinMembershipStore
+from support.fakes import FakeDatabase, FakeMembershipStore
 
 ME, OTHER = TenureId(UUID(int=1)), TenureId(UUID(int=2))
 MINE, ITS = ShardId(3), ShardId(4)
 
 
-class World(TwinMembershipStore):
+class World(FakeMembershipStore):
     """The rows, and one tenure that follows a map which gives it the shard MINE."""
 
     def __init__(self) -> None:
-        super().__init__(TwinDatabase())
+        super().__init__(FakeDatabase())
         for tenure in (ME, OTHER):
             self.rows.tenures[tenure] = Tenure(tenure, "m", utcnow())
         self.ownership = Ownership(ME, Timeline(1), lanes=2)

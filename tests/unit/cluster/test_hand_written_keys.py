@@ -11,13 +11,13 @@ from schedd.core.cluster.membership import HEIR, LEADER, MAP, encode_leader, mem
 from schedd.core.cluster.shard_map import ShardMap, decode, encode
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
 from support import wait
-from support.members import TwinCluster
+from support.members import FakeCluster
 from support.wait import wait_until_async
 
 DEEP = b"[" * 100_000
 
 
-async def wait_for_leader(cluster: TwinCluster) -> None:
+async def wait_for_leader(cluster: FakeCluster) -> None:
     def holds() -> bool:
         entry = cluster.etcd.entries.get(LEADER)
         return entry is not None and entry.lease != NO_LEASE and cluster.leader() is not None
@@ -25,7 +25,7 @@ async def wait_for_leader(cluster: TwinCluster) -> None:
     await wait_until_async(holds, wait.WAIT_TIMEOUT, "a member to lead")
 
 
-def stored_entry(cluster: TwinCluster, key: str) -> CoordinationEntry | None:
+def stored_entry(cluster: FakeCluster, key: str) -> CoordinationEntry | None:
     return cluster.etcd.entries.get(key)
 
 
@@ -35,7 +35,7 @@ def stored_entry(cluster: TwinCluster, key: str) -> CoordinationEntry | None:
 async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
     value: bytes, caplog: pytest.LogCaptureFixture
 ):
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(LEADER, value)])
         await wait_for_leader(cluster)
@@ -49,7 +49,7 @@ async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
 async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
     key: str, caplog: pytest.LogCaptureFixture
 ):
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(key, DEEP)])
         cluster.start("c")
@@ -64,7 +64,7 @@ async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
 @pytest.mark.slow
 async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
     """Members follow no map of a lower term: else all would keep to this one."""
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         strange = ShardMap(
             Term(1 << 50), {ShardId(at): TenureId(uuid4()) for at in range(SHARDS)}, Timeline(1)
@@ -80,7 +80,7 @@ async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
 
 
 async def test_a_member_whose_key_was_overwritten_serves_again():
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(member_key("b"), DEEP)])
 
@@ -93,7 +93,7 @@ async def test_a_member_whose_key_was_overwritten_serves_again():
 
 
 async def test_a_member_joins_despite_a_key_without_a_lease_under_its_name():
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         await cluster["a"].client.txn((), [Put(member_key("b"), b"garbage")])
         cluster.start("b")

@@ -1,4 +1,4 @@
-"""A member's life over twins: joining, leading, losing, coming back, leaving."""
+"""A member's life over fakes: joining, leading, losing, coming back, leaving."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from schedd.core.cluster.shard_map import ShardMap, decode, encode
 from schedd.core.ids import SHARDS, ShardId, Term, Timeline
 from schedd.core.runs.model import Tenure
 from schedd.core.timers.cluster_pauses import Pause
-from support.members import TwinCluster
-from support.twins import TwinMembershipStore
+from support.fakes import FakeMembershipStore
+from support.members import FakeCluster
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
 async def test_three_members_own_every_shard_exactly_once() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await cluster.wait_until_stable()
         owned = [shard for name in "abc" for shard in cluster[name].owned]
         assert sorted(owned) == list(range(SHARDS))
@@ -33,13 +33,13 @@ async def test_three_members_own_every_shard_exactly_once() -> None:
 
 
 async def test_a_member_of_weight_0_owns_no_shards() -> None:
-    async with TwinCluster("a", idle=0) as cluster:
+    async with FakeCluster("a", idle=0) as cluster:
         await cluster.wait_until_stable("a")
         assert not cluster["idle"].owned
 
 
 async def test_a_newcomer_gets_its_share_and_nothing_else_moves() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         before = {name: cluster[name].owned for name in "ab"}
         cluster.start("c")
@@ -48,7 +48,7 @@ async def test_a_newcomer_gets_its_share_and_nothing_else_moves() -> None:
 
 
 async def test_a_killed_members_shards_move_when_its_lease_ends() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await cluster.wait_until_stable()
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.kill("a")
@@ -59,7 +59,7 @@ async def test_a_killed_members_shards_move_when_its_lease_ends() -> None:
 
 
 async def test_the_leaders_death_makes_another_lead_under_a_higher_term() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await cluster.wait_until_stable()
         leader, term = cluster.leader(), cluster.rows.term
         assert leader is not None
@@ -72,7 +72,7 @@ async def test_the_leaders_death_makes_another_lead_under_a_higher_term() -> Non
 
 
 async def test_a_member_that_lost_its_lease_returns_with_a_new_tenure() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
         cluster["a"].leases.kept[-1].lost.set()
@@ -85,7 +85,7 @@ async def test_a_member_that_lost_its_lease_returns_with_a_new_tenure() -> None:
 
 
 async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
         await cluster["b"].client.txn((), [Delete(member_key("a"))])
@@ -97,7 +97,7 @@ async def test_a_member_whose_key_was_deleted_gives_its_tenure_up() -> None:
 
 @pytest.mark.slow
 async def test_a_member_whose_row_was_fenced_returns_with_a_new_tenure() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
         assert tenure is not None
@@ -109,7 +109,7 @@ async def test_a_member_whose_row_was_fenced_returns_with_a_new_tenure() -> None
 
 
 async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_next() -> None:
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         tenure, lease = cluster["a"].tenure, cluster["a"].leases.kept[-1].lease
         cluster.cut("a", database=False)
@@ -127,7 +127,7 @@ async def test_a_lease_that_outlived_its_tenure_in_an_outage_doesnt_delay_the_ne
 
 
 async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election() -> None:
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         term = cluster.rows.term
         await cluster["a"].client.txn((), [Delete(LEADER)])
@@ -137,7 +137,7 @@ async def test_a_leader_whose_key_was_deleted_makes_room_for_an_honest_election(
 
 async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
     """P2.1: it fences its own tenure; no other member must detect that it stopped."""
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await cluster.wait_until_stable()
         leader = cluster.leader()
         assert leader is not None
@@ -154,7 +154,7 @@ async def test_a_drained_member_hands_over_and_leaves_nothing() -> None:
 
 
 async def test_a_draining_leader_hands_its_shards_over_before_it_leaves() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         leader = cluster.leader()
         assert leader is not None
@@ -167,7 +167,7 @@ async def test_a_draining_leader_hands_its_shards_over_before_it_leaves() -> Non
 
 
 async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         cluster["a"].draining.set()
         async with asyncio.timeout(WAIT_TIMEOUT):
@@ -177,7 +177,7 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
 
 async def test_two_daemons_of_one_name_are_never_both_members() -> None:
     """M12: the second waits until the first has left."""
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         entry = cluster.etcd.entries[member_key("a")]
         second = cluster.start("second", identity="a")
@@ -194,7 +194,7 @@ async def test_two_daemons_of_one_name_are_never_both_members() -> None:
 
 @pytest.mark.slow
 async def test_a_map_of_a_lower_term_moves_nothing() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         a = cluster["a"]
         assert a.tenure is not None
@@ -212,7 +212,7 @@ async def test_a_map_of_a_lower_term_moves_nothing() -> None:
 
 
 async def test_a_registration_whose_answer_was_lost_is_undone_and_tried_again() -> None:
-    async with TwinCluster() as cluster:
+    async with FakeCluster() as cluster:
         daemon = cluster.start("a")
         daemon.client.loses_answers = 1
         await cluster.wait_until_stable()
@@ -221,7 +221,7 @@ async def test_a_registration_whose_answer_was_lost_is_undone_and_tried_again() 
 
 @pytest.mark.slow
 async def test_a_shard_that_a_transaction_found_lost_is_taken_again() -> None:
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         a = cluster["a"]
         epoch = a.member.cluster.owned()[ShardId(7)]
@@ -237,7 +237,7 @@ async def test_a_shard_that_a_transaction_found_lost_is_taken_again() -> None:
 
 async def test_a_new_timeline_of_the_database_makes_every_member_take_over_again() -> None:
     """P2.6: under tenures of their own, for those of before may be lost with the tail."""
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         before = {name: cluster[name].tenure for name in "ab"}
         cluster.rows.timeline = Timeline(2)
@@ -265,7 +265,7 @@ async def test_a_member_that_must_retake_its_shards_doesnt_lead_before(
 
     monkeypatch.setattr(Candidate, "step", counted)
     monkeypatch.setattr(member, "HEALTH_EVERY", 3600.0)  # a long moment
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         term = cluster.rows.term
         cluster.rows.timeline = Timeline(2)
@@ -289,7 +289,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
     None
 ):
     """P2.9: on the same timeline, with all members running; the verdict precedes each map."""
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         await wait_until_async(
             lambda: all(cluster[name].store.lineage.known.at for name in "ab"),
@@ -323,7 +323,7 @@ async def test_a_database_that_went_back_is_judged_by_a_new_term_before_anyone_o
 
 @pytest.mark.slow
 async def test_a_shard_that_a_member_owns_unknowingly_is_corrected() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         shard = min(cluster["b"].owned)
         row = cluster.rows.shards[shard]
@@ -339,7 +339,7 @@ async def test_a_shard_that_a_member_owns_unknowingly_is_corrected() -> None:
 
 @pytest.mark.slow
 async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_others() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await cluster.wait_until_stable()
         leader = cluster.leader()
         assert leader is not None
@@ -355,7 +355,7 @@ async def test_the_beginning_of_a_tenure_is_logged_with_its_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         tenure = cluster["a"].tenure
     [line] = [one for one in caplog.records if one.getMessage() == f"tenure {tenure} began"]
@@ -364,7 +364,7 @@ async def test_the_beginning_of_a_tenure_is_logged_with_its_id(
 
 @pytest.mark.slow
 async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         before = {name: cluster[name].tenure for name in "ab"}
         term = cluster.rows.term
@@ -390,7 +390,7 @@ async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:
 @pytest.mark.slow
 async def test_shards_are_assigned_to_members_with_workers() -> None:
     """P4.6: a member says whether it has some, and the leader heeds it."""
-    async with TwinCluster("a", "b") as cluster:
+    async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         cluster["a"].member.attached(True)
         await cluster.wait_until_stable("a")
@@ -402,12 +402,12 @@ async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
     """P2.1: a leader reads rows, then keys; a row without a key would be fenced at once."""
     keys: list[bool] = []
 
-    class Watching(TwinMembershipStore):
+    class Watching(FakeMembershipStore):
         async def open_tenure(self, tenure: Tenure) -> None:
             keys.append(member_key("a") in cluster.etcd.entries)
             await super().open_tenure(tenure)
 
-    async with TwinCluster() as cluster:
+    async with FakeCluster() as cluster:
         daemon = cluster.start("a", store=Watching(cluster.rows))
         await cluster.wait_until_stable("a")
         assert daemon.tenure is not None
@@ -417,7 +417,7 @@ async def test_a_member_registers_before_its_tenure_has_a_row() -> None:
 @pytest.mark.slow
 async def test_a_member_without_its_database_does_not_campaign() -> None:
     """M10: it couldn't open a term."""
-    async with TwinCluster("a") as cluster:
+    async with FakeCluster("a") as cluster:
         await cluster.wait_until_stable()
         daemon = cluster.start("b")
         await cluster.wait_until_stable()
@@ -434,6 +434,6 @@ async def test_a_member_without_its_database_does_not_campaign() -> None:
         revision = cluster.etcd.revision
         view = daemon.member.cluster.view
         await wait_until_async(lambda: view().leader is None, WAIT_TIMEOUT, "it to see that")
-        for _ in range(100):  # rounds of the loop: a campaign over twins takes a few
+        for _ in range(100):  # rounds of the loop: a campaign over fakes takes a few
             await asyncio.sleep(0)
         assert cluster.etcd.revision == revision, "it doesn't even try"

@@ -19,16 +19,16 @@ from schedd.core.cluster.membership import LEADER
 from schedd.core.ids import TenureId, Term
 from schedd.core.runs.records import WaitingRun
 from schedkit.errors import Unavailable
-from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
+from support.fakes import FakeCoordination, FakeDatabase, FakeEtcd, FakeMembershipStore
 
 
 class Throne:
-    """Leaders over twins, one after the other."""
+    """Leaders over fakes, one after the other."""
 
     def __init__(self) -> None:
-        self.etcd = TwinCoordination(TwinEtcd())
-        self.rows = TwinDatabase()
-        self.store = TwinMembershipStore(self.rows)
+        self.etcd = FakeCoordination(FakeEtcd())
+        self.rows = FakeDatabase()
+        self.store = FakeMembershipStore(self.rows)
         self.recovery = Recovery(self.etcd, self.store, ttl=5)
 
     async def reign(self) -> Leadership:
@@ -52,7 +52,7 @@ class Throne:
         return at
 
 
-class DiesInIt(TwinMembershipStore):
+class DiesInIt(FakeMembershipStore):
     """A store that goes away once the pause is committed."""
 
     async def waiting(
@@ -161,7 +161,7 @@ async def test_the_successor_of_a_leader_that_died_midway_starts_from_the_beginn
     assert await throne.remembered() != before
 
 
-class Asked(TwinMembershipStore):
+class Asked(FakeMembershipStore):
     """Notes up to when it was asked for what waits."""
 
     until: datetime | None = None

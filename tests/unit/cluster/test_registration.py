@@ -14,7 +14,7 @@ from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import decode_member, encode_member, member_key
 from schedd.core.ids import TenureId
-from support.twins import TwinCoordination, TwinEtcd
+from support.fakes import FakeCoordination, FakeEtcd
 
 ME = MemberIdentity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))
 DUPLICATE = replace(ME, tenure=TenureId(uuid4()), grpc="elsewhere:7420")
@@ -23,7 +23,7 @@ KEY = member_key("a")
 
 class World:
     def __init__(self) -> None:
-        self.etcd = TwinCoordination(TwinEtcd())
+        self.etcd = FakeCoordination(FakeEtcd())
 
     async def registration(self) -> Registration:
         lease = await self.etcd.grant(5)

@@ -1,4 +1,4 @@
-"""A planned change of leader, over twins: the requested member leads, without a long wait."""
+"""A planned change of leader, over fakes: the requested member leads, without a long wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schedd.core.cluster.coordination import Get, Put
 from schedd.core.cluster.membership import HEIR, ClusterView, Heir, encode_heir
 from schedd.core.ids import TenureId, Term
 from support import wait
-from support.members import Daemon, TwinCluster
+from support.members import Daemon, FakeCluster
 from support.wait import wait_until_async
 
 
@@ -26,11 +26,11 @@ def view(daemon: Daemon) -> ClusterView:
     return daemon.member.cluster.view()
 
 
-def others(cluster: TwinCluster) -> list[str]:
+def others(cluster: FakeCluster) -> list[str]:
     return [name for name in "abc" if name != cluster.leader()]
 
 
-async def wait_for_one_map(cluster: TwinCluster) -> None:
+async def wait_for_one_map(cluster: FakeCluster) -> None:
     await cluster.wait_until_stable()
     await wait_until_async(
         lambda: len({view(cluster[name]).term for name in "abc"}) == 1,
@@ -41,7 +41,7 @@ async def wait_for_one_map(cluster: TwinCluster) -> None:
 
 async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_asked() -> None:
     """P2.8: the request decides who tries, election and term who leads."""
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         for asked_of_leader in (True, False, False):
             await wait_for_one_map(cluster)
             old, (one, other) = cluster.leader(), others(cluster)
@@ -62,7 +62,7 @@ async def test_the_named_member_leads_under_a_higher_term_whichever_member_is_as
 
 @pytest.mark.slow
 async def test_no_shard_moves_with_leadership() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)
         rows = dict(cluster.rows.shards)
         one = cluster[others(cluster)[0]]
@@ -77,7 +77,7 @@ async def test_no_shard_moves_with_leadership() -> None:
 @pytest.mark.slow
 async def test_a_killed_heir_delays_the_election_only_until_the_timeout() -> None:
     """P2.8: a request alone must not leave the cluster without a leader."""
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)
         old, (one, other) = cluster.leader(), others(cluster)
         assert old is not None
@@ -94,7 +94,7 @@ async def test_a_killed_heir_delays_the_election_only_until_the_timeout() -> Non
 
 async def test_a_request_of_another_term_changes_nothing_and_is_deleted() -> None:
     """P2.8: it was heeded, or came to nothing; it must not depose the next leader."""
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)
         old, (one, _) = cluster.leader(), others(cluster)
         heir = cluster[one].tenure
@@ -109,7 +109,7 @@ async def test_a_request_of_another_term_changes_nothing_and_is_deleted() -> Non
 
 
 async def test_a_request_for_an_absent_member_is_deleted() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)
         old, (one, _) = cluster.leader(), others(cluster)
         term = cluster.rows.term
@@ -121,7 +121,7 @@ async def test_a_request_for_an_absent_member_is_deleted() -> None:
 
 
 async def test_a_second_request_or_one_of_an_earlier_term_is_rejected() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)
         one = cluster[others(cluster)[0]]
         assert one.tenure is not None
@@ -139,7 +139,7 @@ async def test_a_second_request_or_one_of_an_earlier_term_is_rejected() -> None:
 
 
 async def test_a_request_is_deleted_with_the_member_that_made_it() -> None:
-    async with TwinCluster("a", "b", "c") as cluster:
+    async with FakeCluster("a", "b", "c") as cluster:
         await wait_for_one_map(cluster)
         one = cluster[others(cluster)[0]]
         cluster[cluster.leader() or ""].client.cut = True

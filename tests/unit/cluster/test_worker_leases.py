@@ -16,8 +16,8 @@ from schedd.core.ids import IncarnationId
 from schedd.ports import Coordination
 from schedd.store.cluster.worker_store import WorkerStore
 from schedkit.errors import Unavailable
+from support.fakes import FakeCoordination, FakeEtcd
 from support.runs import worker
-from support.twins import TwinCoordination, TwinEtcd
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 TTL = 3.0
@@ -82,7 +82,7 @@ async def test_a_worker_found_missing_during_a_search_stays_missing(
     assert await world.gone_after(TTL) == {ONE, OTHER}
 
 
-class Halting(TwinCoordination):
+class Halting(FakeCoordination):
     """An etcd that takes too long for streams of more than so many leases."""
 
     most = AT_ONCE
@@ -94,7 +94,7 @@ class Halting(TwinCoordination):
 
 
 async def test_a_failed_refresh_stream_doesnt_affect_the_others() -> None:
-    etcd, store = Halting(TwinEtcd()), cast("WorkerStore", None)
+    etcd, store = Halting(FakeEtcd()), cast("WorkerStore", None)
     leases = WorkerLeases(etcd, store, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE + 3)]
     for one in ones:
@@ -105,7 +105,7 @@ async def test_a_failed_refresh_stream_doesnt_affect_the_others() -> None:
     assert await leases.refresh([]) == frozenset()
 
 
-class Busy(TwinCoordination):
+class Busy(FakeCoordination):
     """An etcd that counts the streams that are under way, and how many came."""
 
     under_way, most, came, away = 0, 0, 0, False
@@ -122,7 +122,7 @@ class Busy(TwinCoordination):
 
 
 async def test_thousands_are_refreshed_by_a_few_streams_at_a_time() -> None:
-    etcd, store = Busy(TwinEtcd()), cast("WorkerStore", None)
+    etcd, store = Busy(FakeEtcd()), cast("WorkerStore", None)
     leases = WorkerLeases(etcd, store, "", TTL, lambda _: True, lambda: WatchedDeletions(1, {}))
     ones = [worker(number) for number in range(1, AT_ONCE * (STREAMS + 3))]
     for one in ones:

@@ -18,11 +18,11 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.store.owner import OwnerStore
 from support.dispatching import SHELL, Definitions, WakeUps
+from support.fake_of import fake_of
 from support.runs import NOW, SetClock, owning, run
-from support.twin_of import twin_of
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """All children have ended; the parents end so."""

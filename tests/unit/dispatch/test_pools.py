@@ -10,14 +10,14 @@ from typing import Any
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.dispatch.pool_usage_cache import PoolLimits
 from schedd.store.owner import OwnerStore
-from support.twin_of import twin_of
+from support.fake_of import fake_of
 
 A, B = PoolKey("default/a"), PoolKey("default/b")
 FREE = PoolUsage(limit=3, rate=None, paused=False, running=1, recent=0)
 FULL = replace(FREE, running=3)
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """How full the pools are, and which were asked for."""

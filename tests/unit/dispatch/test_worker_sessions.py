@@ -11,8 +11,8 @@ from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import WorkerSessions
 from schedd.store.cluster.worker_store import WorkerStore
+from support.fake_of import fake_of
 from support.runs import RecordingLine, SetClock, worker
-from support.twin_of import twin_of
 
 
 class Rows:
@@ -111,7 +111,7 @@ async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> 
     assert (leases.asked, reported) == ([[one]], [True, True])
 
 
-@twin_of(WorkerStore)
+@fake_of(WorkerStore)
 class Registered(Rows):
     """Incarnations that are there already, for each hello with their ids."""
 

@@ -38,15 +38,15 @@ from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
+from support.fake_of import fake_of
 from support.runs import NOW, SetClock, owning, run
-from support.twin_of import twin_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 BREAKS = "https://breaks.example.com/"
 DEAD, FINE = "https://dead.example.com/hook", "https://fine.example.com/hook"
 
 
-@twin_of(NotificationStore)
+@fake_of(NotificationStore)
 class Outbox:
     """Rows in memory, of which some are shown at a time."""
 

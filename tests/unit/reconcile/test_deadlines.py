@@ -32,13 +32,13 @@ from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching
+from support.fake_of import fake_of
 from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
-from support.twin_of import twin_of
 
 HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """Rows that end the given runs, except `continuing`."""

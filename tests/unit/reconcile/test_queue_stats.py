@@ -19,14 +19,14 @@ from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.stats_store import StatisticsStore
 from support.dispatching import SHELL, World
+from support.fake_of import fake_of
 from support.runs import RecordingLine, run, worker
-from support.twin_of import twin_of
 
 ETL, MAIL = PoolKey("default/etl"), PoolKey("default/mail")
 ON_GPU = replace(SHELL, require=(Match("gpu", ("a100",)),))
 
 
-@twin_of(OwnerStore, StatisticsStore)
+@fake_of(OwnerStore, StatisticsStore)
 @dataclass
 class Rows:
     """The rows of the database."""

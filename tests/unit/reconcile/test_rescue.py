@@ -39,13 +39,13 @@ from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
+from support.fake_of import fake_of
 from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
-from support.twin_of import twin_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 class Rows:
     """The live runs, and how they stood at each moment; notes what is asked in which order."""
 

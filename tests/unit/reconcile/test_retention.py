@@ -14,15 +14,15 @@ from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
 from schedd.dispatch.run_index import RunIndex
 from schedd.reconcile.retention import OBJECTS, RetentionLoop
 from schedd.store.reconcile.retention_store import RetentionStore
+from support.fake_of import fake_of
 from support.runs import NOW, SetClock, owning
-from support.twin_of import twin_of
 
 DAY = timedelta(days=1)
 AT_ONCE = 100
 """Of one job, in a page."""
 
 
-@twin_of(RetentionStore, besides=("remove", "check"))
+@fake_of(RetentionStore, besides=("remove", "check"))
 class Rows:
     """Old rows and unwanted objects, in memory; `stays`: what the database doesn't delete."""
 

@@ -18,16 +18,16 @@ from schedd.runtime.definition_texts import ALONE, ITSELF, DefinitionTexts
 from schedd.runtime.job_codec import LEVEL
 from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2
+from support.fake_of import fake_of
 from support.loop_turns import turns_during
 from support.runs import run
-from support.twin_of import twin_of
 
 JOB = run(1).job_id
 OTHER = run(2).job_id
 SHELL = job_pb2.ShellAction(argv=["true"])
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 class Rows:
     def __init__(self, **_: object) -> None:
         self.specs: dict[JobId, job_pb2.Job] = {}

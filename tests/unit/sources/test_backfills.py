@@ -18,14 +18,14 @@ from schedd.sources import backfills
 from schedd.sources.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
+from support.fake_of import fake_of
 from support.runs import SetClock, owning, run
-from support.twin_of import twin_of
 
 OPEN = OpenBackfill(BackfillId(UUID(int=1)), run(1).job_id, ShardId(0))
 ELSEWHERE = OpenBackfill(BackfillId(UUID(int=2)), run(2).job_id, ShardId(1))
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """Backfills with room, and what is made of them."""

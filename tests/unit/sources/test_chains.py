@@ -40,13 +40,13 @@ from schedd.store.results.chain_store import ChainStore
 from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions
+from support.fake_of import fake_of
 from support.runs import NOW, SetClock, owning, run
-from support.twin_of import twin_of
 
 PARENT = JobId(UUID(int=1))
 
 
-@twin_of(ChainStore)
+@fake_of(ChainStore)
 class Arrivals:
     """Due joins, in memory. `refuses`: whose joins the database refuses; `slow`: whose take it
     too long, with all that come along. `asked`: how many were judged together.

@@ -20,15 +20,15 @@ from schedd.sources.redrives import LOOK_EVERY, WHILE_FED, RedriveLoop
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
+from support.fake_of import fake_of
 from support.runs import owning, run
-from support.twin_of import twin_of
 
 ETL, PING = run(1).job_id, run(2).job_id
 OPEN = OpenRedrive(RedriveId(UUID(int=1)), ShardId(0), (ETL, PING))
 ELSEWHERE = OpenRedrive(RedriveId(UUID(int=2)), ShardId(1), (ETL,))
 
 
-@twin_of(OwnerStore)
+@fake_of(OwnerStore)
 @dataclass
 class Rows:
     """Redrives that are open, and what is made of them."""

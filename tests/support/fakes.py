@@ -1,11 +1,11 @@
-"""Twins of etcd and of the membership tables: in memory, deterministic, cut off at will.
+"""Fakes of etcd and of the membership tables: in memory, deterministic, cut off at will.
 
-    etcd = TwinEtcd();  client = TwinCoordination(etcd)        one client a member
-    rows = TwinDatabase();  store = TwinMembershipStore(rows)  one store a member
+    etcd = FakeEtcd();  client = FakeCoordination(etcd)        one client a member
+    rows = FakeDatabase();  store = FakeMembershipStore(rows)  one store a member
     keep_lease = leases(client)                                its keepers: `.kept`
 
 The servers' state is shared; a client or a store can be `cut`, and then raises `Unavailable`.
-Leases expire when a test says so (`TwinEtcd.expire`), never by time.
+Leases expire when a test says so (`FakeEtcd.expire`), never by time.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from schedd.store.cluster.membership_store import MembershipStore
 from schedd.store.cluster.recovery import RecoveryStore
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
-from support.twin_of import twin_of
+from support.fake_of import fake_of
 
 # ── etcd ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class TwinEtcd:
+class FakeEtcd:
     """The keys, leases and revisions of one etcd."""
 
     def __init__(self) -> None:
@@ -124,13 +124,13 @@ class TwinEtcd:
 
 
 @dataclass(slots=True)
-class TwinCoordination:
+class FakeCoordination:
     """The port `Coordination` for one member.
 
     `loses_answers`: how many of the next writing transactions are applied without an answer.
     """
 
-    etcd: TwinEtcd
+    etcd: FakeEtcd
     cut: bool = False
     loses_answers: int = 0
 
@@ -199,14 +199,14 @@ class TwinCoordination:
 
 
 class Loss(enum.Enum):
-    """Why a twin's lease is lost."""
+    """Why a fake's lease is lost."""
 
     REQUESTED = "a test ended the lease"
     STOPPED = "the keeper was stopped"
 
 
 @dataclass(slots=True)
-class TwinKeeper:
+class FakeKeeper:
     """The port `LeaseKeeper`: trusted until a test ends it."""
 
     lease: Lease
@@ -228,20 +228,20 @@ class TwinKeeper:
 
 
 @dataclass(slots=True)
-class TwinLeases:
+class FakeLeases:
     """Makes keepers over one client; `kept` are those in use, the newest last."""
 
-    client: TwinCoordination
+    client: FakeCoordination
     ttl: int = 5
-    kept: list[TwinKeeper] = field(default_factory=list)
+    kept: list[FakeKeeper] = field(default_factory=list)
 
     def __call__(self) -> AbstractAsyncContextManager[LeaseKeeper]:
         """A lease for the time of the block."""
         return self._keep()
 
     @asynccontextmanager
-    async def _keep(self) -> AsyncIterator[TwinKeeper]:
-        keeper = TwinKeeper(await self.client.grant(self.ttl))
+    async def _keep(self) -> AsyncIterator[FakeKeeper]:
+        keeper = FakeKeeper(await self.client.grant(self.ttl))
         self.kept.append(keeper)
         try:
             yield keeper
@@ -254,14 +254,14 @@ class TwinLeases:
 # ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
 
 
-class TwinDatabase:
+class FakeDatabase:
     """The rows of the membership tables."""
 
     def __init__(self, clock: Callable[[], datetime] = utcnow) -> None:
         self.clock = clock
         self.timeline = Timeline(1)
         self.term = Term(0)
-        self.mark = Mark(None, "twin", 1)
+        self.mark = Mark(None, "fake", 1)
         self.pauses: list[Pause] = []
         self.audit: list[AuditRecord] = []
         self.tenures: dict[TenureId, Tenure] = {}
@@ -286,12 +286,12 @@ class TwinDatabase:
         return {row.id: row.owner for row in self.shards.values()}
 
 
-@twin_of(MembershipStore, RecoveryStore)
+@fake_of(MembershipStore, RecoveryStore)
 @dataclass(slots=True)
-class TwinMembershipStore:
+class FakeMembershipStore:
     """`MembershipStore` and `RecoveryStore` for one member."""
 
-    rows: TwinDatabase
+    rows: FakeDatabase
     cut: bool = False
     lineage: Lineage = field(default_factory=Lineage)
 
@@ -308,7 +308,7 @@ class TwinMembershipStore:
     async def cluster_id(self) -> str:
         """Always the same."""
         await self._travel()
-        return "twin"
+        return "fake"
 
     async def open_tenure(self, tenure: Tenure) -> None:
         """Insert it."""
@@ -332,7 +332,7 @@ class TwinMembershipStore:
         self.rows.fence([tenure])
 
     async def losses(self, kept: timedelta) -> Losses:
-        """No losses: this twin records none."""
+        """No losses: this fake records none."""
         del kept
         return Losses()
 

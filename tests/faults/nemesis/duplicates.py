@@ -10,17 +10,17 @@ from faults.world.service import Service
 
 
 @contextmanager
-def second(journal: Journal, twin: Service, logged: str) -> Iterator[Fault]:
+def start_duplicate(journal: Journal, duplicate: Service, logged: str) -> Iterator[Fault]:
     """Start another daemon of this name; the effect: it runs, and its log has `logged`."""
-    with journal.fault("second identity", twin.name) as fault:
-        twin.start()
+    with journal.fault("second identity", duplicate.name) as fault:
+        duplicate.start()
         try:
             fault.effect_of(
-                lambda: twin.alive() and logged in twin.log.read_text(errors="replace"),
+                lambda: duplicate.alive() and logged in duplicate.log.read_text(errors="replace"),
                 20,
-                f"the twin to log {logged!r}",
+                f"the duplicate to log {logged!r}",
             )
             yield fault
         finally:
             fault.end()
-            twin.kill()
+            duplicate.kill()

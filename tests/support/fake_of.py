@@ -1,6 +1,6 @@
-"""Check that a twin of a store has the store's methods, with the same parameters.
+"""Check that a fake of a store has the store's methods, with the same parameters.
 
-    @twin_of(OwnerStore)          a drifted signature fails the import of the twin
+    @fake_of(OwnerStore)          a drifted signature fails the import of the fake
     class Rows: …
 
 Names of positional parameters and defaults may differ: stages pass both by position.
@@ -15,20 +15,20 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def twin_of(*stores: type, besides: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
-    """Return a class decorator that checks the coroutine methods of a twin of these stores.
+def fake_of(*stores: type, besides: Collection[str] = ()) -> Callable[[type[T]], type[T]]:
+    """Return a class decorator that checks the coroutine methods of a fake of these stores.
     `besides`: methods that belong to no store.
     """
 
-    def checked(twin: type[T]) -> type[T]:
-        for name, method in vars(twin).items():
+    def checked(fake: type[T]) -> type[T]:
+        for name, method in vars(fake).items():
             if name.startswith("_") or name in besides or not inspect.iscoroutinefunction(method):
                 continue
             meant = [getattr(store, name) for store in stores if hasattr(store, name)]
-            assert meant, f"{twin.__qualname__}.{name}: no such method of {stores}"
+            assert meant, f"{fake.__qualname__}.{name}: no such method of {stores}"
             theirs, ours = _parameters(meant[0]), _parameters(method)
-            assert ours == theirs, f"{twin.__qualname__}.{name}: {ours}, of the store {theirs}"
-        return twin
+            assert ours == theirs, f"{fake.__qualname__}.{name}: {ours}, of the store {theirs}"
+        return fake
 
     return checked
 
