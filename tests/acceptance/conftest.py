@@ -1,4 +1,4 @@
-"""Two clusters of real processes: `calm`, where nothing is broken, and `rough`, where all may be.
+"""Two clusters of real processes: `quiet_cluster` without faults, `fault_cluster` with faults.
 
 Both have the shortest leases there are, so that a loss is seen within seconds. They never run at
 the same time: two cores support one of them.
@@ -20,10 +20,10 @@ TTL = 3.0
 
 SHORT_LEASES = [f"schedd.member_ttl={TTL:g}s", f"schedd.worker_ttl={TTL:g}s"]
 
-CALM_SLOTS = 4
+QUIET_SLOTS = 4
 
-_ROUGH = pytest.StashKey[DevCluster]()
-_CALM = pytest.StashKey[DevCluster]()
+_FAULTS = pytest.StashKey[DevCluster]()
+_QUIET = pytest.StashKey[DevCluster]()
 
 
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
@@ -34,7 +34,7 @@ SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stop the clusters after the last of their tests: three idle members use a sixth of a core."""
     if nextitem is not None and "/acceptance/" not in nextitem.nodeid:
-        for key in (_ROUGH, _CALM):
+        for key in (_FAULTS, _QUIET):
             if (cluster := item.config.stash.get(key, None)) is not None:
                 cluster.down()
 
@@ -47,43 +47,47 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def calm(request: pytest.FixtureRequest, overrides: list[str]) -> Iterator[DevCluster]:
+def quiet_cluster(request: pytest.FixtureRequest, overrides: list[str]) -> Iterator[DevCluster]:
     """Three members and two workers of four slots; leave it as it was."""
-    if (rough := request.config.stash.get(_ROUGH, None)) is not None:
-        rough.down()  # its next test, if there is one, starts it again
-    options = {"members": 3, "workers": 2, "slots": CALM_SLOTS, "overrides": overrides}
+    if (fault_cluster := request.config.stash.get(_FAULTS, None)) is not None:
+        fault_cluster.down()  # its next test, if there is one, starts it again
+    options = {"members": 3, "workers": 2, "slots": QUIET_SLOTS, "overrides": overrides}
     with dev_cluster(request.session, **options) as cluster:
-        request.config.stash[_CALM] = cluster
+        request.config.stash[_QUIET] = cluster
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def calm_client(calm: DevCluster) -> Iterator[SyncClient]:
-    with SyncClient(calm.endpoints) as client:
+def quiet_client(quiet_cluster: DevCluster) -> Iterator[SyncClient]:
+    with SyncClient(quiet_cluster.endpoints) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def rough_cluster(request: pytest.FixtureRequest, overrides: list[str]) -> Iterator[DevCluster]:
+def session_fault_cluster(
+    request: pytest.FixtureRequest, overrides: list[str]
+) -> Iterator[DevCluster]:
     options = {"members": 3, "workers": 3, "slots": 16, "overrides": overrides}
     with dev_cluster(request.session, **options) as cluster:
-        request.config.stash[_ROUGH] = cluster
+        request.config.stash[_FAULTS] = cluster
         yield cluster
 
 
 @pytest.fixture
-def rough(rough_cluster: DevCluster) -> Iterator[DevCluster]:
+def fault_cluster(session_fault_cluster: DevCluster) -> Iterator[DevCluster]:
     """Three members and three workers; what a test killed is there again before the next."""
-    rough_cluster.up()
-    yield rough_cluster
+    session_fault_cluster.up()
+    yield session_fault_cluster
     for name in ("etcd", "w1", "w2", "w3"):
-        if (process := find(rough_cluster.entry(name)["pid"])) is not None and process.paused():
-            rough_cluster.resume(name)
+        if (
+            process := find(session_fault_cluster.entry(name)["pid"])
+        ) is not None and process.paused():
+            session_fault_cluster.resume(name)
 
 
 @pytest.fixture
-def client(rough: DevCluster) -> Iterator[SyncClient]:
-    with SyncClient(rough.endpoints) as client:
+def client(fault_cluster: DevCluster) -> Iterator[SyncClient]:
+    with SyncClient(fault_cluster.endpoints) as client:
         yield client
 
 

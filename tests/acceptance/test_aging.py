@@ -124,23 +124,26 @@ def attachments(worker: WorkerProcess) -> int:
 
 @pytest.mark.timeout(2 * BOUND + COUNT + 120)
 def test_a_run_that_waits_long_enough_has_priority_over_all_later_runs(
-    calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    quiet_cluster: DevCluster,
+    quiet_client: SyncClient,
+    tmp_path: Path,
+    figure: Callable[[str], None],
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
-    stream = Stream(calm, probe)
+    stream = Stream(quiet_cluster, probe)
 
     def started(name: str) -> list[Start]:
         return [start for start in probe.starts() if start.job == name]
 
-    with one_slot(calm, tmp_path / "worker"):
+    with one_slot(quiet_cluster, tmp_path / "worker"):
         with stream.flowing():
-            waiting = [submit_one(calm_client, PRIORITY, probe) for _ in range(COUNT)]
+            waiting = [submit_one(quiet_client, PRIORITY, probe) for _ in range(COUNT)]
             wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 30, "the first to have aged")
             wait_until(lambda: len(started(PRIORITY)) == COUNT, COUNT + 60.0, "all of them")
         everything = len(waiting) + len(stream.runs)
         wait_until(lambda: len(probe.starts()) == everything, COUNT + 60.0, "the rest")
         for run in (waiting[-1], *stream.runs[-AHEAD:]):
-            assert calm_client.runs.wait(run.run_id, timeout=20).succeeded
+            assert quiet_client.runs.wait(run.run_id, timeout=20).succeeded
     starts = probe.starts()
 
     firsts = {start.run_id: start.at for start in started(PRIORITY)}

@@ -31,9 +31,11 @@ HOURS = [FIRST + timedelta(hours=n) for n in range(INSTANTS)]
 
 
 @pytest.fixture
-def hourly(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, DatabaseProbe]:
+def hourly(
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
+) -> tuple[str, DatabaseProbe]:
     """A job that runs each hour, and says when it did."""
-    del rough
+    del fault_cluster
     name, probe = f"hourly-{uuid4().hex[:6]}", DatabaseProbe(tmp_path / "starts")
     client.jobs.create(name, cron="0 * * * *", shell=probe.shell("sleep 0.7"))
     return name, probe
@@ -53,7 +55,7 @@ def most_at_once(runs: list[Run]) -> int:
 
 
 def test_each_instant_runs_once_within_the_limit_although_its_owner_is_killed(
-    rough: DevCluster,
+    fault_cluster: DevCluster,
     client: SyncClient,
     hourly: tuple[str, DatabaseProbe],
     figure: Callable[[str], None],
@@ -68,8 +70,8 @@ def test_each_instant_runs_once_within_the_limit_although_its_owner_is_killed(
     assert asked is not None
     wait_until(lambda: len(probe.starts()) >= AT_ONCE, WAIT_TIMEOUT, "the first runs")
 
-    ((shard,),) = rough.sql("SELECT shard FROM jobs WHERE name = %s", name)
-    rough.kill(owner_of(client, shard))
+    ((shard,),) = fault_cluster.sql("SELECT shard FROM jobs WHERE name = %s", name)
+    fault_cluster.kill(owner_of(client, shard))
     again = client.jobs.backfill(
         name, FIRST, LAST, overlap="allow", max_parallel=AT_ONCE, idempotency_key=name
     ).backfill
@@ -93,21 +95,21 @@ def test_each_instant_runs_once_within_the_limit_although_its_owner_is_killed(
     assert probe.repeated() == []
     assert sorted(start.scheduled_at for start in probe.starts()) == HOURS
     assert most_at_once(runs) <= AT_ONCE
-    explained = rough.schedctl("job", "explain", name, "--at", HOURS[0].isoformat()).stdout
+    explained = fault_cluster.schedctl("job", "explain", name, "--at", HOURS[0].isoformat()).stdout
     assert f"Backfill {asked.backfill_id} created run {runs[-1].run_id} for it" in explained
 
 
 def test_a_backfill_skips_times_that_ran_and_ends_when_it_is_cancelled(
-    rough: DevCluster, client: SyncClient, hourly: tuple[str, DatabaseProbe]
+    fault_cluster: DevCluster, client: SyncClient, hourly: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = hourly
     span = ("--from", FIRST.isoformat(), "--to", HOURS[1].isoformat())
-    waited = rough.schedctl("job", "backfill", name, *span, "--wait")
+    waited = fault_cluster.schedctl("job", "backfill", name, *span, "--wait")
     assert waited.returncode == 0, waited.stderr
     assert "2 of 2 ended (2 succeeded)" in waited.stderr
     assert [start.scheduled_at for start in probe.starts()] == HOURS[:2], "one after the other"
 
-    dry = rough.schedctl("job", "backfill", name, *span, "--dry-run", "-o", "json")
+    dry = fault_cluster.schedctl("job", "backfill", name, *span, "--dry-run", "-o", "json")
     plan = json.loads(dry.stdout)
     assert plan["instants"] == []
     assert [one["state"] for one in plan["omitted"]] == ["SUCCEEDED", "SUCCEEDED"]
@@ -118,7 +120,7 @@ def test_a_backfill_skips_times_that_ran_and_ends_when_it_is_cancelled(
     wait_until(
         lambda: len(probe.starts()) > 2, WAIT_TIMEOUT, "the first run of the second backfill"
     )
-    cancelled = rough.schedctl("job", "cancel-backfill", asked.backfill_id)
+    cancelled = fault_cluster.schedctl("job", "cancel-backfill", asked.backfill_id)
     assert cancelled.returncode == 0, cancelled.stderr
 
     def ended() -> bool:
@@ -126,7 +128,7 @@ def test_a_backfill_skips_times_that_ran_and_ends_when_it_is_cancelled(
 
     wait_until(ended, END_TIMEOUT, "the end of what ran")
     so_far = len(probe.starts())
-    listed = rough.json("job", "backfills", name)
+    listed = fault_cluster.json("job", "backfills", name)
     assert [one["state"] for one in listed] == ["CANCELLED", "DONE"]
     wait_until(
         lambda: len(list(client.runs.list(backfill=asked.backfill_id))) == so_far - 2,

@@ -18,10 +18,10 @@ LARGEST_PAYLOAD = 256 * 1024
 
 
 @pytest.fixture(scope="module")
-def before(calm: DevCluster) -> list[tuple[str, int]]:
-    done = calm.schedctl("job", "create", "taken", "--on-demand", "--", "true")
+def before(quiet_cluster: DevCluster) -> list[tuple[str, int]]:
+    done = quiet_cluster.schedctl("job", "create", "taken", "--on-demand", "--", "true")
     assert done.returncode == 0, done.stderr
-    return stored(calm)
+    return stored(quiet_cluster)
 
 
 def stored(cluster: DevCluster) -> list[tuple[str, int]]:
@@ -54,24 +54,26 @@ def assert_refused(
     ],
 )
 def test_a_wrong_schedule_is_refused(
-    calm: DevCluster, before: list[tuple[str, int]], flags: list[str], said: str
+    quiet_cluster: DevCluster, before: list[tuple[str, int]], flags: list[str], said: str
 ) -> None:
     began = time.monotonic()
-    done = calm.schedctl("job", "create", "wrong", *flags, "--", "true")
+    done = quiet_cluster.schedctl("job", "create", "wrong", *flags, "--", "true")
     assert time.monotonic() - began < QUICKLY
     assert_refused(done, USAGE, "INVALID_ARGUMENT", said)
-    assert stored(calm) == before
+    assert stored(quiet_cluster) == before
 
 
-def test_a_name_that_is_taken_is_refused(calm: DevCluster, before: list[tuple[str, int]]) -> None:
-    done = calm.schedctl("job", "create", "taken", "--every", "1h", "--", "false")
+def test_a_name_that_is_taken_is_refused(
+    quiet_cluster: DevCluster, before: list[tuple[str, int]]
+) -> None:
+    done = quiet_cluster.schedctl("job", "create", "taken", "--every", "1h", "--", "false")
     assert_refused(done, CONFLICT, "ALREADY_EXISTS", "taken")
-    assert stored(calm) == before
-    assert calm.json("job", "get", "taken")["onDemand"] is True
+    assert stored(quiet_cluster) == before
+    assert quiet_cluster.json("job", "get", "taken")["onDemand"] is True
 
 
 def test_an_unknown_field_of_a_manifest_is_refused_with_its_place_and_a_suggestion(
-    calm: DevCluster, before: list[tuple[str, int]], tmp_path: Path
+    quiet_cluster: DevCluster, before: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     manifest = tmp_path / "jobs.yaml"
     manifest.write_text(
@@ -84,33 +86,35 @@ def test_an_unknown_field_of_a_manifest_is_refused_with_its_place_and_a_suggesti
         "shell: {argv: [/bin/true]}\n"
         "timeot: 5m\n"
     )
-    done = calm.schedctl("apply", "-f", str(manifest))
+    done = quiet_cluster.schedctl("apply", "-f", str(manifest))
     assert_refused(done, USAGE, "INVALID_ARGUMENT", "timeot", "timeout", "jobs.yaml:8")
-    assert stored(calm) == before, "the first of the two neither"
+    assert stored(quiet_cluster) == before, "the first of the two neither"
 
 
 def test_a_manifest_that_only_the_cluster_can_judge_is_refused_as_a_whole(
-    calm: DevCluster, before: list[tuple[str, int]], tmp_path: Path
+    quiet_cluster: DevCluster, before: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     manifest = tmp_path / "jobs.yaml"
     manifest.write_text(
         "{name: fine, every: 1h, shell: {argv: [/bin/true]}}\n---\n"
         '{name: never, cron: "0 0 31 2 *", shell: {argv: [/bin/true]}}\n'
     )
-    done = calm.schedctl("apply", "-f", str(manifest))
+    done = quiet_cluster.schedctl("apply", "-f", str(manifest))
     assert_refused(done, USAGE, "INVALID_ARGUMENT", "0 0 31 2 *")
-    assert stored(calm) == before
+    assert stored(quiet_cluster) == before
 
 
 def test_a_payload_that_is_too_large_is_refused(
-    calm: DevCluster, before: list[tuple[str, int]], tmp_path: Path
+    quiet_cluster: DevCluster, before: list[tuple[str, int]], tmp_path: Path
 ) -> None:
     payload = tmp_path / "payload"
     payload.write_text('"' + "x" * LARGEST_PAYLOAD + '"')
     flags = ["--payload", f"@{payload}"]
-    submitted = calm.schedctl("submit", "--name", "too-large", *flags, "--", "true")
+    submitted = quiet_cluster.schedctl("submit", "--name", "too-large", *flags, "--", "true")
     assert_refused(submitted, USAGE, "INVALID_ARGUMENT", "262,144")
-    assert calm.json("run", "list", "--job", "too-large") == []
-    created = calm.schedctl("job", "create", "too-large", "--on-demand", *flags, "--", "true")
+    assert quiet_cluster.json("run", "list", "--job", "too-large") == []
+    created = quiet_cluster.schedctl(
+        "job", "create", "too-large", "--on-demand", *flags, "--", "true"
+    )
     assert_refused(created, USAGE, "INVALID_ARGUMENT", "262,144")
-    assert stored(calm) == before
+    assert stored(quiet_cluster) == before

@@ -93,19 +93,21 @@ def ended(cluster: DevCluster, chains: str, job: str, count: int) -> bool:
 
 @pytest.mark.timeout(2 * END_TIMEOUT)
 def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_although_its_owners_are_killed(
-    rough: DevCluster, client: SyncClient, chains: str, figure
+    fault_cluster: DevCluster, client: SyncClient, chains: str, figure
 ) -> None:
     roots = [client.jobs.trigger(f"{chains}-{when}-a") for _ in range(CYCLES) for when in CHAINS]
     cycles = {run.scheduled_at for run in roots}
     for part in (4, 2):
         wait_until(
-            lambda most=CYCLES // part: ended(rough, chains, "b", most),
+            lambda most=CYCLES // part: ended(fault_cluster, chains, "b", most),
             END_TIMEOUT,
             f"the first of {part} parts",
         )
-        rough.kill(owner_of_job(client, f"{chains}-success-d"))
-        rough.up()
-    wait_until(lambda: ended(rough, chains, "e", CYCLES), END_TIMEOUT, "the end of all chains")
+        fault_cluster.kill(owner_of_job(client, f"{chains}-success-d"))
+        fault_cluster.up()
+    wait_until(
+        lambda: ended(fault_cluster, chains, "e", CYCLES), END_TIMEOUT, "the end of all chains"
+    )
     for when in CHAINS:
         mine = sorted(str(run.scheduled_at) for run in roots if f"-{when}-" in str(run.job))
         for job in JOBS[1:]:
@@ -116,14 +118,14 @@ def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_although_its_owners_ar
                 assert run.state == expected(when, job, run.scheduled_at), f"{run}"
                 assert run.trigger == "CHAIN"
                 assert run.attempt <= 1
-    assert rough.sql("SELECT count(*) FROM chain_arrivals") == [(0,)]
+    assert fault_cluster.sql("SELECT count(*) FROM chain_arrivals") == [(0,)]
     figure(f"chains: {len(CHAINS)} of 5 jobs, {len(cycles)} cycles, over two killed owners")
 
 
 def test_a_skipped_run_names_its_parent_and_a_cycle_is_rejected_with_its_path(
-    rough: DevCluster, client: SyncClient, chains: str
+    fault_cluster: DevCluster, client: SyncClient, chains: str
 ) -> None:
-    del rough
+    del fault_cluster
     name = f"{chains}-failure"
     refused = pytest.raises(InvalidArgument, match=f"{name}-a → {name}-b → {name}-d → {name}-a")
     with refused as error:
@@ -148,10 +150,10 @@ def test_a_skipped_run_names_its_parent_and_a_cycle_is_rejected_with_its_path(
 
 
 def test_results_of_parents_are_the_payload_of_their_child(
-    rough: DevCluster, client: SyncClient, chains: str
+    fault_cluster: DevCluster, client: SyncClient, chains: str
 ) -> None:
     """A shell gives nothing back: its child is handed null, and several a map by their names."""
-    del rough
+    del fault_cluster
     name = f"{chains}-any"
     client.jobs.update(
         f"{name}-e",

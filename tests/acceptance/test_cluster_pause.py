@@ -15,25 +15,25 @@ from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def test_while_the_cluster_is_paused_nothing_starts_and_each_second_of_it_is_accounted_for(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    ticking = start_ticking(rough, client, tmp_path)
+    ticking = start_ticking(fault_cluster, client, tmp_path)
     asked = time.time()
-    status = rough.json("cluster", "pause", "--note", "new disks")
+    status = fault_cluster.json("cluster", "pause", "--note", "new disks")
     paused = time.time()
     figure(f"cluster paused: ok after {paused - asked:.2f} s")
     assert (status["paused"], status["pauseNote"]) == (True, "new disks")
     probe = DatabaseProbe(tmp_path / "submitted")
     submitted = client.submit(name="submitted", shell=probe.shell())
-    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
-    rough.kill(leader)
-    wait_until(lambda: rough.leader() not in (None, leader), WAIT_TIMEOUT, "another leader")
-    for member in (one["name"] for one in rough.record["members"] if one["name"] != leader):
-        answer = rough.get(member, "/readyz")
+    leader = wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
+    fault_cluster.kill(leader)
+    wait_until(lambda: fault_cluster.leader() not in (None, leader), WAIT_TIMEOUT, "another leader")
+    for member in (one["name"] for one in fault_cluster.record["members"] if one["name"] != leader):
+        answer = fault_cluster.get(member, "/readyz")
         assert answer is not None
         assert b"paused by" in answer.body
         assert b"new disks" in answer.body
-        page = rough.get(member, "/")
+        page = fault_cluster.get(member, "/")
         assert page is not None
         assert b"The cluster is paused by" in page.body
     assert "paused by" in client.runs.why(submitted.run_id).answer
@@ -42,7 +42,7 @@ def test_while_the_cluster_is_paused_nothing_starts_and_each_second_of_it_is_acc
     assert probe.starts() == []
 
     began_to_resume = time.time()
-    assert rough.json("cluster", "resume")["paused"] is False
+    assert fault_cluster.json("cluster", "resume")["paused"] is False
     resumed = time.time()
     assert client.runs.wait(submitted, timeout=20).succeeded
     ticking.until(time.time() + 2, 20)

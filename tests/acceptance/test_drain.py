@@ -28,12 +28,12 @@ to store the result and to end a process.
 
 
 def test_a_drained_worker_finishes_its_runs_and_gets_none_until_it_is_undrained(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     held = gated_run(client, tmp_path)
     drained = held.worker
 
-    rough.schedctl("worker", "drain", drained, "--reason", "new kernel")
+    fault_cluster.schedctl("worker", "drain", drained, "--reason", "new kernel")
     wait_until(lambda: client.workers.get(drained).state == "DRAINING", WAIT_TIMEOUT, "it to drain")
     wait_until(
         lambda: client.workers.get(drained).running == 1,
@@ -44,10 +44,10 @@ def test_a_drained_worker_finishes_its_runs_and_gets_none_until_it_is_undrained(
     assert drained not in workers_of(client, tmp_path / "while-drained")
     held.finish.touch()
     assert client.runs.wait(held.run, timeout=20).succeeded
-    rough.schedctl("worker", "drain", drained, "--wait")
+    fault_cluster.schedctl("worker", "drain", drained, "--wait")
 
-    rough.terminate(drained)
-    rough.up()
+    fault_cluster.terminate(drained)
+    fault_cluster.up()
     wait_until(
         lambda: client.workers.get(drained).state == "DRAINING",
         WAIT_TIMEOUT,
@@ -79,11 +79,11 @@ def test_a_drained_worker_finishes_its_runs_and_gets_none_until_it_is_undrained(
 
 @pytest.mark.alone
 def test_a_command_that_waits_for_a_drain_calls_once_and_ends_with_the_drain(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     held = gated_run(client, tmp_path)
     name = held.worker
-    with Relay(rough.endpoints[0]) as relay:
+    with Relay(fault_cluster.endpoints[0]) as relay:
         command = [sys.executable, "-m", "schedctl", "worker", "drain", name, "--wait"]
         environment = {**os.environ, "SCHEDCTL_ENDPOINTS": relay.address}
         with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as waits:
@@ -105,24 +105,24 @@ def test_a_command_that_waits_for_a_drain_calls_once_and_ends_with_the_drain(
 
 @pytest.mark.root
 def test_a_drain_waits_until_a_full_disk_has_room_for_the_results(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """An operator who stops the worker earlier makes the run start again."""
     held = gated_run(client, tmp_path)
     name = held.worker
     full = "1 result isn't stored yet: spool rejects writes: No space left on device"
-    with full_disk(rough.directory / name):
+    with full_disk(fault_cluster.directory / name):
         held.finish.touch()
         wait_until(
             lambda: client.workers.get(name).refusal_reason, WAIT_TIMEOUT, "its disk to be full"
         )
-        waited = rough.schedctl("worker", "drain", name, "--wait", "--timeout", "5")
+        waited = fault_cluster.schedctl("worker", "drain", name, "--wait", "--timeout", "5")
         assert waited.returncode != 0
         assert full in waited.stderr
         assert "drained" not in waited.stderr
         assert client.runs.get(held.run.run_id).state == "RUNNING"
     try:
-        waited = rough.schedctl("worker", "drain", name, "--wait")
+        waited = fault_cluster.schedctl("worker", "drain", name, "--wait")
         assert f"drained {name}: no run in progress" in waited.stderr
         assert client.runs.get(held.run.run_id).succeeded
         assert len(held.probe.starts()) == 1
@@ -131,18 +131,18 @@ def test_a_drain_waits_until_a_full_disk_has_room_for_the_results(
 
 
 def test_drain_wait_reports_that_the_worker_was_killed_instead(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """Its runs start again: the command must not print "drained"."""
     held = gated_run(client, tmp_path)
     name = held.worker
-    with drain_waited_for(rough, client, name) as waits:
-        rough.kill(name)
+    with drain_waited_for(fault_cluster, client, name) as waits:
+        fault_cluster.kill(name)
         cut_off = wait_until(lambda: unknown_worker(client, name), WAIT_TIMEOUT, "lost streams")
         assert cut_off.state == "DRAINING", "its drain is known, although it can't report it"
         waited = waits.result()
     held.finish.touch()
-    rough.up()
+    fault_cluster.up()
     client.workers.undrain(name)
     assert waited.returncode == 1, waited.stderr
     *_, unknown, gone, last = waited.stderr.splitlines()
@@ -155,14 +155,14 @@ def test_drain_wait_reports_that_the_worker_was_killed_instead(
 
 @pytest.mark.alone
 def test_drain_wait_reports_that_the_worker_was_killed_and_returned_at_once(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """As a supervisor starts it again, long before its lease has ended."""
     held = gated_run(client, tmp_path)
     name = held.worker
-    with drain_waited_for(rough, client, name) as waits:
-        rough.kill(name)
-        rough.up()
+    with drain_waited_for(fault_cluster, client, name) as waits:
+        fault_cluster.kill(name)
+        fault_cluster.up()
         waited = waits.result()
     held.finish.touch()
     client.workers.undrain(name)
@@ -185,11 +185,13 @@ class GatedRun:
 
 @contextlib.contextmanager
 def drain_waited_for(
-    rough: DevCluster, client: SyncClient, name: str
+    fault_cluster: DevCluster, client: SyncClient, name: str
 ) -> Iterator[Future[subprocess.CompletedProcess[str]]]:
     """Yield the outcome of `worker drain --wait`, once the worker drains."""
     with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
+        waits = pool.submit(
+            fault_cluster.schedctl, "worker", "drain", name, "--wait", "--timeout", "60"
+        )
         wait_until(
             lambda: client.workers.get(name).state == "DRAINING", WAIT_TIMEOUT, "it to drain"
         )

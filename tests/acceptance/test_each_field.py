@@ -112,28 +112,28 @@ def test_each_field_has_a_case() -> None:
 
 
 @pytest.fixture(scope="module")
-def before(calm_client: SyncClient) -> set[str]:
-    return {job.name for job in calm_client.jobs.list()}
+def before(quiet_client: SyncClient) -> set[str]:
+    return {job.name for job in quiet_client.jobs.list()}
 
 
 @pytest.mark.parametrize("field", WRONG)
 def test_an_invalid_field_is_rejected_in_the_same_words_by_sdk_rest_and_schedctl(
     field: str,
-    calm: DevCluster,
-    calm_client: SyncClient,
+    quiet_cluster: DevCluster,
+    quiet_client: SyncClient,
     before: set[str],
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     form = {"name": "wrong", "shell": {"argv": ["true"]}} | WRONG[field]
-    problems = _sdk(calm_client, form)
+    problems = _sdk(quiet_client, form)
     named = [where for where, _ in problems if where == field or where.startswith(f"{field}.")]
     assert named, f"{field} isn't named: {problems}"
-    assert _rest(calm, form) == problems
-    out = _schedctl(calm, form, tmp_path, capfd)
+    assert _rest(quiet_cluster, form) == problems
+    out = _schedctl(quiet_cluster, form, tmp_path, capfd)
     for _, problem in problems:
         assert " ".join(problem.split()) in " ".join(out.split())
-    assert {job.name for job in calm_client.jobs.list()} == before
+    assert {job.name for job in quiet_client.jobs.list()} == before
 
 
 def _sdk(client: SyncClient, form: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -54,17 +54,17 @@ def ended(stream: Events) -> set[str]:
 
 
 def test_each_member_soon_sends_events_of_runs_that_others_own(
-    calm: DevCluster, calm_client: SyncClient, figure: Callable[[str], None]
+    quiet_cluster: DevCluster, quiet_client: SyncClient, figure: Callable[[str], None]
 ) -> None:
     with ExitStack() as stack:
-        streams = [stack.enter_context(Events(address)) for address in addresses(calm)]
+        streams = [stack.enter_context(Events(address)) for address in addresses(quiet_cluster)]
         begun(*streams)
         time.sleep(1)  # members listen to each other by then
-        runs = [calm_client.submit(shell={"argv": ["true"]}) for _ in range(20)]
+        runs = [quiet_client.submit(shell={"argv": ["true"]}) for _ in range(20)]
         wanted = {run.run_id for run in runs}
         for stream in streams:
             wait_until(lambda s=stream: wanted <= ended(s), WAIT_TIMEOUT, "the end of each run")
-    owners = {shard.owner for shard in calm_client.cluster.shards()}
+    owners = {shard.owner for shard in quiet_client.cluster.shards()}
     assert len(owners) == len(streams), "each member owns some of them"
     for number, stream in enumerate(streams, 1):
         lags = [
@@ -77,15 +77,15 @@ def test_each_member_soon_sends_events_of_runs_that_others_own(
 
 
 def test_page_command_and_sdk_watch_a_job_and_receive_no_events_of_others(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
-    job = calm_client.jobs.create("watched", on_demand=True, shell={"argv": ["true"]})
+    job = quiet_client.jobs.create("watched", on_demand=True, shell={"argv": ["true"]})
     try:
-        with Events(addresses(calm)[0], "job=watched") as stream:
+        with Events(addresses(quiet_cluster)[0], "job=watched") as stream:
             seen: list[Run] = []
 
             def watch() -> None:
-                with SyncClient(calm.endpoints) as client:
+                with SyncClient(quiet_cluster.endpoints) as client:
                     for run in client.runs.watch(job="watched"):
                         seen.append(run)
                         if run.ended:
@@ -95,23 +95,23 @@ def test_page_command_and_sdk_watch_a_job_and_receive_no_events_of_others(
             watching.start()
             begun(stream)
             time.sleep(1)
-            other = calm_client.submit(shell={"argv": ["true"]})
-            run = calm_client.jobs.trigger(job.name)
+            other = quiet_client.submit(shell={"argv": ["true"]})
+            run = quiet_client.jobs.trigger(job.name)
             wait_until(lambda: "SUCCEEDED" in stream.states(run.run_id), WAIT_TIMEOUT, "its end")
             watching.join(WAIT_TIMEOUT)
             assert [one.run_id for one in seen if one.ended] == [run.run_id]
             assert stream.states(other.run_id) == []
-        unknown = calm.schedctl("run", "watch", "--job", "wached")
+        unknown = quiet_cluster.schedctl("run", "watch", "--job", "wached")
         assert (unknown.returncode, unknown.stdout) == (3, "")
     finally:
-        calm_client.jobs.delete("watched")
+        quiet_client.jobs.delete("watched")
 
 
 def test_a_stream_continues_at_another_member_when_its_own_is_killed(
-    rough: DevCluster, client: SyncClient, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, figure: Callable[[str], None]
 ) -> None:
-    members = rough.record["members"]
-    leader = rough.leader()
+    members = fault_cluster.record["members"]
+    leader = fault_cluster.leader()
     lost = next(member for member in members if member["name"] != leader)
     other = next(member for member in members if member is not lost)
     seen: list[Run] = []
@@ -131,7 +131,7 @@ def test_a_stream_continues_at_another_member_when_its_own_is_killed(
         begun(first)
         runs = [client.submit(shell={"argv": ["sleep", f"{n / 10}"]}) for n in range(40)]
         wait_until(lambda: len(ended(first)) > 5, WAIT_TIMEOUT, "some ends")
-        rough.kill(lost["name"])
+        fault_cluster.kill(lost["name"])
         killed = time.time()
         wait_until(lambda: first.ended_at, WAIT_TIMEOUT, "the end of its stream")
     with Events(other["http"], after=first.last_id) as second:
@@ -162,30 +162,30 @@ def test_a_stream_continues_at_another_member_when_its_own_is_killed(
         assert_each_is_news(states)
 
 
-def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
-    member = rough.record["members"][0]
+def test_streams_end_with_a_member_that_is_stopped(fault_cluster: DevCluster) -> None:
+    member = fault_cluster.record["members"][0]
     with Events(member["http"]) as stream:
         begun(stream)
-        rough.terminate(member["name"])
+        fault_cluster.terminate(member["name"])
         stopped = time.time()
         ended_at = wait_until(lambda: stream.ended_at, WAIT_TIMEOUT, "the end of the stream")
     assert ended_at < stopped + 1
 
 
 def test_two_hundred_streams_begin_soon_with_no_more_queries_than_one(
-    calm: DevCluster, figure: Callable[[str], None]
+    quiet_cluster: DevCluster, figure: Callable[[str], None]
 ) -> None:
-    address = addresses(calm)[0]
+    address = addresses(quiet_cluster)[0]
 
     def statements() -> float:
         """Calls of the database a second, of all members, for some seconds in which nothing
         changes.
         """
-        before, began = database_calls(calm), time.monotonic()
+        before, began = database_calls(quiet_cluster), time.monotonic()
         time.sleep(6)
-        return (database_calls(calm) - before) / (time.monotonic() - began)
+        return (database_calls(quiet_cluster) - before) / (time.monotonic() - began)
 
-    with endless_runs(calm, CROWD):
+    with endless_runs(quiet_cluster, CROWD):
         with Events(address, "namespace=crowd") as one:
             begun(one)
             assert len(one.runs) == CROWD
@@ -252,25 +252,25 @@ def database_calls(cluster: DevCluster) -> float:
 
 
 def test_the_commands_of_the_document_work_as_described(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
     commands = re.findall(r"^curl .*api/v1/events.*$", DOCUMENT.read_text(), re.MULTILINE)
     assert len(commands) >= 3
-    with Events(addresses(calm)[0]) as stream:
+    with Events(addresses(quiet_cluster)[0]) as stream:
         begun(stream)
-    calm_client.jobs.create("nightly-etl", on_demand=True, shell={"argv": ["true"]})
+    quiet_client.jobs.create("nightly-etl", on_demand=True, shell={"argv": ["true"]})
     try:
         for command in commands:
-            typed = command.replace("127.0.0.1:7421", addresses(calm)[1])
+            typed = command.replace("127.0.0.1:7421", addresses(quiet_cluster)[1])
             argv = shlex.split(
                 re.sub(r"Last-Event-ID: [0-9a-f-]+", f"Last-Event-ID: {stream.last_id}", typed)
             )
             with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as curl:
                 assert curl.stdout is not None
                 next(line for line in curl.stdout if line.startswith("id: "))  # it has begun
-                calm_client.jobs.trigger("nightly-etl")
+                quiet_client.jobs.trigger("nightly-etl")
                 line = next(line for line in curl.stdout if line.startswith("data: "))
                 assert '"job":"nightly-etl"' in line
                 curl.terminate()
     finally:
-        calm_client.jobs.delete("nightly-etl")
+        quiet_client.jobs.delete("nightly-etl")

@@ -10,25 +10,25 @@ from support.wait import WAIT_TIMEOUT, wait_until
 
 
 def test_explain_covers_runs_overlaps_pauses_and_times_without_a_record(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
-    calm_client.jobs.create(
+    quiet_client.jobs.create(
         "asked", cron="* * * * * *", shell={"argv": ["sleep", "1.2"]}, overlap="skip"
     )
 
     def one(state: str) -> Run | None:
-        runs = calm_client.runs.list(job="asked")
+        runs = quiet_client.runs.list(job="asked")
         return next((run for run in runs if run.state == state), None)
 
     skipped = wait_until(lambda: one("SKIPPED"), WAIT_TIMEOUT, "a skipped run")
     ran = wait_until(lambda: one("SUCCEEDED"), WAIT_TIMEOUT, "a run that ended")
-    calm_client.jobs.pause("asked", "disk is full")
+    quiet_client.jobs.pause("asked", "disk is full")
     held = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
     wait_until(lambda: datetime.now(UTC) > held, WAIT_TIMEOUT, "an instant of the pause")
 
     def asked(at: datetime | None) -> str:
         assert at is not None
-        done = calm.schedctl("job", "explain", "asked", "--at", at.isoformat())
+        done = quiet_cluster.schedctl("job", "explain", "asked", "--at", at.isoformat())
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -41,10 +41,10 @@ def test_explain_covers_runs_overlaps_pauses_and_times_without_a_record(
     assert skipped.run_id in overlapped
     way = str(skipped.excluded_by)
     assert f": {way}. Read from run " in overlapped
-    assert calm_client.runs.get(way.removeprefix("run ")).started_at is not None
+    assert quiet_client.runs.get(way.removeprefix("run ")).started_at is not None
     assert asked(held).startswith("The job didn't run: it is paused by ")
     assert ": disk is full." in asked(held)
 
-    calm.sql("DELETE FROM runs WHERE run_id = %s RETURNING 1", ran.run_id)
+    quiet_cluster.sql("DELETE FROM runs WHERE run_id = %s RETURNING 1", ran.run_id)
     assert asked(ran.scheduled_at).startswith("There is no record")
-    calm_client.jobs.delete("asked")
+    quiet_client.jobs.delete("asked")

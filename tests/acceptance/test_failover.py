@@ -26,18 +26,18 @@ NOTHING_LEFT = 2.0
 
 
 def test_firing_continues_when_the_leader_is_killed_and_each_second_is_accounted_for_once(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
-    ticking = start_ticking(rough, client, tmp_path)
+    leader = wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
+    ticking = start_ticking(fault_cluster, client, tmp_path)
     work = DatabaseProbe(tmp_path / "work")
     long = [client.submit(name="long", shell=work.shell("sleep 5")) for _ in range(6)]
     wait_until(lambda: len(work.starts()) == len(long), WAIT_TIMEOUT, "long jobs to start")
-    rough.kill(leader)
+    fault_cluster.kill(leader)
     killed = time.time()
     gaps = {job: ticking.first_after(job, killed, FAILOVER + 10) for job in ticking.probes}
     ticking.until(killed + FAILOVER + 5, 20)
-    assert rough.leader() not in (None, leader)
+    assert fault_cluster.leader() not in (None, leader)
 
     rows = ticking.stop()
     assert max(gaps.values()) <= FAILOVER, gaps
@@ -55,7 +55,7 @@ def test_firing_continues_when_the_leader_is_killed_and_each_second_is_accounted
 
 
 def test_a_killed_workers_run_starts_elsewhere_with_a_greater_token_and_leaves_no_process(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
     # Its first try is long, and has children: one of its session, one that left it.
@@ -67,7 +67,7 @@ def test_a_killed_workers_run_starts_elsewhere_with_a_greater_token_and_leaves_n
     marker = f"SCHEDD_FENCING_TOKEN={before.token}"
     wait_until(lambda: len(processes_with(marker)) >= 4, WAIT_TIMEOUT, "its children")
 
-    rough.kill(before.worker)
+    fault_cluster.kill(before.worker)
     killed = time.time()
     wait_until(
         lambda: not processes_with(marker), NOTHING_LEFT, "the end of the killed worker's job"
@@ -107,14 +107,14 @@ def processes_with(marker: str) -> list[int]:
 
 
 def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    daemons = pids(rough)
+    daemons = pids(fault_cluster)
     probe = DatabaseProbe(tmp_path / "starts")
     gate = tmp_path / "gate"
     script = f"{wait_for_file(gate)}; echo done by $SCHEDD_WORKER"
     run = client.submit(name="stalled", shell=probe.shell(script))
-    before = stopped_at_work(rough, probe, gate)
+    before = stopped_at_work(fault_cluster, probe, gate)
 
     done = client.runs.wait(run, timeout=RESCUED + 15)
     assert done.succeeded
@@ -122,18 +122,18 @@ def test_a_worker_stopped_past_its_lease_has_its_late_result_refused_as_stale(
     assert done.fencing_token > before.token
     assert list(client.audit.list(run_id=run.run_id, action="result")) == []
 
-    rough.resume(before.worker)
-    assert_refused_as_stale(rough, client, before)
+    fault_cluster.resume(before.worker)
+    assert_refused_as_stale(fault_cluster, client, before)
     assert client.runs.get(run.run_id) == done, "the refused result changed nothing"
     assert [start.token for start in probe.starts(run.run_id)] == [before.token, done.fencing_token]
     wait_until(lambda: is_live(client, before.worker), WAIT_TIMEOUT, "it to be served again")
     again = client.submit(name="again", shell=probe.shell())
     assert client.runs.wait(again, timeout=10).succeeded
-    assert pids(rough) == daemons, "it returned without a restart"
+    assert pids(fault_cluster) == daemons, "it returned without a restart"
 
 
 def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
     gate = tmp_path / "gate"
@@ -141,12 +141,12 @@ def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs
         f'if [ "$(wc -l <"$PROBE")" = 1 ]; then {wait_for_file(gate)}; else sleep 60; fi; exit 7'
     )
     run = client.submit(name="overtaken", shell=probe.shell(script))
-    before = stopped_at_work(rough, probe, gate)
+    before = stopped_at_work(fault_cluster, probe, gate)
     after = wait_until(lambda: probe.starts()[1:], WAIT_TIMEOUT, "its next start")[0]
     wait_until(lambda: find(before.pid) is None, WAIT_TIMEOUT, "the end of the first attempt")
 
-    rough.resume(before.worker)
-    assert_refused_as_stale(rough, client, before)
+    fault_cluster.resume(before.worker)
+    assert_refused_as_stale(fault_cluster, client, before)
     running = client.runs.get(run.run_id)
     assert (running.state, running.fencing_token, running.exit_code) == (
         "RUNNING",

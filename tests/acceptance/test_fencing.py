@@ -22,9 +22,9 @@ from support.wait import WAIT_TIMEOUT, wait_until
 
 
 @pytest.fixture
-def shop(rough: DevCluster) -> str:
+def shop(fault_cluster: DevCluster) -> str:
     """A database of the user's, with the example's table and the guard's."""
-    dsn = postgres.prepare(rough.sql_port, database="shop", password=rough.password)
+    dsn = postgres.prepare(fault_cluster.sql_port, database="shop", password=fault_cluster.password)
     with psycopg.connect(dsn) as connection:
         connection.execute(TableGuard("any").schema)
         connection.execute("CREATE TABLE totals AS SELECT 0 AS sum, '' AS writer")
@@ -50,7 +50,7 @@ def at_work(folder: Path, worker: str) -> DevProcess | None:
 
 
 def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_file(
-    rough: DevCluster, client: SyncClient, shop: str, example: Path
+    fault_cluster: DevCluster, client: SyncClient, shop: str, example: Path
 ) -> None:
     argv = [sys.executable, str(example / "report.py"), shop, str(example)]
     run = client.submit(name="report", shell={"argv": argv})
@@ -62,7 +62,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_f
     first = wait_until(working, WAIT_TIMEOUT, "its start")
     sleeper = at_work(example, first)
     assert sleeper is not None
-    rough.pause(first)
+    fault_cluster.pause(first)
     sleeper.send(signal.SIGSTOP)
     wait_until(sleeper.paused, WAIT_TIMEOUT, "the job to stand still")
 
@@ -84,7 +84,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_f
         assert connection.execute("SELECT * FROM totals").fetchall() == [(42, second)]
     assert (example / "report.txt").read_text() == f"written by {second}\n"
 
-    rough.resume(first)
+    fault_cluster.resume(first)
     late = wait_until(
         lambda: [*client.audit.list(run_id=run.run_id, action="result")],
         WAIT_TIMEOUT,

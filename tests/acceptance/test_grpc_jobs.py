@@ -54,37 +54,37 @@ def ended(client: SyncClient, **work: Any) -> Run:
 
 
 def test_a_users_service_runs_a_job_and_a_transient_status_is_retried(
-    calm_client: SyncClient, service: tuple[Greeter, str]
+    quiet_client: SyncClient, service: tuple[Greeter, str]
 ) -> None:
     greeter, endpoint = service
-    run = ended(calm_client, grpc={"endpoint": endpoint}, payload={"hello": "Ada"})
+    run = ended(quiet_client, grpc={"endpoint": endpoint}, payload={"hello": "Ada"})
     assert (run.state, run.attempt) == ("SUCCEEDED", 2)
-    assert calm_client.runs.result(run.run_id).value == {"hello": "Ada"}
+    assert quiet_client.runs.result(run.run_id).value == {"hello": "Ada"}
     first, second = (call for call in greeter.calls if call.run_id == run.run_id)
     assert (first.attempt, second.attempt) == (1, 2)
     assert first.fencing_token < second.fencing_token
-    errors = [one.error for one in calm_client.runs.attempts(run.run_id)]
+    errors = [one.error for one in quiet_client.runs.attempts(run.run_id)]
     assert errors[0] == "UNAVAILABLE: still asleep"
 
 
 def test_a_status_that_a_job_names_is_final(
-    calm_client: SyncClient, service: tuple[Greeter, str]
+    quiet_client: SyncClient, service: tuple[Greeter, str]
 ) -> None:
     _, endpoint = service
-    run = ended(calm_client, grpc={"endpoint": endpoint}, retry={"fail_on": ["UNAVAILABLE"]})
+    run = ended(quiet_client, grpc={"endpoint": endpoint}, retry={"fail_on": ["UNAVAILABLE"]})
     assert (run.state, run.reason, run.attempt) == ("FAILED", "GRPC_STATUS", 1)
 
 
 def test_any_unary_method_is_called_with_json_from_the_command_line(
-    calm: DevCluster, service: tuple[Greeter, str]
+    quiet_cluster: DevCluster, service: tuple[Greeter, str]
 ) -> None:
     _, endpoint = service
     call = ["--grpc", endpoint, "--method", f"{HEALTH}/Check"]
-    fine = calm.schedctl("submit", "--wait", *call, "--payload", '{"service":""}')
+    fine = quiet_cluster.schedctl("submit", "--wait", *call, "--payload", '{"service":""}')
     assert fine.returncode == 0, fine.stderr
-    wrong = calm.schedctl("submit", "--wait", *call, "--payload", '{"servise":""}')
+    wrong = quiet_cluster.schedctl("submit", "--wait", *call, "--payload", '{"servise":""}')
     assert wrong.returncode != 0
     assert 'no field named "servise"' in wrong.stdout + wrong.stderr
-    unfit = calm.schedctl("submit", "--grpc", f"http://{endpoint}")
+    unfit = quiet_cluster.schedctl("submit", "--grpc", f"http://{endpoint}")
     assert unfit.returncode == 2
     assert "is neither host:port (in the clear) nor grpcs://host:port" in unfit.stderr

@@ -31,51 +31,51 @@ SELECT job_id, clock_timestamp(), job_id, job_id, %s, 'LIMBO' FROM jobs WHERE na
 
 
 @pytest.fixture(autouse=True)
-def all_processes_survive(calm: DevCluster, calm_client: SyncClient) -> Iterator[None]:
+def all_processes_survive(quiet_cluster: DevCluster, quiet_client: SyncClient) -> Iterator[None]:
     """Whatever a row holds, every member and worker runs on, takes work and answers lists."""
-    before = pids(calm)
+    before = pids(quiet_cluster)
     yield
-    run = calm_client.submit(shell={"argv": ["true"]})
-    assert calm_client.runs.wait(run, timeout=WAIT_TIMEOUT).succeeded
+    run = quiet_client.submit(shell={"argv": ["true"]})
+    assert quiet_client.runs.wait(run, timeout=WAIT_TIMEOUT).succeeded
     for rows in (
-        calm_client.runs.list(),
-        calm_client.jobs.list(),
-        calm_client.workers.list(),
-        calm_client.dead_letters.list(),
-        calm_client.jobs.backfills(),
+        quiet_client.runs.list(),
+        quiet_client.jobs.list(),
+        quiet_client.workers.list(),
+        quiet_client.dead_letters.list(),
+        quiet_client.jobs.backfills(),
     ):
         list(rows)
-    assert pids(calm) == before
+    assert pids(quiet_cluster) == before
     for name in before:
-        assert calm.process(name).alive(), name
+        assert quiet_cluster.process(name).alive(), name
 
 
 @pytest.fixture
-def job(calm: DevCluster) -> Iterator[str]:
+def job(quiet_cluster: DevCluster) -> Iterator[str]:
     """A job whose runs wait for a worker that there isn't."""
     name = f"by-hand-{uuid4().hex[:8]}"
     needs = ["--require", "no=where", "--overlap", "allow"]
-    done = calm.schedctl("job", "create", name, "--on-demand", *needs, "--", "true")
+    done = quiet_cluster.schedctl("job", "create", name, "--on-demand", *needs, "--", "true")
     assert done.returncode == 0, done.stderr
     yield name
     for table in ("runs", "live", "notifications", "failing", "resumptions", "chain_arrivals"):
         column = "child" if table == "chain_arrivals" else "job_id"
-        calm.sql(
+        quiet_cluster.sql(
             f"DELETE FROM {table} WHERE {column} IN (SELECT job_id FROM jobs WHERE name = %s)", name
         )
-    calm.sql("UPDATE jobs SET spec = %s WHERE name = %s", b"", name)
-    assert calm.schedctl("job", "delete", name, "--yes").returncode == 0
+    quiet_cluster.sql("UPDATE jobs SET spec = %s WHERE name = %s", b"", name)
+    assert quiet_cluster.schedctl("job", "delete", name, "--yes").returncode == 0
 
 
-def members(calm: DevCluster) -> list[str]:
-    return [each["name"] for each in calm.record["members"]]
+def members(quiet_cluster: DevCluster) -> list[str]:
+    return [each["name"] for each in quiet_cluster.record["members"]]
 
 
-def set_aside(calm: DevCluster, kind: str) -> float:
+def set_aside(quiet_cluster: DevCluster, kind: str) -> float:
     """How many items of this kind all members have set aside."""
     found = 0.0
-    for name in members(calm):
-        answer = calm.get(name, "/metrics")
+    for name in members(quiet_cluster):
+        answer = quiet_cluster.get(name, "/metrics")
         assert answer is not None
         pattern = rf'^schedd_items_set_aside_total{{.*kind="{kind}".*}} (\S+)$'
         found += sum(
@@ -84,12 +84,18 @@ def set_aside(calm: DevCluster, kind: str) -> float:
     return found
 
 
-def named_once(calm: DevCluster, kind: str, item: str, damage: Callable[[], object]) -> None:
+def named_once(
+    quiet_cluster: DevCluster, kind: str, item: str, damage: Callable[[], object]
+) -> None:
     """The item is met again and again, and each member's log names it once at most."""
-    before = set_aside(calm, kind)
+    before = set_aside(quiet_cluster, kind)
     damage()
-    wait_until(lambda: set_aside(calm, kind) >= before + 3, WAIT_TIMEOUT, f"{kind} to be set aside")
-    said = [calm.log(name).count(f"item={item} ") for name in members(calm)]
+    wait_until(
+        lambda: set_aside(quiet_cluster, kind) >= before + 3,
+        WAIT_TIMEOUT,
+        f"{kind} to be set aside",
+    )
+    said = [quiet_cluster.log(name).count(f"item={item} ") for name in members(quiet_cluster)]
     assert max(said) == 1
 
 
@@ -98,17 +104,17 @@ def named_once(calm: DevCluster, kind: str, item: str, damage: Callable[[], obje
     ["priority = 99", "overlap = 'SOMETIMES'"],
 )
 def test_a_run_that_cant_be_read_leaves_the_others_of_its_job_as_they_are(
-    calm: DevCluster, calm_client: SyncClient, job: str, change: str
+    quiet_cluster: DevCluster, quiet_client: SyncClient, job: str, change: str
 ) -> None:
-    bad, good = (calm_client.jobs.trigger(job).run_id for _ in range(2))
+    bad, good = (quiet_client.jobs.trigger(job).run_id for _ in range(2))
     named_once(
-        calm,
+        quiet_cluster,
         "row of runs",
         bad,
-        lambda: calm.sql(f"UPDATE runs SET {change} WHERE run_id = %s", bad),
+        lambda: quiet_cluster.sql(f"UPDATE runs SET {change} WHERE run_id = %s", bad),
     )
-    assert {run.run_id for run in calm_client.runs.list(job=job)} == {good}
-    assert calm_client.runs.cancel(good).state == "CANCELLED"
+    assert {run.run_id for run in quiet_client.runs.list(job=job)} == {good}
+    assert quiet_client.runs.cancel(good).state == "CANCELLED"
 
 
 @pytest.mark.parametrize(
@@ -116,76 +122,80 @@ def test_a_run_that_cant_be_read_leaves_the_others_of_its_job_as_they_are(
     ["state = 'LIMBO'", "reason = 'WHY'", "trigger = 'WHIM'", "parents = '[7]'", "parents = '{}'"],
 )
 def test_a_run_that_no_list_can_show_is_left_out(
-    calm: DevCluster, calm_client: SyncClient, job: str, change: str
+    quiet_cluster: DevCluster, quiet_client: SyncClient, job: str, change: str
 ) -> None:
-    runs = [calm_client.jobs.trigger(job).run_id for _ in range(3)]
-    calm.sql(f"UPDATE runs SET {change} WHERE run_id = %s", runs[1])
-    shown = {run.run_id for run in calm_client.runs.list(job=job)}
+    runs = [quiet_client.jobs.trigger(job).run_id for _ in range(3)]
+    quiet_cluster.sql(f"UPDATE runs SET {change} WHERE run_id = %s", runs[1])
+    shown = {run.run_id for run in quiet_client.runs.list(job=job)}
     assert shown >= {runs[0], runs[2]}
     assert (runs[1] in shown) == (change == "parents = '{}'")
 
 
 @pytest.mark.parametrize("at", ["0001-01-01 00:00:00+00", "-infinity", "infinity"])
 def test_a_run_that_started_at_an_impossible_time_is_listed_and_shown(
-    calm: DevCluster, calm_client: SyncClient, job: str, at: str
+    quiet_cluster: DevCluster, quiet_client: SyncClient, job: str, at: str
 ) -> None:
-    run = calm_client.jobs.trigger(job).run_id
-    calm.sql("UPDATE runs SET started_at = %s WHERE run_id = %s", at, run)
-    assert run in {each.run_id for each in calm_client.runs.list(job=job)}
-    assert calm_client.runs.get(run).started_at is not None
-    for name in members(calm):
+    run = quiet_client.jobs.trigger(job).run_id
+    quiet_cluster.sql("UPDATE runs SET started_at = %s WHERE run_id = %s", at, run)
+    assert run in {each.run_id for each in quiet_client.runs.list(job=job)}
+    assert quiet_client.runs.get(run).started_at is not None
+    for name in members(quiet_cluster):
         for page in ("/", "/runs", f"/runs/{run}"):
-            answer = calm.get(name, page)
+            answer = quiet_cluster.get(name, page)
             assert answer is not None
             assert answer.status == 200, page
 
 
 @pytest.mark.parametrize(("labels", "handlers"), [("[]", []), ('{"a": [1]}', []), ("{}", [None])])
 def test_an_incarnation_that_cant_be_read_leaves_the_other_workers_in_their_list(
-    calm: DevCluster, calm_client: SyncClient, labels: str, handlers: list[None]
+    quiet_cluster: DevCluster, quiet_client: SyncClient, labels: str, handlers: list[None]
 ) -> None:
     number = str(uuid4())
-    calm.sql(INCARNATION, number, labels, handlers)
+    quiet_cluster.sql(INCARNATION, number, labels, handlers)
     try:
-        names = {worker.name for worker in calm_client.workers.list()}
-        assert names >= {each["name"] for each in calm.record["workers"]}
+        names = {worker.name for worker in quiet_client.workers.list()}
+        assert names >= {each["name"] for each in quiet_cluster.record["workers"]}
     finally:
-        calm.sql("DELETE FROM incarnations WHERE id = %s", number)
+        quiet_cluster.sql("DELETE FROM incarnations WHERE id = %s", number)
 
 
 @pytest.mark.parametrize(("way", "kind"), [("PIGEON", "FAILURE"), ("WEBHOOK", "WHAT")])
 def test_a_notification_of_an_unknown_kind_is_set_aside(
-    calm: DevCluster, job: str, way: str, kind: str
+    quiet_cluster: DevCluster, job: str, way: str, kind: str
 ) -> None:
     number = str(uuid4())
     named_once(
-        calm,
+        quiet_cluster,
         "row of notifications",
         number,
-        lambda: calm.sql(NOTIFICATION, number, way, kind, job),
+        lambda: quiet_cluster.sql(NOTIFICATION, number, way, kind, job),
     )
 
 
 @pytest.mark.parametrize("table", ["resumptions", "failing"])
 def test_a_job_whose_definition_cant_be_read_isnt_resumed_or_paused(
-    calm: DevCluster, job: str, table: str
+    quiet_cluster: DevCluster, job: str, table: str
 ) -> None:
     kind = {"resumptions": "paused job", "failing": "failing job"}[table]
     row = {"resumptions": "clock_timestamp()", "failing": "9, 3"}[table]
 
     def damage() -> None:
-        calm.sql("UPDATE jobs SET spec = %s WHERE name = %s", b"\xff\x00", job)
+        quiet_cluster.sql("UPDATE jobs SET spec = %s WHERE name = %s", b"\xff\x00", job)
         if table == "resumptions":
-            calm.sql(
+            quiet_cluster.sql(
                 "UPDATE timers SET paused = true"
                 " WHERE job_id = (SELECT job_id FROM jobs WHERE name = %s)",
                 job,
             )
-        calm.sql(f"INSERT INTO {table} SELECT job_id, shard, {row} FROM jobs WHERE name = %s", job)
+        quiet_cluster.sql(
+            f"INSERT INTO {table} SELECT job_id, shard, {row} FROM jobs WHERE name = %s", job
+        )
 
-    named_once(calm, kind, f"job/default/{job}", damage)
+    named_once(quiet_cluster, kind, f"job/default/{job}", damage)
 
 
-def test_an_arrival_with_an_unknown_state_is_set_aside(calm: DevCluster, job: str) -> None:
+def test_an_arrival_with_an_unknown_state_is_set_aside(quiet_cluster: DevCluster, job: str) -> None:
     run = str(uuid4())
-    named_once(calm, "row of chain_arrivals", run, lambda: calm.sql(ARRIVAL, run, job))
+    named_once(
+        quiet_cluster, "row of chain_arrivals", run, lambda: quiet_cluster.sql(ARRIVAL, run, job)
+    )

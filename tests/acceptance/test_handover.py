@@ -20,12 +20,12 @@ LATE = 1.0
 
 
 def test_a_leader_that_gets_sigterm_hands_over_without_a_late_second(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
-    ticking = start_ticking(rough, client, tmp_path, overlap="allow")
+    leader = wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
+    ticking = start_ticking(fault_cluster, client, tmp_path, overlap="allow")
     asked = time.time()
-    rough.terminate(leader)
+    fault_cluster.terminate(leader)
     figure(f"leader asked to end: it ended after {time.time() - asked:.2f} s")
     ticking.until(time.time() + 3, 15)
 
@@ -37,16 +37,16 @@ def test_a_leader_that_gets_sigterm_hands_over_without_a_late_second(
 
 
 def test_an_owner_that_slept_past_its_lease_changes_nothing_and_rejoins(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    before = pids(rough)
-    ticking = start_ticking(rough, client, tmp_path)
-    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
-    rough.pause(leader)
+    before = pids(fault_cluster)
+    ticking = start_ticking(fault_cluster, client, tmp_path)
+    leader = wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
+    fault_cluster.pause(leader)
     slept = time.time()
     gaps = {job: ticking.first_after(job, slept, FAILOVER + 10) for job in ticking.probes}
     ticking.until(slept + FAILOVER + 2, 20)
-    rough.resume(leader)
+    fault_cluster.resume(leader)
     woke = time.time()
 
     def owns_again() -> bool:
@@ -61,17 +61,17 @@ def test_an_owner_that_slept_past_its_lease_changes_nothing_and_rejoins(
     assert max(gaps.values()) <= FAILOVER, gaps
     states = {row.state for ledger in rows.values() for row in ledger}
     assert states <= BY_POLICY
-    assert pids(rough) == before, "no daemon ended"
+    assert pids(fault_cluster) == before, "no daemon ended"
 
 
 def test_a_worker_that_gets_sigterm_finishes_its_runs_and_leaves_the_rest_to_others(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     probe = DatabaseProbe(tmp_path / "starts")
     runs = [client.submit(name="finishes", shell=probe.shell("sleep 3")) for _ in range(6)]
     wait_until(lambda: len(probe.starts()) == len(runs), WAIT_TIMEOUT, "all to start")
     (ending, *_) = {start.worker for start in probe.starts()}
-    process = rough.process(ending)
+    process = fault_cluster.process(ending)
     process.send(signal.SIGTERM)
     more = [client.submit(name="later", shell=probe.shell()) for _ in range(10)]
     for run in (*runs, *more):

@@ -26,20 +26,20 @@ YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
 
 
 @pytest.fixture(autouse=True)
-def all_processes_survive(calm: DevCluster) -> Iterator[None]:
+def all_processes_survive(quiet_cluster: DevCluster) -> Iterator[None]:
     """Whatever a test sends, every member and worker runs on, takes work and shows its pages."""
-    before = pids(calm)
+    before = pids(quiet_cluster)
     yield
-    for member in calm.record["members"]:
+    for member in quiet_cluster.record["members"]:
         for page in ("/", "/runs"):
-            answer = calm.get(member["name"], page)
+            answer = quiet_cluster.get(member["name"], page)
             assert answer is not None
             assert answer.status == 200, page
-    done = calm.schedctl("submit", "--wait", "--", "true")
+    done = quiet_cluster.schedctl("submit", "--wait", "--", "true")
     assert done.returncode == 0, done.stderr
-    assert pids(calm) == before
+    assert pids(quiet_cluster) == before
     for name in before:
-        assert calm.process(name).alive(), name
+        assert quiet_cluster.process(name).alive(), name
 
 
 def key(at: Timestamp | None = None, token: int = 1 << 32) -> pb.AssignmentKey:
@@ -61,9 +61,9 @@ def result(worker: RawWorker, of: pb.AssignmentKey, **changes: object) -> pb.Res
 
 @pytest.mark.parametrize("at", [LAST_DAY, YEAR_ONE], ids=["year 9999", "year 1"])
 async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_answered(
-    calm: DevCluster, at: Timestamp
+    quiet_cluster: DevCluster, at: Timestamp
 ) -> None:
-    async with RawWorker(calm.endpoints[0]) as worker:
+    async with RawWorker(quiet_cluster.endpoints[0]) as worker:
         await worker.welcomed()
         wrong, right = key(at), key()
         late = result(worker, key(), started_at=at)
@@ -76,7 +76,7 @@ async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_an
         name = worker.hello.worker
 
     def audited() -> list[str]:
-        rows = calm.json("audit", "list", "--object", f"worker/{name}")
+        rows = quiet_cluster.json("audit", "list", "--object", f"worker/{name}")
         return [row["action"] for row in rows if row["action"] == "result"]
 
     assert wait_until(audited, WAIT_TIMEOUT, "a row of the audit log") == ["result"]
@@ -92,29 +92,29 @@ async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_an
     ],
 )
 async def test_a_run_whose_result_is_out_of_bounds_ends_and_never_starts_again(
-    calm: DevCluster, calm_client: SyncClient, wrong: dict[str, object], state: str
+    quiet_cluster: DevCluster, quiet_client: SyncClient, wrong: dict[str, object], state: str
 ) -> None:
     """Were its result dropped, the run would be taken for one that never started."""
     name = f"raw-{uuid4().hex[:8]}"
     action = {"actions": ["python"], "handlers": [name]}
     first = hello(name, **action)
     async with AsyncExitStack() as stack:
-        streams = [RawWorker(endpoint, first) for endpoint in calm.endpoints]
+        streams = [RawWorker(endpoint, first) for endpoint in quiet_cluster.endpoints]
         for each in streams:
             await stack.enter_async_context(each)
             await each.welcomed()
         run = await asyncio.to_thread(
-            calm_client.submit, python={"handler": name}, delivery="at_most_once"
+            quiet_client.submit, python={"handler": name}, delivery="at_most_once"
         )
         worker, assigned = await first_assigned(streams)
         await worker.send(pb.WorkerFrame(results=[result(worker, assigned.key, **wrong)]))
         answer = await worker.answered(assigned.key)
         assert answer.verdict == pb.Acknowledgement.VERDICT_ACCEPTED
         await worker.beat(1_000, free=1)
-        found = await asyncio.to_thread(calm.json, "run", "get", run.run_id)
+        found = await asyncio.to_thread(quiet_cluster.json, "run", "get", run.run_id)
         assert (found["state"], found["attempt"]) == (state, 1)
         audit = ("audit", "list", "--object", f"worker/{name}")
-        assert "results." in json.dumps(await asyncio.to_thread(calm.json, *audit))
+        assert "results." in json.dumps(await asyncio.to_thread(quiet_cluster.json, *audit))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ async def test_a_run_whose_result_is_out_of_bounds_ends_and_never_starts_again(
     ],
 )
 async def test_a_refusal_or_revoke_answer_out_of_its_bounds_is_set_aside_and_audited(
-    calm: DevCluster, kind: str, item: Message, field: str
+    quiet_cluster: DevCluster, kind: str, item: Message, field: str
 ) -> None:
-    async with RawWorker(calm.endpoints[0]) as worker:
+    async with RawWorker(quiet_cluster.endpoints[0]) as worker:
         await worker.welcomed()
         good, name = key(), worker.hello.worker
         frame = pb.WorkerFrame(results=[result(worker, good)])
@@ -147,7 +147,7 @@ async def test_a_refusal_or_revoke_answer_out_of_its_bounds_is_set_aside_and_aud
         assert worker.status is None
 
     def problems() -> list[str]:
-        rows = calm.json("audit", "list", "--object", f"worker/{name}")
+        rows = quiet_cluster.json("audit", "list", "--object", f"worker/{name}")
         return [json.loads(row["after"])["problem"] for row in rows if row["action"] == kind]
 
     [problem] = wait_until(problems, WAIT_TIMEOUT, "a row of the audit log")
@@ -165,21 +165,21 @@ async def test_a_refusal_or_revoke_answer_out_of_its_bounds_is_set_aside_and_aud
     ],
 )
 async def test_a_hello_out_of_its_bounds_is_refused_with_the_field_named(
-    calm: DevCluster, changes: dict[str, object], field: str
+    quiet_cluster: DevCluster, changes: dict[str, object], field: str
 ) -> None:
     first = hello(f"raw-{uuid4().hex[:8]}", **changes)
-    async with RawWorker(calm.endpoints[0], first) as worker:
+    async with RawWorker(quiet_cluster.endpoints[0], first) as worker:
         status, message = await worker.ended()
         assert (status, message.split(":")[0]) == ("INVALID_ARGUMENT", field)
 
 
 async def test_a_heartbeat_that_claims_a_start_in_year_one_changes_nothing(
-    calm: DevCluster,
+    quiet_cluster: DevCluster,
 ) -> None:
     long_ago = int(YEAR_ONE.seconds * 1_000_000)
     piece = uuid4().bytes + (1 << 32).to_bytes(8, "big", signed=True)
     running = piece + long_ago.to_bytes(8, "big", signed=True)
-    async with RawWorker(calm.endpoints[0]) as worker:
+    async with RawWorker(quiet_cluster.endpoints[0]) as worker:
         await worker.welcomed()
         beat = pb.Heartbeat(sequence=1, free=1, held=pb.Held(running=running))
         beat.worker_cluster_time.FromDatetime(utcnow())

@@ -42,39 +42,43 @@ async def thousandfold(cluster: DevCluster, call: Callable[[Client], Awaitable[A
         return await all_at_once([partial(call, one) for one in islice(cycle(clients), AT_ONCE)])
 
 
-def test_a_submit_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path: Path) -> None:
+def test_a_submit_runs_once(
+    quiet_cluster: DevCluster, quiet_client: SyncClient, tmp_path: Path
+) -> None:
     probe = DatabaseProbe(tmp_path / "probe")
 
     async def submitted(client: Client) -> str:
         run = await client.submit(shell=probe.shell("true"), idempotency_key="order-42")
         return run.run_id
 
-    ids = set(asyncio.run(thousandfold(calm, submitted)))
+    ids = set(asyncio.run(thousandfold(quiet_cluster, submitted)))
     [run_id] = ids
-    assert calm_client.runs.wait(run_id, timeout=20).succeeded
+    assert quiet_client.runs.wait(run_id, timeout=20).succeeded
     assert [start.run_id for start in probe.starts()] == [run_id]
     with pytest.raises(AlreadyExists):
-        calm_client.submit(shell={"argv": ["false"]}, idempotency_key="order-42")
+        quiet_client.submit(shell={"argv": ["false"]}, idempotency_key="order-42")
 
 
-def test_a_trigger_runs_once(calm: DevCluster, calm_client: SyncClient, tmp_path: Path) -> None:
+def test_a_trigger_runs_once(
+    quiet_cluster: DevCluster, quiet_client: SyncClient, tmp_path: Path
+) -> None:
     probe = DatabaseProbe(tmp_path / "probe")
-    calm_client.jobs.create(name="billing", on_demand=True, shell=probe.shell("true"))
+    quiet_client.jobs.create(name="billing", on_demand=True, shell=probe.shell("true"))
     try:
 
         async def triggered(client: Client) -> str:
             run = await client.jobs.trigger("billing", idempotency_key="june")
             return run.run_id
 
-        [run_id] = set(asyncio.run(thousandfold(calm, triggered)))
-        assert calm_client.runs.wait(run_id, timeout=20).succeeded
-        assert [run.run_id for run in calm_client.runs.list(job="billing")] == [run_id]
+        [run_id] = set(asyncio.run(thousandfold(quiet_cluster, triggered)))
+        assert quiet_client.runs.wait(run_id, timeout=20).succeeded
+        assert [run.run_id for run in quiet_client.runs.list(job="billing")] == [run_id]
         assert [start.run_id for start in probe.starts()] == [run_id]
     finally:
-        calm_client.jobs.delete("billing")
+        quiet_client.jobs.delete("billing")
 
 
-def test_a_job_is_created_once(calm: DevCluster, calm_client: SyncClient) -> None:
+def test_a_job_is_created_once(quiet_cluster: DevCluster, quiet_client: SyncClient) -> None:
     async def created(client: Client) -> str:
         job = await client.jobs.create(
             name="monthly", on_demand=True, shell={"argv": ["true"]}, idempotency_key="make"
@@ -82,7 +86,7 @@ def test_a_job_is_created_once(calm: DevCluster, calm_client: SyncClient) -> Non
         return job.job_id
 
     try:
-        [job_id] = set(asyncio.run(thousandfold(calm, created)))
-        assert calm_client.jobs.get("monthly").job_id == job_id
+        [job_id] = set(asyncio.run(thousandfold(quiet_cluster, created)))
+        assert quiet_client.jobs.get("monthly").job_id == job_id
     finally:
-        calm_client.jobs.delete("monthly")
+        quiet_client.jobs.delete("monthly")

@@ -26,87 +26,87 @@ def states(client: SyncClient, job: str) -> Counter[str]:
 
 
 def test_a_schedule_ends_with_its_last_run_and_continues_with_a_higher_max_runs(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
     name = named("thrice")
-    calm_client.jobs.create(name, cron=SOON, max_runs=3, shell={"argv": ["true"]})
+    quiet_client.jobs.create(name, cron=SOON, max_runs=3, shell={"argv": ["true"]})
 
     def ended() -> Job | None:
-        job = calm_client.jobs.get(name)
+        job = quiet_client.jobs.get(name)
         return job if job.next_run_at is None else None
 
     assert wait_until(ended, WAIT_TIMEOUT, "the schedule to end").runs_created == 3
-    assert calm_client.jobs.next(name) == ()
+    assert quiet_client.jobs.next(name) == ()
 
     def succeeded() -> int:
-        return states(calm_client, name)["SUCCEEDED"]
+        return states(quiet_client, name)["SUCCEEDED"]
 
     wait_until(lambda: succeeded() == 3, WAIT_TIMEOUT, "three runs")
-    calm_client.jobs.trigger(name)
+    quiet_client.jobs.trigger(name)
     wait_until(lambda: succeeded() == 4, WAIT_TIMEOUT, "a fourth, that a person asked for")
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-    shown = calm.schedctl("job", "explain", name, "--at", later.isoformat())
+    shown = quiet_cluster.schedctl("job", "explain", name, "--at", later.isoformat())
     assert shown.stdout.startswith("The job won't run: all 3 runs of max_runs have been created")
 
-    calm_client.jobs.update(name, max_runs=5)
+    quiet_client.jobs.update(name, max_runs=5)
     wait_until(lambda: ended() is not None, WAIT_TIMEOUT, "the schedule to end once more")
     wait_until(lambda: succeeded() == 6, WAIT_TIMEOUT, "two runs more")
-    calm_client.jobs.delete(name)
+    quiet_client.jobs.delete(name)
 
 
 def test_a_skipped_run_doesnt_count_for_max_runs(
-    calm_client: SyncClient,
+    quiet_client: SyncClient,
 ) -> None:
     name = named("twice")
-    calm_client.jobs.create(
+    quiet_client.jobs.create(
         name, cron=SOON, max_runs=2, overlap="skip", shell={"argv": ["sleep", "2.5"]}
     )
 
     def done() -> bool:
-        return states(calm_client, name)["SUCCEEDED"] == 2
+        return states(quiet_client, name)["SUCCEEDED"] == 2
 
     wait_until(done, WAIT_TIMEOUT, "two runs that ended well")
-    found = states(calm_client, name)
+    found = states(quiet_client, name)
     assert found["SKIPPED"] >= 1
     assert set(found) <= {"SUCCEEDED", "SKIPPED", "COALESCED"}, "the last on a busy machine"
-    job = calm_client.jobs.get(name)
+    job = quiet_client.jobs.get(name)
     assert (job.next_run_at, job.runs_created) == (None, 2)
-    calm_client.jobs.delete(name)
+    quiet_client.jobs.delete(name)
 
 
 def test_a_job_that_is_paused_until_a_time_resumes_automatically(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
     name = named("later")
-    calm_client.jobs.create(name, cron=SOON, shell={"argv": ["true"]})
+    quiet_client.jobs.create(name, cron=SOON, shell={"argv": ["true"]})
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
 
-    paused = calm_client.jobs.pause(name, "stocktaking", until=until)
+    paused = quiet_client.jobs.pause(name, "stocktaking", until=until)
     assert (paused.paused, paused.paused_until) == (True, until)
-    wait_until(lambda: not calm_client.jobs.get(name).paused, WAIT_TIMEOUT, "the pause to end")
+    wait_until(lambda: not quiet_client.jobs.get(name).paused, WAIT_TIMEOUT, "the pause to end")
 
     def after() -> bool:
         return any(
             run.scheduled_at > until and run.state == "SUCCEEDED"
-            for run in calm_client.runs.list(job=name)
+            for run in quiet_client.runs.list(job=name)
             if run.scheduled_at
         )
 
     wait_until(after, WAIT_TIMEOUT, "a run after the pause")
-    shown = calm.schedctl(
+    shown = quiet_cluster.schedctl(
         "job", "explain", name, "--at", (until - timedelta(seconds=1)).isoformat()
     )
     assert shown.stdout.startswith("The run was skipped by a pause by ")
     assert "stocktaking" in shown.stdout
-    calm_client.jobs.delete(name)
+    quiet_client.jobs.delete(name)
 
 
 def test_a_job_that_is_created_paused_fires_nothing_until_it_resumes_automatically(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
     name = named("not-yet")
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=4)
-    made = calm_client.jobs.create(
+    made = quiet_client.jobs.create(
         name,
         cron=SOON,
         shell={"argv": ["true"]},
@@ -121,16 +121,16 @@ def test_a_job_that_is_created_paused_fires_nothing_until_it_resumes_automatical
     )
 
     def succeeded() -> list[datetime]:
-        runs = calm_client.runs.list(job=name)
+        runs = quiet_client.runs.list(job=name)
         return [r.scheduled_at for r in runs if r.scheduled_at and r.state == "SUCCEEDED"]
 
     wait_until(succeeded, WAIT_TIMEOUT, "a run after the pause")
     assert min(succeeded()) > until
-    calm_client.jobs.delete(name)
+    quiet_client.jobs.delete(name)
 
 
 def test_a_manifest_pauses_its_paused_jobs_and_resumes_none(
-    calm: DevCluster, calm_client: SyncClient, tmp_path: Path
+    quiet_cluster: DevCluster, quiet_client: SyncClient, tmp_path: Path
 ) -> None:
     name = named("declared")
     manifest = tmp_path / "job.yaml"
@@ -138,25 +138,25 @@ def test_a_manifest_pauses_its_paused_jobs_and_resumes_none(
 
     def applied(text: str) -> str:
         manifest.write_text(text)
-        done = calm.schedctl("apply", "-f", str(manifest))
+        done = quiet_cluster.schedctl("apply", "-f", str(manifest))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     assert applied(plain) == f"job {name} created"
     assert applied(plain + "paused: true\npause_note: moved\n") == f"job {name} updated"
-    job = calm_client.jobs.get(name)
+    job = quiet_client.jobs.get(name)
     assert (job.paused, job.pause_note) == (True, "moved")
     assert applied(plain + "paused: true\npause_note: moved\n") == f"job {name} unchanged"
     assert applied(plain) == f"job {name} unchanged"
-    assert calm_client.jobs.get(name).paused
-    calm_client.jobs.delete(name)
+    assert quiet_client.jobs.get(name).paused
+    quiet_client.jobs.delete(name)
 
 
 def test_a_job_that_fails_repeatedly_is_paused_automatically_and_says_so(
-    calm: DevCluster, calm_client: SyncClient
+    quiet_cluster: DevCluster, quiet_client: SyncClient
 ) -> None:
     name = named("broken")
-    calm_client.jobs.create(
+    quiet_client.jobs.create(
         name,
         cron=SOON,
         pause_after_failures=3,
@@ -165,19 +165,19 @@ def test_a_job_that_fails_repeatedly_is_paused_automatically_and_says_so(
     )
 
     def paused() -> Job | None:
-        job = calm_client.jobs.get(name)
+        job = quiet_client.jobs.get(name)
         return job if job.paused else None
 
     job = wait_until(paused, WAIT_TIMEOUT, "the job to pause itself")
     assert job.pause_note is not None
     assert job.pause_note.endswith("runs in a row failed (pause_after_failures: 3)")
-    shown = calm.schedctl("job", "get", name, "-o", "json")
+    shown = quiet_cluster.schedctl("job", "get", name, "-o", "json")
     assert '"pausedBy": "schedd"' in shown.stdout
-    assert states(calm_client, name)["FAILED"] in {3, 4}, "one may have been under way"
+    assert states(quiet_client, name)["FAILED"] in {3, 4}, "one may have been under way"
 
-    calm_client.jobs.resume(name)
+    quiet_client.jobs.resume(name)
     assert wait_until(paused, WAIT_TIMEOUT, "three more failures") is not None
-    calm_client.jobs.delete(name)
+    quiet_client.jobs.delete(name)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_job_that_fails_repeatedly_is_paused_automatically_and_says_so(
     ],
 )
 def test_a_meaningless_value_is_rejected_by_the_name_of_its_field(
-    calm_client: SyncClient, fields: dict[str, object], field: str
+    quiet_client: SyncClient, fields: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=field):
-        calm_client.jobs.create(named("wrong"), shell={"argv": ["true"]}, **fields)
+        quiet_client.jobs.create(named("wrong"), shell={"argv": ["true"]}, **fields)

@@ -21,13 +21,13 @@ SEEN = TTL + 5.0
 """Seconds within which a loss is listed."""
 
 
-def state_of(rough: DevCluster, name: str, *listing: str) -> dict[str, Any]:
-    found = [one for one in rough.json(*listing) if one["name"] == name]
+def state_of(fault_cluster: DevCluster, name: str, *listing: str) -> dict[str, Any]:
+    found = [one for one in fault_cluster.json(*listing) if one["name"] == name]
     return found[0] if found else {"state": "absent", "lostAt": None}
 
 
-def findings(rough: DevCluster, check: str) -> dict[str, str]:
-    answer = rough.schedctl("cluster", "doctor", "-o", "json")
+def findings(fault_cluster: DevCluster, check: str) -> dict[str, str]:
+    answer = fault_cluster.schedctl("cluster", "doctor", "-o", "json")
     return {
         one["subject"]: one["severity"]
         for one in json.loads(answer.stdout)
@@ -35,18 +35,20 @@ def findings(rough: DevCluster, check: str) -> dict[str, str]:
     }
 
 
-def metric(rough: DevCluster, name: str) -> float | None:
-    leader = rough.leader()
-    answer = rough.get(leader, "/metrics") if leader else None
+def metric(fault_cluster: DevCluster, name: str) -> float | None:
+    leader = fault_cluster.leader()
+    answer = fault_cluster.get(leader, "/metrics") if leader else None
     found = re.search(rf"^{name} (\S+)$", answer.body.decode() if answer else "", re.MULTILINE)
     return float(found[1]) if found else None
 
 
 @contextmanager
-def stream_of(rough: DevCluster, file: Path) -> Iterator[None]:
+def stream_of(fault_cluster: DevCluster, file: Path) -> Iterator[None]:
     """Write the events to the file; it is attached, as it shows a job of each second."""
-    words = ["--endpoints", ",".join(rough.endpoints), "-o", "jsonl", "events"]
-    rough.schedctl("job", "create", "seen", "--every", "1s", "--", "true").check_returncode()
+    words = ["--endpoints", ",".join(fault_cluster.endpoints), "-o", "jsonl", "events"]
+    fault_cluster.schedctl(
+        "job", "create", "seen", "--every", "1s", "--", "true"
+    ).check_returncode()
     with (
         file.open("w") as out,
         subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out) as stream,
@@ -56,40 +58,42 @@ def stream_of(rough: DevCluster, file: Path) -> Iterator[None]:
             yield
         finally:
             stream.kill()
-            rough.schedctl("job", "delete", "seen", "--yes")
+            fault_cluster.schedctl("job", "delete", "seen", "--yes")
 
 
-def state_is(rough: DevCluster, name: str, state: str, *listing: str) -> None:
+def state_is(fault_cluster: DevCluster, name: str, state: str, *listing: str) -> None:
     wait_until(
-        lambda: state_of(rough, name, *listing)["state"] == state,
+        lambda: state_of(fault_cluster, name, *listing)["state"] == state,
         SEEN + WAIT_TIMEOUT,
         f"{name} to be listed as {state}",
     )
 
 
-def assert_lost_everywhere(rough: DevCluster, member: str, worker: str) -> None:
-    state_is(rough, worker, "LOST", "worker", "list")
-    state_is(rough, member, "LOST", "cluster", "members")
-    assert state_of(rough, worker, "worker", "list")["lostAt"]
-    assert state_of(rough, member, "cluster", "members")["lostAt"]
-    status = rough.json("cluster", "status")
+def assert_lost_everywhere(fault_cluster: DevCluster, member: str, worker: str) -> None:
+    state_is(fault_cluster, worker, "LOST", "worker", "list")
+    state_is(fault_cluster, member, "LOST", "cluster", "members")
+    assert state_of(fault_cluster, worker, "worker", "list")["lostAt"]
+    assert state_of(fault_cluster, member, "cluster", "members")["lostAt"]
+    status = fault_cluster.json("cluster", "status")
     assert (status["lostMembers"], status["lostWorkers"]) == ([member], [worker])
-    assert findings(rough, "lost members") == {member: "BAD"}
-    assert findings(rough, "lost workers") == {worker: "BAD"}
-    wait_until(lambda: metric(rough, "schedd_lost_members") == 1, WAIT_TIMEOUT * 2, "the metric")
-    assert metric(rough, "schedd_lost_workers") == 1
-    other = next(one["name"] for one in rough.record["members"] if one["name"] != member)
+    assert findings(fault_cluster, "lost members") == {member: "BAD"}
+    assert findings(fault_cluster, "lost workers") == {worker: "BAD"}
+    wait_until(
+        lambda: metric(fault_cluster, "schedd_lost_members") == 1, WAIT_TIMEOUT * 2, "the metric"
+    )
+    assert metric(fault_cluster, "schedd_lost_workers") == 1
+    other = next(one["name"] for one in fault_cluster.record["members"] if one["name"] != member)
     for page in ("/", "/workers"):
-        shown = rough.get(other, page)
+        shown = fault_cluster.get(other, page)
         assert shown is not None, page
         assert "lost" in shown.body.decode(), page
 
 
 @pytest.mark.timeout(300)
 def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until_they_return(
-    rough: DevCluster, tmp_path: Path
+    fault_cluster: DevCluster, tmp_path: Path
 ) -> None:
-    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
+    leader = wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
     file = tmp_path / "events"
     wanted = {
         "leader-changed",
@@ -98,18 +102,20 @@ def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until
         "worker-lost",
         "worker-returned",
     }
-    with stream_of(rough, file):
-        rough.kill(leader)
-        rough.kill("w3")
-        assert_lost_everywhere(rough, leader, "w3")
-        rough.up()
-        state_is(rough, "w3", "LIVE", "worker", "list")
-        state_is(rough, leader, "LIVE", "cluster", "members")
-        assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
+    with stream_of(fault_cluster, file):
+        fault_cluster.kill(leader)
+        fault_cluster.kill("w3")
+        assert_lost_everywhere(fault_cluster, leader, "w3")
+        fault_cluster.up()
+        state_is(fault_cluster, "w3", "LIVE", "worker", "list")
+        state_is(fault_cluster, leader, "LIVE", "cluster", "members")
+        assert (
+            findings(fault_cluster, "lost members") == findings(fault_cluster, "lost workers") == {}
+        )
         wait_until(lambda: wanted <= kinds(file), WAIT_TIMEOUT, "the stream to have each event")
-    lines = rough.json("audit", "list", "--limit", "200")
+    lines = fault_cluster.json("audit", "list", "--limit", "200")
     assert wanted <= {line["action"] for line in lines}
-    logs = "".join(rough.log(one["name"]) for one in rough.record["members"])
+    logs = "".join(fault_cluster.log(one["name"]) for one in fault_cluster.record["members"])
     assert f"member lost member={leader}" in logs
     assert "worker lost worker=w3" in logs
 
@@ -120,28 +126,31 @@ def kinds(file: Path) -> set[str]:
     return {one["cluster"]["kind"] for one in events if one["cluster"]}
 
 
-def test_a_daemon_that_is_stopped_on_purpose_is_not_lost(rough: DevCluster) -> None:
-    wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
-    rough.terminate("w3")
-    rough.terminate("m3")
+def test_a_daemon_that_is_stopped_on_purpose_is_not_lost(fault_cluster: DevCluster) -> None:
+    wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
+    fault_cluster.terminate("w3")
+    fault_cluster.terminate("m3")
     wait_until(
         lambda: (
-            len(rough.json("cluster", "members")) == 2 and len(rough.json("worker", "list")) == 2
+            len(fault_cluster.json("cluster", "members")) == 2
+            and len(fault_cluster.json("worker", "list")) == 2
         ),
         SEEN + WAIT_TIMEOUT,
         "both to leave the lists",
     )
-    assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
+    assert findings(fault_cluster, "lost members") == findings(fault_cluster, "lost workers") == {}
 
 
-def test_a_job_without_a_worker_is_found_by_the_doctor(rough: DevCluster) -> None:
-    rough.schedctl(
+def test_a_job_without_a_worker_is_found_by_the_doctor(fault_cluster: DevCluster) -> None:
+    fault_cluster.schedctl(
         "job", "create", "stuck", "--every", "2s", "--python", "no.such.handler"
     ).check_returncode()
     wait_until(
-        lambda: findings(rough, "jobs without a worker") == {"stuck": "BAD"},
+        lambda: findings(fault_cluster, "jobs without a worker") == {"stuck": "BAD"},
         WAIT_TIMEOUT * 3,
         "the stuck job",
     )
-    rough.schedctl("job", "delete", "stuck", "--yes").check_returncode()
-    wait_until(lambda: findings(rough, "jobs without a worker") == {}, WAIT_TIMEOUT, "no finding")
+    fault_cluster.schedctl("job", "delete", "stuck", "--yes").check_returncode()
+    wait_until(
+        lambda: findings(fault_cluster, "jobs without a worker") == {}, WAIT_TIMEOUT, "no finding"
+    )

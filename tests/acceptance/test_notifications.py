@@ -66,12 +66,12 @@ def receiver() -> Iterator[Receiver]:
 
 
 def test_a_job_notifies_of_failures_from_the_threshold_on_and_of_its_recovery(
-    calm: DevCluster, calm_client: SyncClient, receiver: Receiver, tmp_path: Any
+    quiet_cluster: DevCluster, quiet_client: SyncClient, receiver: Receiver, tmp_path: Any
 ) -> None:
     fine = tmp_path / "fine"
     receiver.answers = [500]
     hook = {"webhook": receiver.url}
-    made = calm_client.jobs.create(
+    made = quiet_client.jobs.create(
         "etl",
         on_demand=True,
         shell={"argv": ["/bin/sh", "-c", f"test -e {fine} || (echo no >&2; exit 3)"]},
@@ -86,7 +86,7 @@ def test_a_job_notifies_of_failures_from_the_threshold_on_and_of_its_recovery(
                 receiver.wait_for(2)  # the first was answered by 500
                 fine.touch()
             runs.append(
-                calm_client.runs.wait(calm_client.jobs.trigger("etl"), timeout=WAIT_TIMEOUT)
+                quiet_client.runs.wait(quiet_client.jobs.trigger("etl"), timeout=WAIT_TIMEOUT)
             )
         receiver.wait_for(3)
         assert receiver.kinds() == ["run.failed", "run.failed", "run.recovered"]
@@ -101,19 +101,21 @@ def test_a_job_notifies_of_failures_from_the_threshold_on_and_of_its_recovery(
             "etl",
         )
         assert (recovered["run_id"], recovered["state"]) == (runs[2].run_id, "SUCCEEDED")
-        described = calm.schedctl("job", "describe", "etl").stdout
+        described = quiet_cluster.schedctl("job", "describe", "etl").stdout
         assert receiver.url in described
         left = "SELECT count(*) FROM notifications WHERE job_id = %s"
-        wait_until(lambda: calm.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox")
+        wait_until(
+            lambda: quiet_cluster.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox"
+        )
     finally:
-        calm_client.jobs.delete("etl")
+        quiet_client.jobs.delete("etl")
 
 
 def test_a_waiting_run_notifies_once_that_it_is_late_and_again_of_its_end(
-    calm_client: SyncClient, receiver: Receiver
+    quiet_client: SyncClient, receiver: Receiver
 ) -> None:
     hook = {"webhook": receiver.url}
-    submitted = calm_client.submit(
+    submitted = quiet_client.submit(
         shell={"argv": ["true"]},
         require={"gpu": "a100"},
         run_timeout="4s",
@@ -121,7 +123,7 @@ def test_a_waiting_run_notifies_once_that_it_is_late_and_again_of_its_end(
         on_dead_letter=hook,
     )
     receiver.wait_for(2)
-    run = calm_client.runs.wait(submitted, timeout=WAIT_TIMEOUT)
+    run = quiet_client.runs.wait(submitted, timeout=WAIT_TIMEOUT)
     assert (run.state, run.reason) == ("FAILED", "RUN_TIMEOUT")
     assert receiver.kinds() == ["run.late", "run.dead_lettered"]
     late = receiver.came[0]["data"]
@@ -129,10 +131,10 @@ def test_a_waiting_run_notifies_once_that_it_is_late_and_again_of_its_end(
 
 
 def test_programs_and_mail_that_no_configuration_allows_are_rejected_when_a_job_is_created(
-    calm_client: SyncClient,
+    quiet_client: SyncClient,
 ) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        calm_client.jobs.create(
+        quiet_client.jobs.create(
             "etl",
             on_demand=True,
             shell={"argv": ["true"]},
@@ -143,7 +145,7 @@ def test_programs_and_mail_that_no_configuration_allows_are_rejected_when_a_job_
 
 
 def test_the_next_owner_sends_the_notification_of_a_killed_owner(
-    rough: DevCluster, client: SyncClient, receiver: Receiver
+    fault_cluster: DevCluster, client: SyncClient, receiver: Receiver
 ) -> None:
     held = threading.Event()
     receiver.answers = [held]
@@ -159,15 +161,17 @@ def test_the_next_owner_sends_the_notification_of_a_killed_owner(
         receiver.wait_for(1)
         shard = shard_of(JobId(UUID(made.job_id)))
         query = "SELECT t.member FROM shards s JOIN tenures t ON t.id = s.owner WHERE s.id = %s"
-        [(owner,)] = rough.sql(query, shard)
-        rough.kill(owner)
+        [(owner,)] = fault_cluster.sql(query, shard)
+        fault_cluster.kill(owner)
         held.set()
         receiver.wait_for(2)
         first, second = (one["data"] for one in receiver.came)
         assert first == second
         assert first["run_id"] == run.run_id
         left = "SELECT count(*) FROM notifications WHERE job_id = %s"
-        wait_until(lambda: rough.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox")
+        wait_until(
+            lambda: fault_cluster.sql(left, made.job_id) == [(0,)], WAIT_TIMEOUT, "an empty outbox"
+        )
     finally:
         held.set()
         client.jobs.delete("nightly")

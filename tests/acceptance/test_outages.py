@@ -32,9 +32,9 @@ REJOINED = 10.0
 
 
 def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_loses_no_scheduled_time(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    before = pids(rough)
+    before = pids(fault_cluster)
     policies = ("latest", "all", "none")
     probes = {policy: DatabaseProbe(tmp_path / policy) for policy in policies}
     for policy, probe in probes.items():
@@ -51,16 +51,20 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_loses_no_scheduled_tim
     wait_until(lambda: len(work.starts()) == 2, WAIT_TIMEOUT, "the long jobs to start")
     wait_until(lambda: all(len(p.starts()) >= 3 for p in probes.values()), 15, "firing to begin")
 
-    rough.pause("etcd")
+    fault_cluster.pause("etcd")
     stopped = time.time()
-    wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), WAIT_TIMEOUT, "all trust to end")
+    wait_until(
+        lambda: not any(ready(fault_cluster, m) for m in MEMBERS), WAIT_TIMEOUT, "all trust to end"
+    )
     for member in MEMBERS:
-        wait_until(lambda m=member: knows_no_member(rough, m), CALL, f"{member} to know no member")
+        wait_until(
+            lambda m=member: knows_no_member(fault_cluster, m), CALL, f"{member} to know no member"
+        )
     ended = client.runs.wait(ends_within, timeout=TTL + 8)
     assert time.time() < stopped + OUTAGE, "it ended while etcd stood still"
     assert ended.succeeded
     wait_until(lambda: time.time() >= stopped + OUTAGE, OUTAGE, "the end of the outage")
-    rough.resume("etcd")
+    fault_cluster.resume("etcd")
     healed = time.time()
 
     rejoined = fires_again_after(healed, probes.values())
@@ -88,7 +92,7 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_loses_no_scheduled_tim
         f"etcd away for {OUTAGE:g} s: assignments of a job that outlived it: {outlived.assignments}"
     )
     assert len(work.starts(outlived.run_id)) == outlived.assignments
-    assert pids(rough) == before, "no daemon ended"
+    assert pids(fault_cluster) == before, "no daemon ended"
 
 
 MEMBERS = ("m1", "m2", "m3")
@@ -137,27 +141,30 @@ SUBMITS = 200
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["restarted", "crashed"])
 async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql_runs_once(
-    rough: DevCluster, tmp_path: Path, figure: Callable[[str], None], how: signal.Signals
+    fault_cluster: DevCluster, tmp_path: Path, figure: Callable[[str], None], how: signal.Signals
 ) -> None:
-    before = pids(rough)
+    before = pids(fault_cluster)
     probe = DatabaseProbe(tmp_path / "starts")
     load = Load(f"load-{how.name.lower()}", probe)
-    async with Client(rough.endpoints, timeout=40.0) as client, asyncio.TaskGroup() as group:
+    async with (
+        Client(fault_cluster.endpoints, timeout=40.0) as client,
+        asyncio.TaskGroup() as group,
+    ):
         for number in range(SUBMITTERS):
             group.create_task(load.submit(client), name=f"submitter {number}")
         await wait_until_async(
             lambda: len(load.runs) >= SUBMITS // 4, WAIT_TIMEOUT, "the load to begin"
         )
-        await asyncio.to_thread(rough.signal, "postgres", how)
+        await asyncio.to_thread(fault_cluster.signal, "postgres", how)
         down = time.time()
-        await asyncio.to_thread(rough.up)
+        await asyncio.to_thread(fault_cluster.up)
         figure(f"PostgreSQL {how.name}: away for {time.time() - down:.1f} s (with dev up's checks)")
         enough = max(SUBMITS, len(load.runs) + SUBMITS // 4)
         await wait_until_async(lambda: len(load.runs) >= enough, WAIT_TIMEOUT, "more of the load")
         load.over = True
     assert load.slowest > 0.2, "some submits met the restart"
 
-    async with Client(rough.endpoints) as client:
+    async with Client(fault_cluster.endpoints) as client:
         rows = await wait_until_async(
             lambda: load.ended(client), WAIT_TIMEOUT, "all runs to end", every=0.5
         )
@@ -172,7 +179,7 @@ async def test_every_submit_that_was_acknowledged_around_a_restart_of_postgresql
         f"PostgreSQL {how.name}: {len(rows)} submits, all ran once; the slowest answer took"
         f" {load.slowest:.1f} s"
     )
-    assert {name: pid for name, pid in pids(rough).items() if name != "postgres"} == {
+    assert {name: pid for name, pid in pids(fault_cluster).items() if name != "postgres"} == {
         name: pid for name, pid in before.items() if name != "postgres"
     }, "no daemon ended"
 

@@ -115,8 +115,8 @@ def summary(run: Run) -> str:
 
 
 @pytest.fixture
-def jobs(rough: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs]:
-    made = Jobs(rough, client, tmp_path)
+def jobs(fault_cluster: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(fault_cluster, client, tmp_path)
     made.make()
     yield made
     made.gate.touch()
@@ -124,9 +124,9 @@ def jobs(rough: DevCluster, client: SyncClient, tmp_path: Path) -> Iterator[Jobs
         client.jobs.delete(made.name(policy), deadline=END_TIMEOUT)
 
 
-@pytest.mark.parametrize("fault", ["calm", "owner killed"])
+@pytest.mark.parametrize("fault", ["quiet_cluster", "owner killed"])
 def test_each_overlap_policy_applies_to_runs_that_fire_while_one_is_in_progress(
-    rough: DevCluster,
+    fault_cluster: DevCluster,
     client: SyncClient,
     jobs: Jobs,
     figure: Callable[[str], None],
@@ -143,7 +143,7 @@ def test_each_overlap_policy_applies_to_runs_that_fire_while_one_is_in_progress(
         jobs.trigger(policy)
     if fault == "owner killed":
         assert {jobs.owner_of(policy) for policy in MEANWHILE} == {jobs.owner}
-        rough.kill(jobs.owner)
+        fault_cluster.kill(jobs.owner)
     began = time.time()
     for _ in range(ASKED_FOR - 2):
         for policy in MEANWHILE:

@@ -78,7 +78,7 @@ def most_at_once(tried: Sequence[Attempt]) -> int:
 
 @pytest.mark.timeout(2 * END_TIMEOUT)
 def test_a_limit_is_never_exceeded_although_its_owner_is_killed_twice(
-    rough: DevCluster, client: SyncClient, name: str, figure
+    fault_cluster: DevCluster, client: SyncClient, name: str, figure
 ) -> None:
     client.pools.set(name, limit=LIMIT)
     shard = shard_of_pool("default", name)
@@ -91,8 +91,8 @@ def test_a_limit_is_never_exceeded_although_its_owner_is_killed_twice(
             END_TIMEOUT,
             f"the end of {done} of them",
         )
-        rough.kill(owner_of(client, shard))
-        rough.up()
+        fault_cluster.kill(owner_of(client, shard))
+        fault_cluster.up()
     tried = attempts(client, ended(client, name, runs))
     assert most_at_once(tried) == LIMIT
     figure(f"pool: {RUNS} runs, {LIMIT} at once, over two killed owners, {len(tried)} attempts")
@@ -100,9 +100,9 @@ def test_a_limit_is_never_exceeded_although_its_owner_is_killed_twice(
 
 @pytest.mark.timeout(2 * END_TIMEOUT)
 def test_a_rate_holds_in_any_window(
-    rough: DevCluster, client: SyncClient, name: str, figure
+    fault_cluster: DevCluster, client: SyncClient, name: str, figure
 ) -> None:
-    del rough
+    del fault_cluster
     client.pools.set(name, rate=f"{COUNT}/{PER.total_seconds():g}s")
     runs = ended(client, name, submitted(client, name, 4 * COUNT, "true"))
     starts = sorted(run.started_at for run in runs if run.started_at is not None)
@@ -119,9 +119,9 @@ def test_a_rate_holds_in_any_window(
 
 
 def test_a_paused_pool_starts_nothing_and_a_job_continues_in_another_one(
-    rough: DevCluster, client: SyncClient, name: str
+    fault_cluster: DevCluster, client: SyncClient, name: str
 ) -> None:
-    del rough
+    del fault_cluster
     client.pools.set(name, limit=1)
     client.pools.pause(name, note="moving house")
     job = client.jobs.create(f"j-{name}", on_demand=True, pool=name, shell={"argv": ["true"]})

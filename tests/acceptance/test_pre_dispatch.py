@@ -41,17 +41,17 @@ WHERE j.name = ANY (%s) AND r.state = 'RUNNING' AND r.due_at = to_timestamp(%s)
 
 
 def test_a_pre_dispatched_run_starts_on_time_although_its_owner_was_just_killed(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """P4.7: by their worker's own timer."""
-    ticking = start_ticking(rough, client, tmp_path, overlap="allow")
-    leader = wait_until(rough.leader, WAIT_TIMEOUT, "a leader")
+    ticking = start_ticking(fault_cluster, client, tmp_path, overlap="allow")
+    leader = wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
     owner = min(set(ticking.owners.values()) - {leader})
     jobs = [job for job, its in ticking.owners.items() if its == owner]
 
-    instant, pre_dispatched = pre_dispatched_soon(rough, jobs)
+    instant, pre_dispatched = pre_dispatched_soon(fault_cluster, jobs)
     await_time(instant - 0.2)
-    rough.kill(owner)
+    fault_cluster.kill(owner)
     assert time.time() < instant, "it was dead by then"
 
     begun = starts_of(ticking, set(pre_dispatched), instant + ON_TIME + WRITTEN)
@@ -64,13 +64,13 @@ def test_a_pre_dispatched_run_starts_on_time_although_its_owner_was_just_killed(
 
 
 def test_a_pause_just_before_the_due_time_revokes_pre_dispatched_runs_and_a_trigger_still_works(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     probe = DatabaseProbe(tmp_path / "paused")
     client.jobs.create("pausing", cron="* * * * * *", shell=probe.shell())
     wait_until(lambda: len(probe.starts()) >= 3, WAIT_TIMEOUT, "firing to begin")
 
-    instant, _ = pre_dispatched_soon(rough, ["pausing"])
+    instant, _ = pre_dispatched_soon(fault_cluster, ["pausing"])
     await_time(instant - 0.3)
     asked = time.time()
     client.jobs.pause("pausing", note="just before")
@@ -96,12 +96,12 @@ def test_a_pause_just_before_the_due_time_revokes_pre_dispatched_runs_and_a_trig
 
 
 def test_runs_pre_dispatched_to_a_worker_that_drains_or_is_killed_run_elsewhere(
-    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    ticking = start_ticking(rough, client, tmp_path, overlap="allow")
+    ticking = start_ticking(fault_cluster, client, tmp_path, overlap="allow")
     jobs = list(ticking.probes)
 
-    instant, pre_dispatched = pre_dispatched_soon(rough, jobs)
+    instant, pre_dispatched = pre_dispatched_soon(fault_cluster, jobs)
     drained, given_back = busiest(pre_dispatched)
     client.workers.drain(drained)
     begun = starts_of(ticking, given_back, instant + NEARLY + WRITTEN)
@@ -110,10 +110,10 @@ def test_runs_pre_dispatched_to_a_worker_that_drains_or_is_killed_run_elsewhere(
     figure(f"worker drained: {elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late")
     assert latest < NEARLY, "runs that started before the worker received the drain started on time"
 
-    instant, pre_dispatched = pre_dispatched_soon(rough, jobs)
+    instant, pre_dispatched = pre_dispatched_soon(fault_cluster, jobs)
     killed, lost = busiest(pre_dispatched)
     await_time(instant - 0.2)
-    rough.kill(killed)
+    fault_cluster.kill(killed)
     assert time.time() < instant, "it was dead by then"
     begun = starts_of(ticking, lost, instant + RESCUED + WRITTEN)
     latest = max(start.lateness for start in begun.values())

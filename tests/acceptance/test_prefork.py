@@ -36,9 +36,9 @@ def running(log: Path, env: Mapping[str, str], *args: str) -> Iterator[subproces
         process.wait(30)
 
 
-def test_gunicorn_preload_submits_in_its_sync_workers(calm: DevCluster, tmp_path: Path):
+def test_gunicorn_preload_submits_in_its_sync_workers(quiet_cluster: DevCluster, tmp_path: Path):
     [port] = reserve(1)
-    env = {"SCHEDCTL_ENDPOINTS": ",".join(calm.endpoints)}
+    env = {"SCHEDCTL_ENDPOINTS": ",".join(quiet_cluster.endpoints)}
     options = ("--preload", "-w", "2", "-k", "sync", "-t", "300", "-b", f"127.0.0.1:{port}")
     with running(tmp_path / "log", env, "gunicorn", *options, "web:app"):
         wait_until(lambda: fetch(f"http://127.0.0.1:{port}/1"), 30, "gunicorn's answer")
@@ -47,10 +47,10 @@ def test_gunicorn_preload_submits_in_its_sync_workers(calm: DevCluster, tmp_path
     assert answer.body.decode() == f"{SUBMITS} runs", (tmp_path / "log").read_text()
 
 
-def test_celery_prefork_submits_in_its_pool(calm: DevCluster, tmp_path: Path):
+def test_celery_prefork_submits_in_its_pool(quiet_cluster: DevCluster, tmp_path: Path):
     for folder in ("queue", "control", "results"):
         (tmp_path / folder).mkdir()
-    env = {"SCHEDCTL_ENDPOINTS": ",".join(calm.endpoints), "BROKER_FOLDER": str(tmp_path)}
+    env = {"SCHEDCTL_ENDPOINTS": ",".join(quiet_cluster.endpoints), "BROKER_FOLDER": str(tmp_path)}
     options = ("worker", "-P", "prefork", "-c", "2", "--without-mingle", "--without-gossip")
     with running(tmp_path / "log", env, "celery", "-A", "tasks", *options):
         done = subprocess.run(

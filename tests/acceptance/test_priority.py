@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from acceptance.conftest import CALM_SLOTS
+from acceptance.conftest import QUIET_SLOTS
 from schedclient import SyncClient
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe
@@ -26,14 +26,14 @@ def queued(cluster: DevCluster) -> int:
 
 
 def test_high_has_priority_over_low_when_one_slot_is_free(
-    calm: DevCluster, calm_client: SyncClient, tmp_path: Path
+    quiet_cluster: DevCluster, quiet_client: SyncClient, tmp_path: Path
 ) -> None:
     blocked = DatabaseProbe(tmp_path / "blocked")
     waiting = DatabaseProbe(tmp_path / "waiting")
-    slots = 2 * CALM_SLOTS
+    slots = 2 * QUIET_SLOTS
     gates = [tmp_path / f"gate-{number}" for number in range(slots)]
     blockers = [
-        calm_client.submit(
+        quiet_client.submit(
             name="blocker",
             shell=blocked.shell(f"while [ ! -e {gate} ]; do sleep 0.05; done"),
         )
@@ -42,20 +42,20 @@ def test_high_has_priority_over_low_when_one_slot_is_free(
     try:
         wait_until(lambda: len(blocked.starts()) == slots, 10, "all slots to be taken")
         runs = [
-            calm_client.submit(name=priority, priority=priority, shell=waiting.shell("sleep 0.1"))
+            quiet_client.submit(name=priority, priority=priority, shell=waiting.shell("sleep 0.1"))
             for priority in ("low", "high")
             for _ in range(EACH)
         ]
-        assert {calm_client.runs.get(run.run_id).state for run in runs} == {"PENDING"}
-        wait_until(lambda: queued(calm) == len(runs), 10, "the owners to know what waits")
+        assert {quiet_client.runs.get(run.run_id).state for run in runs} == {"PENDING"}
+        wait_until(lambda: queued(quiet_cluster) == len(runs), 10, "the owners to know what waits")
         assert waiting.starts() == []
         gates[0].touch()  # one slot, for all waiting runs
         for run in runs:
-            assert calm_client.runs.wait(run, timeout=20).succeeded
+            assert quiet_client.runs.wait(run, timeout=20).succeeded
     finally:
         for gate in gates:
             gate.touch()
         for blocker in blockers:
-            calm_client.runs.wait(blocker, timeout=20)
+            quiet_client.runs.wait(blocker, timeout=20)
     assert [start.job for start in waiting.starts()] == ["high"] * EACH + ["low"] * EACH
     assert len({start.worker for start in waiting.starts()}) == 1

@@ -15,14 +15,16 @@ from support.wait import WAIT_TIMEOUT
 @pytest.mark.skipif(
     controllers.version() != 1, reason="a development cluster's workers have no cgroup delegated"
 )
-def test_a_job_out_of_memory_names_the_limit(calm: DevCluster, calm_client: SyncClient) -> None:
+def test_a_job_out_of_memory_names_the_limit(
+    quiet_cluster: DevCluster, quiet_client: SyncClient
+) -> None:
     eater = ["--", sys.executable, "-c", "x = b'x' * (300 << 20)"]
     flags = ["--limit-memory", "64MiB", "--limit-processes", "10", "--max-attempts", "1"]
-    made = calm.schedctl("job", "create", "eater", "--on-demand", *flags, *eater)
+    made = quiet_cluster.schedctl("job", "create", "eater", "--on-demand", *flags, *eater)
     assert made.returncode == 0, made.stderr
-    limits = calm_client.jobs.get("eater").to_json(snake=True)["shell"]["limits"]
+    limits = quiet_client.jobs.get("eater").to_json(snake=True)["shell"]["limits"]
     assert limits == {"memory_bytes": 64 << 20, "processes": 10, "files": 0}
-    run = calm_client.runs.wait(calm_client.jobs.trigger("eater"), timeout=WAIT_TIMEOUT)
+    run = quiet_client.runs.wait(quiet_client.jobs.trigger("eater"), timeout=WAIT_TIMEOUT)
     assert (run.state, run.reason) == ("FAILED", "SIGNAL")
-    (attempt,) = calm_client.runs.attempts(run.run_id)
+    (attempt,) = quiet_client.runs.attempts(run.run_id)
     assert attempt.error == "killed: out of memory (limit 64 MiB)"

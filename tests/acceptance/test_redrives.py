@@ -29,9 +29,11 @@ END_TIMEOUT = 60.0 + FULL / 20
 
 
 @pytest.fixture
-def broken(rough: DevCluster, client: SyncClient, tmp_path: Path) -> tuple[str, DatabaseProbe]:
+def broken(
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
+) -> tuple[str, DatabaseProbe]:
     """A job that fails until it is fixed, and says when it ran since."""
-    del rough
+    del fault_cluster
     name = f"broken-{uuid4().hex[:6]}"
     fails = {"argv": ["/bin/sh", "-c", "echo row $$ has no total >&2; exit 3"]}
     client.jobs.create(name, on_demand=True, shell=fails, retry={"max_attempts": 1})
@@ -81,24 +83,26 @@ def largest_excess(times: list[datetime], rate: float) -> float:
 
 
 def test_dead_letters_are_listed_and_redriven_once_their_job_is_fixed(
-    rough: DevCluster, client: SyncClient, broken: tuple[str, DatabaseProbe]
+    fault_cluster: DevCluster, client: SyncClient, broken: tuple[str, DatabaseProbe]
 ) -> None:
     name, probe = broken
     first, *others = create_failed_runs(client, name, 3)
-    [group] = rough.json("dlq", "groups", "--job", name)
+    [group] = fault_cluster.json("dlq", "groups", "--job", name)
     assert (group["count"], group["job"], group["reason"]) == (3, name, "EXIT_CODE")
-    shown = rough.schedctl("dlq", "show", first.run_id)
-    assert "has no total" in shown.stdout + rough.schedctl("run", "logs", first.run_id).stderr
+    shown = fault_cluster.schedctl("dlq", "show", first.run_id)
+    assert (
+        "has no total" in shown.stdout + fault_cluster.schedctl("run", "logs", first.run_id).stderr
+    )
     assert f"schedctl dlq redrive {first.run_id}" in shown.stderr
 
     fix(client, name, probe)
-    [again] = rough.json("dlq", "redrive", first.run_id)
+    [again] = fault_cluster.json("dlq", "redrive", first.run_id)
     assert again["redriveOf"] == first.run_id
     assert client.runs.wait(again["runId"], timeout=WAIT_TIMEOUT).succeeded
-    [same] = rough.json("dlq", "redrive", first.run_id)
+    [same] = fault_cluster.json("dlq", "redrive", first.run_id)
     assert same["runId"] == again["runId"], "twice gives the same run"
     chosen = ("--group", group["fingerprint"], "--job", name)
-    many = rough.schedctl("dlq", "redrive", *chosen, "--wait")
+    many = fault_cluster.schedctl("dlq", "redrive", *chosen, "--wait")
     assert many.returncode == 0, many.stderr
     assert "2 of 2 made (2 succeeded)" in many.stderr
 
@@ -106,14 +110,14 @@ def test_dead_letters_are_listed_and_redriven_once_their_job_is_fixed(
     assert {run.redrive_of for run in made} == {run.run_id for run in (first, *others)}
     assert {run.scheduled_at for run in made} == {run.scheduled_at for run in (first, *others)}
     assert {run.trigger for run in made} == {"REDRIVE"}
-    assert rough.json("dlq", "groups", "--job", name) == []
+    assert fault_cluster.json("dlq", "groups", "--job", name) == []
     letter = client.dead_letters.get(first.run_id)
     assert (letter.resolution, letter.redriven_as) == ("REDRIVEN", again["runId"])
     assert client.runs.get(first.run_id).state == "FAILED", "what has ended never changes"
 
 
 def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_killed_owner(
-    rough: DevCluster,
+    fault_cluster: DevCluster,
     client: SyncClient,
     broken: tuple[str, DatabaseProbe],
     figure: Callable[[str], None],
@@ -121,7 +125,7 @@ def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_kil
     name, probe = broken
     dead = create_failed_runs(client, name, LETTERS)
     fix(client, name, probe)
-    begun = rough.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
+    begun = fault_cluster.json("dlq", "redrive", "--job", name, "--rate", f"{RATE}/s")
     redrive_id = begun["redriveId"]
 
     wait_until(
@@ -133,9 +137,11 @@ def test_many_dead_letters_are_redriven_at_a_rate_over_a_stop_a_resume_and_a_kil
     ran(client, redrive_id, stopped.created)
     assert client.redrives.get(redrive_id).created == stopped.created, "nothing was made since"
 
-    rough.schedctl("dlq", "resume", redrive_id)
-    ((shard,),) = rough.sql("SELECT shard FROM redrives WHERE redrive_id = %s::uuid", redrive_id)
-    rough.kill(owner_of(client, shard))
+    fault_cluster.schedctl("dlq", "resume", redrive_id)
+    ((shard,),) = fault_cluster.sql(
+        "SELECT shard FROM redrives WHERE redrive_id = %s::uuid", redrive_id
+    )
+    fault_cluster.kill(owner_of(client, shard))
 
     ran(client, redrive_id, LETTERS)
     made = succeeded(client, name, LETTERS)

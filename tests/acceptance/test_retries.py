@@ -34,17 +34,17 @@ ONCE_MORE = {"max_attempts": 2, "backoff": "0.1s"}
     ],
 )
 def test_a_failure_is_retried_by_the_retry_policy_of_the_job(
-    calm_client: SyncClient, said: dict[str, list[str]], program: str, attempts: int
+    quiet_client: SyncClient, said: dict[str, list[str]], program: str, attempts: int
 ) -> None:
-    submitted = calm_client.submit(
+    submitted = quiet_client.submit(
         shell={"argv": ["/bin/sh", "-c", program]}, retry={**ONCE_MORE, **said}, timeout="1s"
     )
-    run = ended_run(calm_client, submitted.run_id)
+    run = ended_run(quiet_client, submitted.run_id)
     assert (run.state, run.attempt) == ("FAILED", attempts)
-    assert [one.attempt for one in calm_client.runs.attempts(run.run_id)] == [
+    assert [one.attempt for one in quiet_client.runs.attempts(run.run_id)] == [
         *range(1, attempts + 1)
     ]
-    dead = [one.run.run_id for one in calm_client.dead_letters.list()]
+    dead = [one.run.run_id for one in quiet_client.dead_letters.list()]
     assert run.run_id in dead
 
 
@@ -56,32 +56,32 @@ def ended_run(client: SyncClient, run_id: str) -> Run:
     return wait_until(ended, WAIT_TIMEOUT, "the run's end")
 
 
-def test_a_run_that_no_worker_accepts_in_time_is_missed(calm_client: SyncClient) -> None:
-    submitted = calm_client.submit(
+def test_a_run_that_no_worker_accepts_in_time_is_missed(quiet_client: SyncClient) -> None:
+    submitted = quiet_client.submit(
         shell={"argv": ["true"]}, require={"gpu": "a100"}, start_deadline="2s"
     )
-    why = calm_client.runs.why(submitted.run_id)
+    why = quiet_client.runs.why(submitted.run_id)
     assert "runs shell jobs and has gpu=a100" in why.answer
-    run = ended_run(calm_client, submitted.run_id)
+    run = ended_run(quiet_client, submitted.run_id)
     assert (run.state, run.reason, run.assignments) == ("MISSED", "START_DEADLINE", 0)
     assert run.finished_at is not None
     assert run.due_at is not None
     assert 2 <= (run.finished_at - run.due_at).total_seconds() < 5
-    assert "longer for a worker" in calm_client.runs.why(run.run_id).answer
+    assert "longer for a worker" in quiet_client.runs.why(run.run_id).answer
 
 
 @pytest.mark.parametrize(
     ("program", "attempts"), [("sleep 60", {1}), ("exit 1", set(range(3, 12)))]
 )
 def test_a_run_ends_when_its_time_for_all_attempts_has_passed(
-    calm_client: SyncClient, program: str, attempts: set[int]
+    quiet_client: SyncClient, program: str, attempts: set[int]
 ) -> None:
-    submitted = calm_client.submit(
+    submitted = quiet_client.submit(
         shell={"argv": ["/bin/sh", "-c", program]},
         retry={"max_attempts": 100, "backoff": "0.2s", "factor": 1.5},
         run_timeout="3s",
     )
-    run = ended_run(calm_client, submitted.run_id)
+    run = ended_run(quiet_client, submitted.run_id)
     assert run.state == "FAILED"
     assert run.attempt in attempts
     assert run.finished_at is not None
@@ -104,7 +104,7 @@ SECOND = timedelta(seconds=1)
 
 
 def test_each_retry_starts_at_the_time_of_the_formula_although_its_owner_is_killed_each_time(
-    rough: DevCluster, client: SyncClient, tmp_path: Path
+    fault_cluster: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """`max_attempts: 4` means four. `retry_at` is the end of the attempt and the formula's wait, to
     the millisecond; the next attempt starts within a second of that.
@@ -119,10 +119,10 @@ def test_each_retry_starts_at_the_time_of_the_formula_although_its_owner_is_kill
         with ThreadPoolExecutor(1) as beside:  # on a busy machine that takes longer than a wait
             for attempt in (1, 2, 3):
                 backoffs.append(backing_off(client, run.run_id, attempt))
-                rough.kill(owner_of(client, shard))
-                beside.submit(rough.up)
+                fault_cluster.kill(owner_of(client, shard))
+                beside.submit(fault_cluster.up)
         dead = ended_run(client, run.run_id)
-        rough.up()
+        fault_cluster.up()
         assert (dead.state, dead.attempt, len(probe.starts())) == ("FAILED", 4, 4)
         tried = client.runs.attempts(run.run_id)
         assert [one.attempt for one in tried] == [1, 2, 3, 4]

@@ -49,7 +49,7 @@ class Timetable:
 
 
 @pytest.fixture(scope="module")
-def timetable(calm_client: SyncClient, tmp_path_factory: pytest.TempPathFactory) -> Timetable:
+def timetable(quiet_client: SyncClient, tmp_path_factory: pytest.TempPathFactory) -> Timetable:
     folder = tmp_path_factory.mktemp("timetable")
 
     def probe(name: str) -> DatabaseProbe:
@@ -65,9 +65,9 @@ def timetable(calm_client: SyncClient, tmp_path_factory: pytest.TempPathFactory)
         probe("every-two"),
         probe("failing"),
         probe("long"),
-        calm_client.submit(name="long", shell=probe("long").shell(f"sleep {LONG}")),
+        quiet_client.submit(name="long", shell=probe("long").shell(f"sleep {LONG}")),
     )
-    create = calm_client.jobs.create
+    create = quiet_client.jobs.create
     create("once", at=table.at, shell=table.once.shell())
     create(
         "each-second",
@@ -112,14 +112,14 @@ def assert_on_time(runs: list[Run], probe: DatabaseProbe) -> None:
 
 
 def test_a_job_that_fails_is_retried_after_growing_waits_and_ends_among_the_dead_letters(
-    calm_client: SyncClient, timetable: Timetable
+    quiet_client: SyncClient, timetable: Timetable
 ) -> None:
     (waiting,) = wait_until(
-        lambda: list(calm_client.runs.list(job="failing")), WAIT_TIMEOUT, "its first try"
+        lambda: list(quiet_client.runs.list(job="failing")), WAIT_TIMEOUT, "its first try"
     )
-    seen = {run.state for run in calm_client.runs.watch(waiting.run_id)}
+    seen = {run.state for run in quiet_client.runs.watch(waiting.run_id)}
     assert seen >= {"RETRYING", "FAILED"}
-    run = calm_client.runs.get(waiting.run_id)
+    run = quiet_client.runs.get(waiting.run_id)
     assert (run.state, run.reason, run.exit_code, run.attempt) == ("FAILED", "EXIT_CODE", 1, 4)
 
     starts = timetable.failing.starts()
@@ -127,32 +127,32 @@ def test_a_job_that_fails_is_retried_after_growing_waits_and_ends_among_the_dead
     assert {start.run_id for start in starts} == {run.run_id}
     tokens = [start.token for start in starts]
     assert tokens == sorted(set(tokens)), "each try has a greater token"
-    attempts = calm_client.runs.attempts(run.run_id)
+    attempts = quiet_client.runs.attempts(run.run_id)
     assert [one.fencing_token for one in attempts] == tokens
     for wait, (before, after) in zip((1.0, 2.0, 4.0), pairwise(attempts), strict=True):
         assert before.finished_at is not None
         assert after.started_at is not None
         waited = (after.started_at - before.finished_at).total_seconds()
         assert 0.9 * wait <= waited <= 1.1 * wait + LATE
-    (letter,) = calm_client.dead_letters.list(job="failing")
+    (letter,) = quiet_client.dead_letters.list(job="failing")
     assert letter.run.run_id == run.run_id
 
 
 def test_a_job_with_at_fires_once_and_on_time(
-    calm_client: SyncClient, timetable: Timetable
+    quiet_client: SyncClient, timetable: Timetable
 ) -> None:
-    (run,) = ended_runs(calm_client, "once", 1, 10)
+    (run,) = ended_runs(quiet_client, "once", 1, 10)
     assert run.succeeded
     due = timetable.at.replace(microsecond=timetable.at.microsecond // 1000 * 1000)
     assert run.scheduled_at == due, "in milliseconds, as in all responses"
-    assert "The job ran on time" in calm_client.jobs.explain("once", run.scheduled_at).answer
+    assert "The job ran on time" in quiet_client.jobs.explain("once", run.scheduled_at).answer
     assert_on_time([run], timetable.once)
     assert [start.run_id for start in timetable.once.starts()] == [run.run_id]
-    assert calm_client.jobs.get("once").next_run_at is None
+    assert quiet_client.jobs.get("once").next_run_at is None
 
 
-def test_an_interval_keeps_its_phase(calm_client: SyncClient, timetable: Timetable) -> None:
-    runs = ended_runs(calm_client, "every-two", 8, 30)
+def test_an_interval_keeps_its_phase(quiet_client: SyncClient, timetable: Timetable) -> None:
+    runs = ended_runs(quiet_client, "every-two", 8, 30)
     instants = [instant(run) for run in runs]
     assert all(one.timestamp() % 2 == 0 for one in instants), "aligned to the epoch"
     assert {after - before for before, after in pairwise(instants)} == {timedelta(seconds=2)}
@@ -160,10 +160,10 @@ def test_an_interval_keeps_its_phase(calm_client: SyncClient, timetable: Timetab
 
 
 def test_each_second_of_thirty_has_exactly_one_run_none_early_none_late(
-    calm_client: SyncClient, timetable: Timetable, figure: Callable[[str], None]
+    quiet_client: SyncClient, timetable: Timetable, figure: Callable[[str], None]
 ) -> None:
     due = every_instant(timetable.first, timetable.last)
-    runs = ended_runs(calm_client, "each-second", SECONDS, SECONDS + 15)
+    runs = ended_runs(quiet_client, "each-second", SECONDS, SECONDS + 15)
     assert Counter(map(instant, runs)) == due
     assert {run.state for run in runs} == {"SUCCEEDED"}
     assert_on_time(runs, timetable.each_second)
@@ -179,13 +179,13 @@ def test_each_second_of_thirty_has_exactly_one_run_none_early_none_late(
         f"each second for {SECONDS} s: the job's own first line is written"
         f" {median(latenesses):.0f} ms (median), {latenesses[-1]:.0f} ms (max) after its instant"
     )
-    assert calm_client.jobs.get("each-second").next_run_at is None
+    assert quiet_client.jobs.get("each-second").next_run_at is None
 
 
 def test_a_job_longer_than_every_lease_runs_once_with_one_token(
-    calm_client: SyncClient, timetable: Timetable
+    quiet_client: SyncClient, timetable: Timetable
 ) -> None:
-    run = calm_client.runs.wait(timetable.long_run, timeout=LONG + 15)
+    run = quiet_client.runs.wait(timetable.long_run, timeout=LONG + 15)
     assert run.succeeded
     assert (run.attempt, run.assignments) == (1, 1)
     assert run.started_at is not None
@@ -193,5 +193,5 @@ def test_a_job_longer_than_every_lease_runs_once_with_one_token(
     assert run.finished_at - run.started_at >= timedelta(seconds=LONG)
     (start,) = timetable.long.starts()
     assert (start.run_id, start.token) == (run.run_id, run.fencing_token)
-    (attempt,) = calm_client.runs.attempts(run.run_id)
+    (attempt,) = quiet_client.runs.attempts(run.run_id)
     assert attempt.fencing_token == run.fencing_token

@@ -15,14 +15,14 @@ SOON = 0.5
 
 
 def test_a_submitted_command_has_its_result_in_well_under_a_second(
-    calm_client: SyncClient, figure: Callable[[str], None]
+    quiet_client: SyncClient, figure: Callable[[str], None]
 ) -> None:
     took = []
     for number in range(TRIES):
         began = time.perf_counter()
-        run = calm_client.submit(shell={"argv": ["sh", "-c", f"echo hi {number}"]})
-        done = calm_client.runs.wait(run, timeout=10)
-        written = b"".join(piece.data for piece in calm_client.runs.logs(run.run_id))
+        run = quiet_client.submit(shell={"argv": ["sh", "-c", f"echo hi {number}"]})
+        done = quiet_client.runs.wait(run, timeout=10)
+        written = b"".join(piece.data for piece in quiet_client.runs.logs(run.run_id))
         took.append(time.perf_counter() - began)
         assert done.succeeded
         assert written == f"hi {number}\n".encode()
@@ -34,13 +34,13 @@ def test_a_submitted_command_has_its_result_in_well_under_a_second(
 
 
 def test_schedctl_submit_wait_prints_the_result_in_well_under_a_second(
-    calm: DevCluster, figure: Callable[[str], None]
+    quiet_cluster: DevCluster, figure: Callable[[str], None]
 ) -> None:
     def version() -> None:
-        assert calm.schedctl("version").returncode == 0
+        assert quiet_cluster.schedctl("version").returncode == 0
 
     def submit() -> None:
-        done = calm.schedctl("submit", "--wait", "--", "sh", "-c", "echo hi")
+        done = quiet_cluster.schedctl("submit", "--wait", "--", "sh", "-c", "echo hi")
         assert (done.returncode, done.stdout) == (0, "hi\n"), done.stderr
 
     # In turn, so that a busy moment of the machine meets both; the best tells what it costs.

@@ -15,32 +15,37 @@ LATE = 1.0
 
 
 def test_leadership_moves_to_the_chosen_member_and_delays_no_run(
-    calm: DevCluster, calm_client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+    quiet_cluster: DevCluster,
+    quiet_client: SyncClient,
+    tmp_path: Path,
+    figure: Callable[[str], None],
 ) -> None:
-    ticking = start_ticking(calm, calm_client, tmp_path, overlap="allow")
-    first = wait_until(calm.leader, WAIT_TIMEOUT, "a leader")
-    names = [member["name"] for member in calm.record["members"] if member["name"] != first]
-    before = {shard.shard: shard.epoch for shard in calm_client.cluster.shards()}
+    ticking = start_ticking(quiet_cluster, quiet_client, tmp_path, overlap="allow")
+    first = wait_until(quiet_cluster.leader, WAIT_TIMEOUT, "a leader")
+    names = [
+        member["name"] for member in quiet_cluster.record["members"] if member["name"] != first
+    ]
+    before = {shard.shard: shard.epoch for shard in quiet_client.cluster.shards()}
     for old, new in zip([first, *names], [*names, first], strict=True):
-        moved = calm.json("cluster", "transfer-leader", new, "--reason", "upgrade")
+        moved = quiet_cluster.json("cluster", "transfer-leader", new, "--reason", "upgrade")
         assert (moved["oldLeader"], moved["newLeader"]) == (old, new)
         assert moved["newTerm"] > moved["oldTerm"]
         figure(f"leadership handed to {new}: took {moved['duration']}")
-        assert {one.name for one in calm_client.cluster.members() if one.role == "LEADER"} == {new}
-    assert {shard.shard: shard.epoch for shard in calm_client.cluster.shards()} == before, (
+        assert {one.name for one in quiet_client.cluster.members() if one.role == "LEADER"} == {new}
+    assert {shard.shard: shard.epoch for shard in quiet_client.cluster.shards()} == before, (
         "no shard was taken again"
     )
-    chosen = calm.schedctl("cluster", "transfer-leader")
+    chosen = quiet_cluster.schedctl("cluster", "transfer-leader")
     assert chosen.returncode == 0, chosen.stderr
     assert chosen.stdout.startswith(f"{first} → ")
 
-    assert calm.json("cluster", "rebalance") == [], "it is balanced under any leader"
-    assert calm.schedctl("cluster", "rebalance", "--dry-run").returncode == 0
-    unknown = calm.schedctl("cluster", "transfer-leader", "m9")
+    assert quiet_cluster.json("cluster", "rebalance") == [], "it is balanced under any leader"
+    assert quiet_cluster.schedctl("cluster", "rebalance", "--dry-run").returncode == 0
+    unknown = quiet_cluster.schedctl("cluster", "transfer-leader", "m9")
     assert unknown.returncode == 3
     assert "member 'm9' not found" in unknown.stderr
-    leader = wait_until(calm.leader, WAIT_TIMEOUT, "a leader")
-    again = calm.schedctl("cluster", "transfer-leader", leader)
+    leader = wait_until(quiet_cluster.leader, WAIT_TIMEOUT, "a leader")
+    again = quiet_cluster.schedctl("cluster", "transfer-leader", leader)
     assert again.returncode == 5
     assert "is already the leader" in again.stderr
 
@@ -49,6 +54,6 @@ def test_leadership_moves_to_the_chosen_member_and_delays_no_run(
     latest = max(start.lateness for start in ticking.starts())
     figure(f"leadership handed over {len(names) + 2} times: no run more than {latest:.2f} s late")
     assert latest <= LATE
-    outcomes = [one.outcome for one in calm_client.audit.list(action="transfer-leader")]
+    outcomes = [one.outcome for one in quiet_client.audit.list(action="transfer-leader")]
     assert outcomes[:2] == ["refused", "refused"]
     assert outcomes.count("ok") >= len(names) + 2

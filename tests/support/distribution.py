@@ -46,7 +46,7 @@ TURNS = (
     "conformance/",
 )
 """Beginnings of paths, in the order in which their tests start: the first two have
-clusters of their own, the next share the rough one, the rest of acceptance the calm one.
+clusters of their own, the next share the fault cluster, the rest of acceptance the quiet cluster.
 """
 
 
