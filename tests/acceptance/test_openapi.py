@@ -43,8 +43,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield made
 
 
-def ride(cluster: DevCluster, place: Path, seconds: int, *options: str) -> tuple[int, str]:
-    """Ask by the document for so long, and find nothing: how often, and the same in words."""
+def fuzz(cluster: DevCluster, place: Path, seconds: int, *options: str) -> tuple[int, str]:
+    """Send requests by the document, without a finding. Return their number and a summary."""
     seed = 7 if os.environ.get("CI") else random.randrange(10**6)
     member = cluster.record["members"][0]["http"]
     config = place / "schemathesis.toml"
@@ -63,7 +63,7 @@ def ride(cluster: DevCluster, place: Path, seconds: int, *options: str) -> tuple
 def test_requests_by_the_openapi_document_meet_no_bug_and_no_undocumented_response(
     cluster: DevCluster, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    count, summary = ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
+    count, summary = fuzz(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
     figure(summary)
     assert count > 500 * SECONDS // 60
 
@@ -74,6 +74,6 @@ def test_reading_calls_accept_each_value_that_the_document_allows(
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(MEANT)
     only = ["--include-method", "GET", "--mode", "positive", "--checks", SCHEMA_ALONE]
-    count, summary = ride(cluster, tmp_path, SECONDS, *only)
+    count, summary = fuzz(cluster, tmp_path, SECONDS, *only)
     figure(summary)
     assert count > 4 * SECONDS

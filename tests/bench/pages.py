@@ -8,7 +8,7 @@ One client asks, one page after the other, while the hot jobs run. Each request 
 action leaves for the next page, so that it is answered by a look of its own at the database, never
 by another's. JSON: a line a page, of the milliseconds until the last byte of its answer; then how
 late the runs started that were due meanwhile, beside those of a time without requests. With
-`--keep` the cluster stays in a folder, and the next ride begins where this one ended. A page whose
+`--keep` the cluster stays in a folder, and the next run begins where this one ended. A page whose
 p95 is above `--within` is named on stderr, and the exit code is 1.
 """
 

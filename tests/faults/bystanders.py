@@ -99,7 +99,7 @@ class Bystanders:
             late = f"{what}: not enough in {timeout:g} s {self._failed[:3]}"
             assert time.time() < began + timeout, late
             greatest = max(greatest, *(_rss(each.pid) for each in self._run.world.members.values()))
-            self._run.ride(0.25)
+            self._run.wait(0.25)
         self._windows[what] = (began, time.time())
         self._memory[what] = greatest
 

@@ -152,10 +152,10 @@ def live_through(run: Run, world: World, since: float, until: float) -> None:
         for at in instants(run.mix, since, until):
             world.clock.leap_to(at - LEAD)
             await_followed(world, world.clock)
-            run.ride(max(0.0, at - SUBMITTED_BEFORE - world.clock.now()))
+            run.wait(max(0.0, at - SUBMITTED_BEFORE - world.clock.now()))
             run.crew.submit()
             _await_all_run(world, world.clock, at)
-        run.ride(ON_TIME + 0.2)
+        run.wait(ON_TIME + 0.2)
 
 
 def leap_over(run: Run, world: World, until: float) -> None:

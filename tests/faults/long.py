@@ -33,12 +33,12 @@ from faults.world.needs import lacking_here
 from faults.world.world import World
 
 LEAST = 5.0
-"""Seconds a fault takes with its quiet time, at least: so many are drawn that a ride never ends
+"""Seconds a fault takes with its quiet time, at least: so many are drawn that a run never ends
 for want of faults.
 """
 QUIET = 4.0
 SHORTEST = 60.0
-"""Seconds of a ride, at least: in less, hardly a fault begins."""
+"""Seconds of a run, at least: in less, hardly a fault begins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def _length(text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not SHORTEST <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: a ride takes {SHORTEST:g} seconds or more")
+        raise argparse.ArgumentTypeError(f"{text}: a run takes {SHORTEST:g} seconds or more")
     return seconds
 
 
@@ -117,7 +117,7 @@ def _once(run: Run, planned: Planned, at: float) -> None:
     who = f" of {planned.target}" if planned.target else ""
     print(f"{at:6.0f} s  {planned.fault}{who}, {planned.seconds:g} s", flush=True)
     with planned.begin(run.journal, run.world):
-        run.ride(planned.seconds)
+        run.wait(planned.seconds)
     run.between_faults(QUIET)
 
 

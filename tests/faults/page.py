@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.evidence import FILE, REJECTIONS, TRIALS
-from faults.proof import PRODUCT, proof
+from faults.proof import PRODUCT, present_name, proof
 from faults.rows import ROWS, Row
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -243,7 +243,7 @@ def _summary(
     }
     killed = [line for line in lines if line["test"].startswith(KILLED)]
     taken = [line for line in killed if "successor_s" in line["measured"]]
-    caught = {line["build"]: line for line in trials if line["build"] != PRODUCT}
+    caught = {present_name(line["build"]): line for line in trials if line["build"] != PRODUCT}
     right = sum(line["right"] for line in caught.values())
     yield "| measured | figure | when |"
     yield "|---|---|---|"
@@ -437,10 +437,10 @@ def _hole(undone: Mapping[str, Any]) -> str:
 
 
 def _held(line: Mapping[str, Any]) -> Iterator[str]:
-    """The rows of a ride of drawn faults; the others are too short to leak."""
+    """The rows of a long run of drawn faults; the others are too short to leak."""
     if "faults" not in line["measured"]:
         return
-    ride = f"`{line['test']}`: {line['measured']['faults']} faults in {line['seconds']:.0f} s"
+    run = f"`{line['test']}`: {line['measured']['faults']} faults in {line['seconds']:.0f} s"
     for kind, sums in line["measured"]["held"].items():
         mebibytes = [f"{kib / 1024:.0f}" for kib in sums["rss_kib"]]
         cells = (
@@ -452,8 +452,8 @@ def _held(line: Mapping[str, Any]) -> Iterator[str]:
             f"{' → '.join(map(str, sums['spool_bytes']))} B" if "spool_bytes" in sums else "",
             " → ".join(f"{size // 1024} KiB" for size in sums.get("heap_bytes", ())),
         )
-        yield f"| {ride} | {sums['processes']} {kind} | {' | '.join(cells)} |"
-        ride = "″"
+        yield f"| {run} | {sums['processes']} {kind} | {' | '.join(cells)} |"
+        run = "″"
 
 
 def _paths(paths: Sequence[str]) -> str:

@@ -24,32 +24,51 @@ named invariant. In the same test, the product itself must break no invariant.
 |---|---|---|---|---|
 """
 PRODUCT = "(the product)"
+EARLIER_NAMES = {
+    "fold-unwritten": "merged-rows-unwritten",
+    "handed-out-late": "dispatched-late",
+    "calm": "no faults",
+    "calm, owners untold of changes": "no faults, owners unaware of changes",
+    "calm, assignments sent twice": "no faults, assignments sent twice",
+}
+"""Present names of mutants and trials, by their names in evidence, which is never edited."""
 
 
-def proof(trials: Iterable[Mapping[str, Any]]) -> str:
-    """The section; of several trials of one build on one ride the last counts."""
-    latest = {(trial["build"], trial["ride"]): trial for trial in trials}
-    rides = dict.fromkeys(mutant.ride.name for mutant in MUTANTS)
-    lines = [_of_mutant(mutant, latest.get((mutant.name, mutant.ride.name))) for mutant in MUTANTS]
+def proof(results: Iterable[Mapping[str, Any]]) -> str:
+    """The section; of several results of one build in one trial the last counts."""
+    latest = {_key(result): result for result in results}
+    trials = dict.fromkeys(mutant.trial.name for mutant in MUTANTS)
+    lines = [_of_mutant(mutant, latest.get((mutant.name, mutant.trial.name))) for mutant in MUTANTS]
     invariants = "".join(f"| {each.name} | {each.sentence} |\n" for each in INVARIANTS)
-    return "".join((HEAD.format(invariants=invariants), *lines, *_of_product(latest, rides)))
+    return "".join((HEAD.format(invariants=invariants), *lines, *_of_product(latest, trials)))
 
 
-def _of_mutant(mutant: Mutant, trial: Mapping[str, Any] | None) -> str:
-    what = f"| `{mutant.name}`: {mutant.lacks} | {mutant.ride.name} | {mutant.caught_by} |"
-    return f"{what} {_came_out(trial)} |\n"
+def present_name(recorded: str) -> str:
+    """Return the present name of a recorded build or trial."""
+    return EARLIER_NAMES.get(recorded, recorded)
+
+
+def _key(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of a result's build and trial. Older evidence calls the trial `ride`."""
+    trial = result["trial"] if "trial" in result else result["ride"]
+    return present_name(result["build"]), present_name(trial)
+
+
+def _of_mutant(mutant: Mutant, result: Mapping[str, Any] | None) -> str:
+    what = f"| `{mutant.name}`: {mutant.lacks} | {mutant.trial.name} | {mutant.caught_by} |"
+    return f"{what} {_came_out(result)} |\n"
 
 
 def _of_product(
-    latest: Mapping[tuple[str, str], Mapping[str, Any]], rides: Iterable[str]
+    latest: Mapping[tuple[str, str], Mapping[str, Any]], trials: Iterable[str]
 ) -> Iterator[str]:
-    for ride in rides:
-        yield f"| the product | {ride} | none | {_came_out(latest.get((PRODUCT, ride)))} |\n"
+    for trial in trials:
+        yield f"| the product | {trial} | none | {_came_out(latest.get((PRODUCT, trial)))} |\n"
 
 
-def _came_out(trial: Mapping[str, Any] | None) -> str:
-    if trial is None:
+def _came_out(result: Mapping[str, Any] | None) -> str:
+    if result is None:
         return "not measured yet |"
-    broken = " ".join(trial["broken"]) or "none"
-    fate = "" if trial["right"] else " **not as expected**"
-    return f"{broken}{fate} | {trial['date']}, {trial['commit']}"
+    broken = " ".join(result["broken"]) or "none"
+    fate = "" if result["right"] else " **not as expected**"
+    return f"{broken}{fate} | {result['date']}, {result['commit']}"

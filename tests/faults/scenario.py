@@ -3,7 +3,7 @@
     run = Run(world, "leader killed", directory, seed=7)
     with run:
         with killed(run.journal, world.members[leader]):
-            run.ride(6)
+            run.wait(6)
     verdict = run.judge()
 
             jobs made      ┌─ quiet ─┐ fault window ┌ healing: at most F + G ┐ quiet ┌ drain  ┐ dump
@@ -115,7 +115,7 @@ class Run:
         self._restarts = len(world.supervisor.restarted)
         self._at_end: list[Callable[[], None]] = []
 
-    def ride(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         """Let time pass: the length of a fault is the subject here."""
         until = time.monotonic() + seconds
         wait_until(lambda: time.monotonic() >= until, seconds + 1, "the time to pass")
@@ -248,7 +248,7 @@ class Run:
             self.crew.delete_all()
             wait_until(self._all_ended, self.timings.drain, "all runs to end and spools to empty")
             last = self.quiet[-1][1] if self.quiet else self.began
-            self.ride(max(0.0, last + MARGIN - time.time()))
+            self.wait(max(0.0, last + MARGIN - time.time()))
 
     def _record_after(self) -> None:
         self._after = resources.record(self.world, self.recorder, "after")
@@ -275,7 +275,7 @@ class Run:
 
     def _be_quiet(self, seconds: float) -> None:
         began = time.time()
-        self.ride(seconds)
+        self.wait(seconds)
         self.quiet.append((began, time.time()))
 
     def _await_on_time(self, since: float, timeout: float, *, must: bool = True) -> None:

@@ -47,7 +47,7 @@ def test_outage_of_ten_minutes(outage_run: FaultRun, outage_world: World) -> Non
     with outage_run(mix=ON_TIME, load=False, prepare=outage.make) as run:
         with run.quiet_throughout():
             run.crew.submit()
-            run.ride(1.5)
+            run.wait(1.5)
         outage.come(run)
         found = run.figures["outage"] = outage.figures
         print(found)

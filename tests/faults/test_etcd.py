@@ -21,14 +21,14 @@ ON_ITS_WAY = 0.5
 def test_etcd_leader_killed(fault_run: FaultRun, world: World) -> None:
     """The cluster's own leader stays who it is."""
     with fault_run() as run, leader_stays(run), etcd.all_lost(run.journal, world, 1):
-        run.ride(5)
+        run.wait(5)
 
 
 def test_etcd_majority_lost(fault_run: FaultRun, world: World) -> None:
     """Firing stops when trust ends; after healing every instant is accounted for."""
     with fault_run() as run, etcd.all_lost(run.journal, world, 2):
         lost = time.time()
-        run.ride(TTL + 4)
+        run.wait(TTL + 4)
         assert fired(world, lost - 2, lost), "until then owners fired"
         assert not fired(world, lost + TRUST + ON_ITS_WAY, time.time())
 
@@ -36,14 +36,14 @@ def test_etcd_majority_lost(fault_run: FaultRun, world: World) -> None:
 def test_etcd_compacted_under_the_watches(fault_run: FaultRun, world: World) -> None:
     """A member that was away for a moment, and missed compacted revisions, lists again."""
     with fault_run() as run, etcd.compacted_unseen(run.journal, world):
-        run.ride(3)
+        run.wait(3)
 
 
 @pytest.mark.full
 def test_etcd_member_stopped(fault_run: FaultRun, world: World) -> None:
     """A stopped member of three keeps its connections open: the leader stays the leader."""
     with fault_run() as run, leader_stays(run), stopped(run.journal, world.etcds["e1"]):
-        run.ride(TTL + 4)
+        run.wait(TTL + 4)
 
 
 @pytest.mark.full
@@ -52,7 +52,7 @@ def test_etcd_full(fault_run: FaultRun, world: World) -> None:
     an operator has made room, everything continues automatically.
     """
     with fault_run() as run, etcd.full(run.journal, world):
-        run.ride(8)
+        run.wait(8)
 
 
 @pytest.mark.full
@@ -62,6 +62,6 @@ def test_etcd_restored_without_bumped_revisions(fault_run: FaultRun, world: Worl
         file = world.work / f"{run.prefix}.snapshot"
         saved = etcd.snapshot(world, file)
         with killed(run.journal, world.members[str(world.leader())]):
-            run.ride(TTL + 2)  # so that there is something the snapshot knows nothing of
+            run.wait(TTL + 2)  # so that there is something the snapshot knows nothing of
         with etcd.restored(run.journal, world, file, saved):
-            run.ride(TTL + 4)
+            run.wait(TTL + 4)

@@ -48,7 +48,7 @@ def test_leader_killed(fault_run: FaultRun, world: World) -> None:
         with killed(run.journal, world.members[leader]):
             _, took = world.await_leader(20, other_than=leader)
             run.figures["successor_s"] = round(took, 2)
-            run.ride(2)
+            run.wait(2)
     assert took < SUCCESSOR_WITHIN + world.slack
 
 
@@ -65,7 +65,7 @@ def test_owner_killed_between_commit_and_push(fault_run: FaultRun, world: World)
         wait_until(lambda: not still_unstarted(world, left), 20, "all of it to be dispatched again")
         run.figures["dispatched"] = len(left)
         run.figures["dispatched_again_after_s"] = round(time.monotonic() - taken, 2)
-        run.ride(2)
+        run.wait(2)
     assert run.figures["dispatched_again_after_s"] < ASKED_BACK_WITHIN + world.slack
 
 
@@ -75,14 +75,14 @@ def test_owner_stopped_past_its_lease(fault_run: FaultRun, world: World) -> None
         sleeper = next(name for name in world.members if name != world.leader())
         with stopped(run.journal, world.members[sleeper]):
             wait_until(lambda: sleeper not in world.owners().values(), 20, "its shards' takeover")
-            run.ride(3)
+            run.wait(3)
 
 
 def test_owner_stopped_inside_a_transaction(fault_run: FaultRun, world: World) -> None:
     """The transaction that it holds open doesn't keep its successors from taking its shards."""
     with fault_run() as run, stopped_at(run.journal, world, "fire.before_commit") as sleeper:
         wait_until(lambda: sleeper.name not in world.owners().values(), 20, "its shards' takeover")
-        run.ride(3)
+        run.wait(3)
 
 
 def test_member_cut_from_etcd(fault_run: FaultRun, world: World) -> None:
@@ -93,7 +93,7 @@ def test_member_cut_from_etcd(fault_run: FaultRun, world: World) -> None:
         with cut(run.journal, world.network, [world.members[leader].host], etcds):
             world.await_leader(20, other_than=leader)
             wait_until(lambda: leader not in world.owners().values(), 20, "its shards' takeover")
-            run.ride(2)
+            run.wait(2)
 
 
 def test_member_cut_from_postgres(fault_run: FaultRun, world: World) -> None:
@@ -107,7 +107,7 @@ def test_member_cut_from_postgres(fault_run: FaultRun, world: World) -> None:
             run.figures["successor_s"] = round(took, 2)
             taken = await_succession(world, gone, began, 20)
             run.figures["taken_s"] = round(taken, 2)
-            run.ride(2)
+            run.wait(2)
     assert took < 2 * run.timings.failover
     assert taken < 2 * run.timings.failover
 
@@ -125,7 +125,7 @@ def test_member_killed_at(fault_run: FaultRun, world: World, point: str) -> None
             gone = tenures_of(world, [*dead, victim.name])
             took = await_succession(world, gone, died, 20)
             run.figures["successor_s"] = round(took, 2)
-            run.ride(2)
+            run.wait(2)
     assert took < SUCCESSOR_WITHIN + world.slack
 
 
@@ -165,7 +165,7 @@ def test_owner_stopped_for_long(fault_run: FaultRun, world: World, seconds: int)
     """Also with its transaction open; awake after a minute, it writes nothing of its old epochs."""
     with fault_run() as run, stopped_at(run.journal, world, "fire.before_commit") as sleeper:
         wait_until(lambda: sleeper.name not in world.owners().values(), 20, "its shards' takeover")
-        run.ride(seconds)
+        run.wait(seconds)
 
 
 @pytest.mark.full
@@ -175,7 +175,7 @@ def test_member_receives_nothing_from_etcd(fault_run: FaultRun, world: World) ->
         leader = str(world.leader())
         etcds = [member.host for member in world.etcds.values()]
         with cut(run.journal, world.network, etcds, [world.members[leader].host], back=False):
-            run.ride(TTL + 3)
+            run.wait(TTL + 3)
 
 
 @pytest.mark.full
@@ -185,7 +185,7 @@ def test_member_cut_from_members(fault_run: FaultRun, world: World) -> None:
         one, *others = world.members.values()
         hosts = [member.host for member in others]
         with cut(run.journal, world.network, [one.host], hosts):
-            run.ride(TTL + 3)
+            run.wait(TTL + 3)
 
 
 @pytest.mark.full
@@ -195,7 +195,7 @@ def test_member_cut_from_workers(fault_run: FaultRun, world: World) -> None:
         member = world.members["m1"]
         hosts = [worker.host for worker in world.workers.values()]
         with cut(run.journal, world.network, [member.host], hosts):
-            run.ride(2 * TTL + 2)
+            run.wait(2 * TTL + 2)
 
 
 @pytest.mark.full
@@ -216,7 +216,7 @@ def test_event_loop_hung(fault_run: FaultRun, world: World) -> None:
             took = time.monotonic() - began
             run.figures |= {"lost_s": round(lost, 2), "key_gone_s": round(gone, 2)}
             run.figures["successor_s"] = round(took, 2)
-            run.ride(2)
+            run.wait(2)
     assert lost < TTL + world.slack
     assert gone < LAST_BEAT + TTL + world.slack
     assert took < 2 * TTL + world.slack
@@ -237,7 +237,7 @@ def test_members_asked_to_end_one_after_another(fault_run: FaultRun, world: Worl
                 pass
             world.await_ready(20)
         ended = time.time()
-        run.ride(ON_TIME)  # so that what fell due last has begun
+        run.wait(ON_TIME)  # so that what fell due last has begun
         late = latest(run, began, ended)
         run.figures["latest_s"] = round(late, 2)
     assert late <= ON_TIME
@@ -261,7 +261,7 @@ def test_wall_clock_moved(fault_run: FaultRun, world: World, how: str, least: fl
             mark = leader.mark()
             with moved(run.journal, clock, how, least):
                 wait_until(lambda: WRONG_CLOCK in leader.said_since(mark), 10, "it to say so")
-                run.ride(8)
+                run.wait(8)
             assert world.leader() == leader.name
 
 
@@ -288,7 +288,7 @@ def test_log_disk_full(fault_run: FaultRun, world: World) -> None:
         ):
             silent, seen = leader.mark(), witness.mark()
             with killed(run.journal, world.workers["w1"]):  # something to tell of
-                run.ride(5)
+                run.wait(5)
             assert leader.alive()
             assert "w1" in witness.said_since(seen)
             assert leader.mark() == silent

@@ -92,7 +92,7 @@ def test_member_without_descriptors(fault_run: FaultRun, world: World) -> None:
     with fault_run() as run:
         pid = member.pid
         with without_descriptors(run.journal, world, member):
-            run.ride(8)
+            run.wait(8)
             assert member.alive()
         wait_until(member.ready, 30, "it to be ready again")
         with SyncClient([address(member.host)], timeout=10) as client:

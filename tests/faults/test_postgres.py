@@ -36,7 +36,7 @@ LOST = 36.0
 def test_postgres_restarted(fault_run: FaultRun, world: World) -> None:
     """Nothing that was acknowledged is lost, and the leader stays who it is."""
     with fault_run() as run, leader_stays(run), restarted(run.journal, world.postgres):
-        run.ride(2)
+        run.wait(2)
 
 
 def test_table_locked(fault_run: FaultRun, world: World) -> None:
@@ -44,7 +44,7 @@ def test_table_locked(fault_run: FaultRun, world: World) -> None:
     is better off than the leader, so it stays who it is.
     """
     with fault_run() as run, leader_stays(run), locked(run.journal, world.postgres, "runs"):
-        run.ride(8)
+        run.wait(8)
 
 
 @pytest.mark.full
@@ -55,14 +55,14 @@ def test_postgres_crashed(fault_run: FaultRun, world: World) -> None:
         leader_stays(run),
         restarted(run.journal, world.postgres, crash=True),
     ):
-        run.ride(2)
+        run.wait(2)
 
 
 @pytest.mark.full
 def test_table_locked_for_long(fault_run: FaultRun, world: World) -> None:
     """Half a minute, and the leader stays who it is."""
     with fault_run() as run, leader_stays(run), locked(run.journal, world.postgres, "runs"):
-        run.ride(30)
+        run.wait(30)
 
 
 @pytest.mark.full
@@ -75,7 +75,7 @@ def test_postgres_slow(fault_run: FaultRun, world: World) -> None:
         leader_stays(run),
     ):
         with spoiled(run.journal, wire, "slow", seconds=1.0) as counts:
-            run.ride(10)
+            run.wait(10)
         run.figures["wire"] = counts
 
 
@@ -86,7 +86,7 @@ def test_wire_between_members_and_postgres(fault_run: FaultRun, world: World, wa
     members = [member.host for member in world.members.values()]
     with led(world, members, [world.postgres.host], PORT) as wire, fault_run() as run:
         with spoiled(run.journal, wire, way, size=60_000) as counts:
-            run.ride(8)
+            run.wait(8)
         run.figures["wire"] = counts
 
 
@@ -96,21 +96,21 @@ def test_connections_exhausted(fault_run: FaultRun, world: World) -> None:
     there was: PostgreSQL was away for the others, too.
     """
     with fault_run() as run, leader_stays(run), exhausted(run.journal, world.postgres):
-        run.ride(6)
+        run.wait(6)
 
 
 @pytest.mark.full
 def test_transaction_pinned(fault_run: FaultRun, world: World) -> None:
     """An old snapshot of another session keeps dead rows from being cleared; nothing gets slow."""
     with fault_run() as run, leader_stays(run), pinned(run.journal, world.postgres):
-        run.ride(15)
+        run.wait(15)
 
 
 @pytest.mark.full
 def test_postgres_disk_full(fault_run: FaultRun, world: World) -> None:
     """Nothing is acknowledged that wasn't written; with space it continues, whatever had died."""
     with fault_run() as run, database_full(run.journal, world.postgres):
-        run.ride(8)
+        run.wait(8)
 
 
 @pytest.mark.full
@@ -122,7 +122,7 @@ def test_postgres_failed_over(replicated_run: FaultRun, replicated: World) -> No
     with replicated_run() as run:
         old, before = tenures_of(world, world.members), epochs(world)
         with failed_over(run.journal, world):
-            run.ride(2)
+            run.wait(2)
         promoted = time.monotonic()
         run.figures["taken_s"] = round(await_succession(world, old, promoted, 15), 1)
         run.between_faults(2)
@@ -142,15 +142,15 @@ def test_replaced_primary_comes_back(replicated_run: FaultRun, replicated: World
         replaced = world.postgres
         members = [member.host for member in world.members.values()]
         with cut(run.journal, world.network, members, [replaced.host]):
-            run.ride(2)
+            run.wait(2)
             world.fail_over()
             await_succession(world, old, time.monotonic(), 30)
         run.between_faults(2)
         with replaced_alive(run.journal, replaced):
             with killed(run.journal, world.members["m1"]):
-                run.ride(2)
+                run.wait(2)
             world.await_ready(20)
-            run.ride(4)
+            run.wait(4)
             assert not asked_of_late(replaced, 3.0), "a member still talks to it"
         _assert_shards_retaken(world, before)
         run.figures["terms"] = len(terms(run))
@@ -164,12 +164,12 @@ def test_postgres_restored_from_a_backup(fault_run: FaultRun, world: World) -> N
     with fault_run() as run:
         backup = back_up(world)
         with run.quiet_throughout():
-            run.ride(LOST)
+            run.wait(LOST)
         with restored(run.journal, world, backup, run.began - 1.0, again=4.0) as restore:
             status = wait_until(lambda: _in_recovery(world), 30, "the cluster to be in recovery")
             run.figures["recovery_s"] = round(time.time() - restore.opened, 1)
             assert "went back" in status["pauseNote"]
-            run.ride(4)
+            run.wait(4)
             with SyncClient(world.endpoints) as client:
                 client.cluster.resume(catch_up_since=datetime.fromtimestamp(restore.horizon, UTC))
 

@@ -104,14 +104,14 @@ class Hands:
             began = time.time()
             with asked_to_end(self._run.journal, daemon):
                 daemons.give(daemon, code)
-                self._run.ride(INSTALLED_IN)
+                self._run.wait(INSTALLED_IN)
             self._run.world.await_ready(20)
             assert code.runs(daemon.pid), f"{daemon.name} isn't of {code.name}"
             self._swaps.append((f"{daemon.name} to {code.name}", began, time.time()))
 
     def late(self, by: Callable[[Run, float, float], float]) -> dict[str, float]:
         """Of each exchange, how late runs were that were due meanwhile."""
-        self._run.ride(ON_TIME)  # so that what fell due last has begun
+        self._run.wait(ON_TIME)  # so that what fell due last has begun
         return {swap: round(by(self._run, *window), 2) for swap, *window in self._swaps}
 
 
@@ -176,7 +176,7 @@ def _lead(run: Run, commands: Commands, code: Code, member: Service) -> None:
         if run.world.leader() != member.name:
             commands.call(code, "cluster", "transfer-leader", member.name)
         fault.effect_of(lambda: run.world.leader() == member.name, 20, "it leads")
-        run.ride(LED_FOR)
+        run.wait(LED_FOR)
 
 
 def _troubles(daemon: Service, marks: dict[str, int]) -> Iterable[str]:

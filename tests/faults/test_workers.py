@@ -41,7 +41,7 @@ DELIVERED_WITHIN = 20
 def test_worker_killed(fault_run: FaultRun, world: World) -> None:
     """Its runs start again elsewhere, under greater tokens."""
     with fault_run() as run, killed(run.journal, world.workers["w1"]):
-        run.ride(TTL + 2)
+        run.wait(TTL + 2)
 
 
 def test_worker_stopped_past_its_lease(fault_run: FaultRun, world: World) -> None:
@@ -50,7 +50,7 @@ def test_worker_stopped_past_its_lease(fault_run: FaultRun, world: World) -> Non
         worker = world.workers[has_just_begun(run, "slow-1")]
         since = time.time()
         with stopped(run.journal, worker):
-            run.ride(TTL + 3)
+            run.wait(TTL + 3)
         wait_until(lambda: stale_results(world, worker.name, since), 10, "its result to be STALE")
         run.figures["stale_results"] = stale_results(world, worker.name, since)
 
@@ -74,7 +74,7 @@ def test_worker_stopped_with_what_dies_with_its_lease(fault_run: FaultRun, world
             wait_until(lambda: not alive(first["pid"]), MORTAL.lasts - 1, "its keeper to kill it")
             ended = time.time()
             wait_until(again, 15, "it to start elsewhere")
-            run.ride(2)
+            run.wait(2)
         [second, *_] = again()
         run.figures["killed_before_s"] = round(second["at"] - ended, 2)
         assert run.figures["killed_before_s"] > 0
@@ -85,7 +85,7 @@ def test_worker_cut_from_members(fault_run: FaultRun, world: World) -> None:
     with fault_run() as run:
         members = [member.host for member in world.members.values()]
         with cut(run.journal, world.network, [world.workers["w1"].host], members):
-            run.ride(TTL + 3)
+            run.wait(TTL + 3)
 
 
 def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: World) -> None:
@@ -95,10 +95,10 @@ def test_worker_restarted_with_results_in_the_spool(fault_run: FaultRun, world: 
         members = [member.host for member in world.members.values()]
         with ExitStack() as death, cut(run.journal, world.network, [worker.host], members):
             wait_until(lambda: world.spooled(worker.name), 10, "results in the spool")
-            run.ride(0.5)
+            run.wait(0.5)
             death.enter_context(killed(run.journal, worker))
             run.figures["spooled_batches"] = len(world.spooled(worker.name))
-            run.ride(3)
+            run.wait(3)
 
 
 def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> None:
@@ -111,7 +111,7 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
             start_duplicate(run.journal, worker, "already exists on host"),
             start_duplicate(run.journal, member, "already registered"),
         ):
-            run.ride(4)
+            run.wait(4)
             attached = worker.get("/metrics")
             assert attached is not None
             assert b"workerd_members_attached 0" in attached.body
@@ -144,7 +144,7 @@ def test_worker_killed_at(fault_run: FaultRun, world: World, point: str) -> None
             DELIVERED_WITHIN,
             "what was spooled to be acknowledged",
         )
-        run.ride(2)
+        run.wait(2)
     assert held, "it died with something in hand"
     assert spooled or point != "worker.after_fsync"
     owed = {probe.name for probe in run.mix if not probe.at_most_once}
@@ -157,7 +157,7 @@ def test_worker_heartbeats_not_received(fault_run: FaultRun, world: World) -> No
     with fault_run() as run:
         members = [member.host for member in world.members.values()]
         with cut(run.journal, world.network, [world.workers["w1"].host], members, back=False):
-            run.ride(TTL + 3)
+            run.wait(TTL + 3)
 
 
 @pytest.mark.full
@@ -183,7 +183,7 @@ def test_wire_between_workers_and_members(
     members = [member.host for member in world.members.values()]
     with led(world, workers, members, GRPC) as wire, fault_run() as run:
         with spoiled(run.journal, wire, way, seconds=0.5, size=2000) as counts:
-            run.ride(seconds)
+            run.wait(seconds)
         run.figures["wire"] = counts
     if way in ("truncate", "reset") or seconds > ENDED_WITHIN:
         assert counts["came"], "streams that ended are opened again meanwhile"
@@ -201,7 +201,7 @@ def test_spool_disk_full(fault_run: FaultRun, world: World) -> None:
 
         with disks.full(run.journal, world.work / "w1", refused):
             since = time.time() + STABLE_AFTER
-            run.ride(6)
+            run.wait(6)
         begun = [line for line in run.starts() if line["worker"] == "w1"]
         assert not [line for line in begun if since < line["at"] < since + 6 - STABLE_AFTER]
 
@@ -214,6 +214,6 @@ def test_worker_clock_moved(fault_run: FaultRun, world: World, how: str) -> None
         world.await_ready(30)
         with fault_run(faketime=f"w1 {how}") as run, moved(run.journal, clock, how, 3000):
             since = time.time()
-            run.ride(8)
+            run.wait(8)
             begun = [line for line in run.starts() if line["worker"] == "w1"]
             assert [line for line in begun if line["at"] > since + STABLE_AFTER]

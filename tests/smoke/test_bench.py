@@ -24,7 +24,7 @@ WITHIN = 150
 pytestmark = pytest.mark.timeout(WITHIN + 20)
 
 
-def ridden(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+def run_bench(name: str, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", f"bench.{name}", *map(str, words)],
         cwd=ROOT / "tests",
@@ -37,7 +37,7 @@ def ridden(name: str, *words: object) -> subprocess.CompletedProcess[str]:
 
 def bench(name: str, *words: object) -> list[dict[str, Any]]:
     """The lines of `python -m bench.NAME WORDS…`, which must end well."""
-    done = ridden(name, *words)
+    done = run_bench(name, *words)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -138,7 +138,7 @@ def test_jobs_that_are_created_are_stored_and_counted() -> None:
 
 
 def test_a_cluster_that_fails_to_start_prints_only_the_reason() -> None:
-    done = ridden("drain", "--runs", 9, "--set", "nonsense")
+    done = run_bench("drain", "--runs", 9, "--set", "nonsense")
     assert done.returncode == 1
     assert "--set 'nonsense' isn't a valid TARGET.KEY=VALUE" in done.stderr
     assert "Traceback" not in done.stderr

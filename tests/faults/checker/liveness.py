@@ -31,13 +31,13 @@ def l3(world: World) -> Iterator[Violation]:
             continue
         failover, worker_ttl = world.meta.failover, world.meta.worker_ttl
         by = fault.healed + failover
-        calm = _calm_until(world, fault)
-        if by <= calm:
-            yield from _owned(world, fault, by, min(calm, by + failover))
-            yield from _led(world, fault, by, min(calm, by + failover))
+        undisturbed = _undisturbed_until(world, fault)
+        if by <= undisturbed:
+            yield from _owned(world, fault, by, min(undisturbed, by + failover))
+            yield from _led(world, fault, by, min(undisturbed, by + failover))
         by += worker_ttl
-        if by <= calm:
-            yield from _attached(world, fault, by, min(calm, by + failover + worker_ttl))
+        if by <= undisturbed:
+            yield from _attached(world, fault, by, min(undisturbed, by + failover + worker_ttl))
 
 
 def l4(world: World) -> Iterator[Violation]:
@@ -72,7 +72,7 @@ def _ended_by_themselves(world: World, restarts: Sequence[str]) -> Iterator[Viol
         yield Violation("L4", f"{who} ended on its own {times} times and was started again")
 
 
-def _calm_until(world: World, fault: Fault) -> float:
+def _undisturbed_until(world: World, fault: Fault) -> float:
     """Until when nothing further was done to the cluster."""
     later = [
         other.begin
@@ -87,7 +87,7 @@ def _calm_until(world: World, fault: Fault) -> float:
     return min([*later, *calls, world.meta.ended])
 
 
-def _owned(world: World, fault: Fault, by: float, calm: float) -> Iterator[Violation]:
+def _owned(world: World, fault: Fault, by: float, undisturbed: float) -> Iterator[Violation]:
     after = f"{world.meta.failover:g} s after {fault.name} of {fault.target} had healed"
     for key in world.shards.rows:
         shard = world.shards.asof(by, *key)
@@ -97,7 +97,7 @@ def _owned(world: World, fault: Fault, by: float, calm: float) -> Iterator[Viola
             what = f"shard {shard.id} had no owner {after}"
             yield Violation("L3", what, (f"healed {clock(fault.healed)}",))
             continue
-        gone = _fenced_by(world, shard.owner, calm)
+        gone = _fenced_by(world, shard.owner, undisturbed)
         if gone is not None:
             yield Violation(
                 "L3",
@@ -109,13 +109,13 @@ def _owned(world: World, fault: Fault, by: float, calm: float) -> Iterator[Viola
             )
 
 
-def _led(world: World, fault: Fault, by: float, calm: float) -> Iterator[Violation]:
+def _led(world: World, fault: Fault, by: float, undisturbed: float) -> Iterator[Violation]:
     term = world.terms.asof(by)
     if term is None:
         return
     after = f"{world.meta.failover:g} s after {fault.name} of {fault.target} had healed"
     for step in world.terms.steps:
-        if by < step.at < calm and step.after is not None:
+        if by < step.at < undisturbed and step.after is not None:
             yield Violation(
                 "L3",
                 f"the leader changed {step.at - fault.healed:.1f} s after {fault.name} of"
@@ -123,7 +123,7 @@ def _led(world: World, fault: Fault, by: float, calm: float) -> Iterator[Violati
                 (f"healed {clock(fault.healed)}", f"{step.where}: term {step.after.term}"),
             )
             return
-    gone = _fenced_by(world, term.leader or "", calm)
+    gone = _fenced_by(world, term.leader or "", undisturbed)
     if term.leader is None or gone is not None:
         fenced = f", fenced at {clock(gone)}" if gone is not None else ""
         yield Violation(
@@ -133,7 +133,7 @@ def _led(world: World, fault: Fault, by: float, calm: float) -> Iterator[Violati
         )
 
 
-def _attached(world: World, fault: Fault, by: float, calm: float) -> Iterator[Violation]:
+def _attached(world: World, fault: Fault, by: float, undisturbed: float) -> Iterator[Violation]:
     alive: dict[str, bool] = {}
     for key, steps in world.incarnations.rows.items():
         first = steps[0].after
@@ -142,7 +142,7 @@ def _attached(world: World, fault: Fault, by: float, calm: float) -> Iterator[Vi
         known = steps[0].at <= fault.healed or first.worker in alive
         row = world.incarnations.asof(by, *key)
         lost = world.lost_at.get(key[0], float("inf"))
-        living = row is not None and not row.lost and lost >= calm
+        living = row is not None and not row.lost and lost >= undisturbed
         if known or living:
             alive[first.worker] = alive.get(first.worker, False) or living
     for worker, living in alive.items():

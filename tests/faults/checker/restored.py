@@ -43,7 +43,7 @@ LIVING = (
 )
 """Of these the second history has the restored rows; of runs it has those that hadn't ended."""
 
-FIRST = "calm until the restore"
+FIRST = "no faults until the restore"
 """Name of the first history: nothing went wrong in it."""
 
 

@@ -11,7 +11,7 @@ from faults.checker.verdict import Violation
 from faults.checker.windows import CLOCK_BOUND, Fault
 from faults.checker.world import World
 
-CALM = "calm"
+NO_FAULTS = "no faults"
 """A scenario whose name begins so means to have no fault."""
 ENOUGH_INSTANTS = 200
 ENOUGH_IN_WINDOW = 20
@@ -27,8 +27,8 @@ def n1(world: World) -> Iterator[Violation]:
         yield _doubt(f"{judged} instants were judged, {ENOUGH_INSTANTS} are needed")
     if world.meta.legs:
         yield from _clock_followed(world)
-    elif not world.windows.faults and not world.meta.scenario.startswith(CALM):
-        yield _doubt("no fault is recorded, and the scenario isn't called calm")
+    elif not world.windows.faults and not world.meta.scenario.startswith(NO_FAULTS):
+        yield _doubt("no fault is recorded, and the scenario's name doesn't begin with `no faults`")
     for fault in world.windows.faults:
         yield from _felt(world, fault)
     yield from _quiet_calls(world)

@@ -57,9 +57,9 @@ class Cycles:
         return True
 
 
-def settle(world: World) -> None:
-    """In a calm world: what has ended by now becomes the child's, however
-    long it takes. Raises Broken.
+def await_joins(world: World) -> None:
+    """Without faults, the ends of parents reach the child, however
+    long that takes. Raises Broken.
     """
     until = world.now + QUIET
     forgotten = _unjoined(world)

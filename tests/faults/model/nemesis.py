@@ -150,8 +150,8 @@ class Nemesis:
         self._world.etcd.leader = None
 
 
-def calm(world: World) -> None:
-    """From now on nothing breaks: who died is started again, and keys that were taken are back."""
+def end_faults(world: World) -> None:
+    """End all faults: start stopped members again, and restore deleted keys."""
     world.quiet = True
     world.weather = replace(world.weather, sleepy=0.0)
     world.database.late_commits = world.database.lost_commits = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from faults.model import cycles
-from faults.model.nemesis import Nemesis, calm
+from faults.model.nemesis import Nemesis, end_faults
 from faults.model.owner import Member
 from faults.model.promises import Broken
 from faults.model.rules import Rule
@@ -62,8 +62,8 @@ def live(world: World) -> None:
     """From its beginning to its end. Raises Broken."""
     world.run(STEPS)
     if world.chained:
-        calm(world)
-        cycles.settle(world)
+        end_faults(world)
+        cycles.await_joins(world)
 
 
 def outcome(seed: int, without: frozenset[Rule] = NONE, weather: Weather | None = None) -> Outcome:

@@ -1,4 +1,4 @@
-"""All mutants: what each lacks, the ride that shows it, the invariant that must be named."""
+"""All mutants: what each lacks, the trial that shows it, the invariant that must be named."""
 
 from __future__ import annotations
 

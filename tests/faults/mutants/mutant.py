@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from faults.mutants.edits import Edit
-from faults.mutants.rides import Ride
+from faults.mutants.trials import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,5 +16,5 @@ class Mutant:
     name: str
     lacks: str
     edits: Sequence[Edit]
-    ride: Ride
+    trial: Trial
     caught_by: str

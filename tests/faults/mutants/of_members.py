@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from faults.mutants import rides
+from faults.mutants import trials
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
@@ -25,7 +25,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 'RunKey(fire.nominal, __import__("uuid").uuid4()),',
             ),
         ),
-        rides.IN_DOUBT,
+        trials.IN_DOUBT,
         "S5",
     ),
     Mutant(
@@ -40,11 +40,11 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "        if self.policy.policy is CatchUpPolicy.NONE:\n",
             ),
         ),
-        rides.LEADER_KILLED,
+        trials.LEADER_KILLED,
         "L1",
     ),
     Mutant(
-        "fold-unwritten",
+        "merged-rows-unwritten",
         "scheduled times that don't run leave no row",
         (
             Edit(
@@ -54,7 +54,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "    merged: tuple[NewRun, ...] = ()\n",
             ),
         ),
-        rides.LEADER_KILLED,
+        trials.LEADER_KILLED,
         "L1",
     ),
     Mutant(
@@ -67,7 +67,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "ORDER BY s.id\n",
             ),
         ),
-        rides.ASLEEP,
+        trials.ASLEEP,
         "S4",
     ),
     Mutant(
@@ -82,14 +82,14 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "",
             ),
         ),
-        rides.MOVED_SLOWLY,
+        trials.MOVED_SLOWLY,
         "S13",
     ),
     Mutant(
         "epoch-stands",
         "taking a shard doesn't raise the shard's epoch",
         (Edit(MEMBERSHIP, "epoch = GREATEST(s.epoch + 1, {FLOOR})", "epoch = s.epoch"),),
-        rides.LEADER_KILLED,
+        trials.LEADER_KILLED,
         "S3",
     ),
     Mutant(
@@ -102,7 +102,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "return token_of(Epoch(1), self._sequences[at])",
             ),
         ),
-        rides.LEADER_KILLED,
+        trials.LEADER_KILLED,
         "S3",
     ),
     Mutant(
@@ -115,7 +115,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "    SELECT e.*, true OR e.judged AND CASE\n",
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "S9",
     ),
     Mutant(
@@ -146,7 +146,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "",
             ),
         ),
-        rides.CALM_UNTOLD,
+        trials.NO_FAULTS_UNAWARE,
         "S8",
     ),
     Mutant(
@@ -159,7 +159,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "        now = self._time.now(self._clock() + 0.3)\n",
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "S7",
     ),
     Mutant(
@@ -172,7 +172,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "    return None\n",
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "S11",
     ),
     Mutant(
@@ -185,11 +185,11 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "        return False\n",
             ),
         ),
-        rides.HUNG,
+        trials.HUNG,
         "L1",
     ),
     Mutant(
-        "handed-out-late",
+        "dispatched-late",
         "runs that are assigned in each third second are pushed 1.2 s late",
         (
             Edit(
@@ -200,7 +200,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 '            await __import__("asyncio").sleep(1.2)\n',
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "L2",
     ),
     Mutant(
@@ -215,7 +215,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "        await BEFORE_TAKE()\n",
             ),
         ),
-        rides.LEADER_KILLED,
+        trials.LEADER_KILLED,
         "L3",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from faults.mutants import rides
+from faults.mutants import trials
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
@@ -15,14 +15,14 @@ OF_SCHEDULES: Sequence[Mutant] = (
         "twice-when-clocks-go-back",
         "a fixed time in the repeated hour runs twice, as in croniter",
         (Edit(DST, "dst.overlap is DstOverlap.FIRST:", "dst.overlap is None:"),),
-        rides.BACK,
+        trials.BACK,
         "S6",
     ),
     Mutant(
         "gap-skipped",
         "a fixed time in the skipped hour doesn't run",
         (Edit(DST, " or dst.gap is DstGap.SKIP:", " or dst.gap is not None:"),),
-        rides.FORWARD,
+        trials.FORWARD,
         "L1",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from faults.mutants import rides
+from faults.mutants import trials
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
@@ -36,7 +36,7 @@ OF_WORKERS: Sequence[Mutant] = (
         "token-unchecked",
         "results are accepted under any token",
         OF_ANY_TOKEN,
-        rides.WORKER_STOPPED,
+        trials.WORKER_STOPPED,
         "S2",
     ),
     Mutant(
@@ -52,7 +52,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "\n",
             ),
         ),
-        rides.WORKER_STOPPED,
+        trials.WORKER_STOPPED,
         "S12",
     ),
     Mutant(
@@ -70,7 +70,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 " if reports else []\n",
             ),
         ),
-        rides.BEFORE_STORING,
+        trials.BEFORE_STORING,
         "S10",
     ),
     Mutant(
@@ -83,7 +83,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "in self._spool.load():\n            for result in results[:0]:\n",
             ),
         ),
-        rides.SPOOLED,
+        trials.SPOOLED,
         "L4",
     ),
     Mutant(
@@ -101,7 +101,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "",
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "S10",
     ),
     Mutant(
@@ -115,7 +115,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "",
             ),
         ),
-        rides.WORKER_KILLED,
+        trials.WORKER_KILLED,
         "L4",
     ),
     Mutant(
@@ -129,7 +129,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "    return AttemptDecision(State.RETRYING, Reason.WORKER_LOST",
             ),
         ),
-        rides.WORKER_KILLED,
+        trials.WORKER_KILLED,
         "L5",
     ),
     Mutant(
@@ -148,7 +148,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "        if seen is not None and key.token < seen.token:\n",
             ),
         ),
-        rides.CALM_TWICE,
+        trials.NO_FAULTS_SENT_TWICE,
         "L5",
     ),
     Mutant(
@@ -162,7 +162,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "",
             ),
         ),
-        rides.HELD,
+        trials.HELD,
         "S8",
     ),
     Mutant(
@@ -175,7 +175,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 "        exit_code=0,\n",
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "S1",
     ),
     Mutant(
@@ -189,7 +189,7 @@ OF_WORKERS: Sequence[Mutant] = (
                 '            __import__("os").dup(0)\n',
             ),
         ),
-        rides.CALM,
+        trials.NO_FAULTS,
         "L6",
     ),
 )

@@ -1,7 +1,7 @@
 """Faults that come over the wire from strangers: hostile peers, and descriptors that run out.
 
     with attacked(run.journal, world, "malformed", seed=7) as report:
-        run.ride(15)
+        run.wait(15)
     report().answers
 
 The attacker is a process on a host of its own that gives way to others: what it computes would be

@@ -15,7 +15,7 @@ from support.story.restored import Restored, restored
 from support.story.rows import BASE, delete, final, insert, stamp, update
 from support.story.stage import Job
 from support.story.telling import Run, Story, live_row
-from support.story.worlds import broken, calm, leader_killed
+from support.story.worlds import broken, leader_killed, no_faults
 
 __all__ = [
     "BASE",
@@ -24,7 +24,6 @@ __all__ = [
     "Run",
     "Story",
     "broken",
-    "calm",
     "delete",
     "final",
     "insert",

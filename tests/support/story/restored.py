@@ -14,7 +14,7 @@ from typing import Any
 from faults.history import Commit, History, Restore
 from support.story.rows import BASE, KEYS, final, update
 from support.story.telling import Run, Story
-from support.story.worlds import calm
+from support.story.worlds import no_faults
 
 TAKEN, STOPPED, OPENED = 210.5, 250.5, 253.0
 PAUSED, HORIZON, RESUMED, END = 254.0, 244.5, 260.0, 500
@@ -81,7 +81,7 @@ def restored(
 
 
 def _common(**wanted: Any) -> Story:
-    return calm(seconds=END, without=range(210, END), **wanted)
+    return no_faults(seconds=END, without=range(210, END), **wanted)
 
 
 def _begun(story: Story) -> Run:

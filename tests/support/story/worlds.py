@@ -18,9 +18,9 @@ def broken(story: Story) -> frozenset[str]:
     return check(story.history()).broken
 
 
-def calm(*, without: Collection[int] = (), seconds: int = 250, **wanted: Any) -> Story:
+def no_faults(*, without: Collection[int] = (), seconds: int = 250, **wanted: Any) -> Story:
     """Two members, two workers, the job `tick` each second; nothing happens."""
-    story = _begun("calm", seconds)
+    story = _begun("no faults", seconds)
     _cluster(story, None)
     story.job("tick", **wanted)
     _calls_and_resources(story, seconds)

@@ -7,7 +7,7 @@ from schedd.core.dispatch.batch_size import LEAST, MOMENT, BatchSize
 MOST = 500
 
 
-def ridden(size: BatchSize, batches: int, *, each: float, price: float = 0.0) -> list[float]:
+def run_batches(size: BatchSize, batches: int, *, each: float, price: float = 0.0) -> list[float]:
     """Return the seconds of full batches, on a machine that takes `each` seconds an item."""
     took = []
     for _ in range(batches):
@@ -18,15 +18,15 @@ def ridden(size: BatchSize, batches: int, *, each: float, price: float = 0.0) ->
 
 def test_a_quick_machine_soon_uses_the_largest_batch() -> None:
     size = BatchSize(MOST)
-    ridden(size, 4, each=0.0001)
+    run_batches(size, 4, each=0.0001)
     assert size.now == MOST
 
 
 def test_a_batch_shrinks_when_items_become_slower() -> None:
     size = BatchSize(MOST)
-    ridden(size, 10, each=0.0001)
+    run_batches(size, 10, each=0.0001)
 
-    slow = ridden(size, 10, each=0.002)
+    slow = run_batches(size, 10, each=0.002)
 
     assert slow[0] == MOST * 0.002
     assert all(0.9 * MOMENT <= seconds <= MOMENT for seconds in slow[1:])
@@ -34,14 +34,14 @@ def test_a_batch_shrinks_when_items_become_slower() -> None:
 
 def test_a_very_slow_machine_makes_progress() -> None:
     size = BatchSize(MOST)
-    ridden(size, 10, each=1.0)
+    run_batches(size, 10, each=1.0)
     assert size.now == LEAST
 
 
 def test_a_slow_small_batch_does_not_shrink_the_next_one() -> None:
     """Three items that waited for a lane are no reason for small batches."""
     size = BatchSize(MOST)
-    ridden(size, 10, each=0.0001)
+    run_batches(size, 10, each=0.0001)
     size.record_batch(3, 2.0)
     assert size.now == MOST
 
@@ -49,7 +49,7 @@ def test_a_slow_small_batch_does_not_shrink_the_next_one() -> None:
 def test_a_very_slow_partial_batch_shrinks_the_next_one() -> None:
     """There is a fixed number of slots for any number of waiting items."""
     size = BatchSize(MOST)
-    ridden(size, 10, each=0.0001)
+    run_batches(size, 10, each=0.0001)
     size.record_batch(80, 2 * MOMENT * 80 / 100)
     assert size.now == LEAST
 

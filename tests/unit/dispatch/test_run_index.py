@@ -63,16 +63,18 @@ def test_a_run_is_ready_in_the_run_index_after_its_backoff():
 
 
 def test_a_long_backoff_beside_many_waiting_runs_is_not_kept_in_memory():
-    run_index, calm, hurried = RunIndex(owning(0)), LineId(0), LineId(HURRIED)
-    later = [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=calm) for n in range(HERD + 1)]
+    run_index, normal, hurried = RunIndex(owning(0)), LineId(0), LineId(HURRIED)
+    later = [
+        run(n, state=State.RETRYING, ready_at=NOW + LONG, line=normal) for n in range(HERD + 1)
+    ]
     run_index.put_runs(later, NOW)
     assert len(run_index.waiting) == HERD
 
     asked_for = [
-        run(HERD + 1, state=State.RETRYING, ready_at=NOW + FAR, line=calm),
+        run(HERD + 1, state=State.RETRYING, ready_at=NOW + FAR, line=normal),
         run(HERD + 2, state=State.RETRYING, ready_at=NOW + LONG, line=hurried),
         run(HERD + 3, state=State.RETRYING, ready_at=NOW + LONG),
-        run(HERD + 4, state=State.PENDING, ready_at=NOW + LONG, line=calm),
+        run(HERD + 4, state=State.PENDING, ready_at=NOW + LONG, line=normal),
         replace(later[0], key=run(HERD + 5).key, parent=run(1).key.run_id),
     ]
     run_index.put_runs(asked_for, NOW)

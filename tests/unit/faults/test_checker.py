@@ -16,7 +16,7 @@ from faults.checker.__main__ import main
 from faults.checker.verdict import Figures, Verdict, Violation
 from faults.history import History, Recorder
 from support.repository import ROOT
-from support.story import Story, calm, leader_killed
+from support.story import Story, leader_killed, no_faults
 
 
 def record(history: History, directory: Path) -> Path:
@@ -42,7 +42,7 @@ def record(history: History, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("make", [calm, leader_killed])
+@pytest.mark.parametrize("make", [no_faults, leader_killed])
 def test_a_correct_history_breaks_nothing(make: Callable[[], Story]) -> None:
     verdict = check(make().history())
     assert verdict.status is Status.OK, table(verdict)
@@ -74,7 +74,7 @@ def test_the_command_judges_a_kept_history(
 
 
 def test_the_command_runs_from_the_folder_of_the_tests(tmp_path: Path) -> None:
-    directory = record(calm().history(), tmp_path)
+    directory = record(no_faults().history(), tmp_path)
     (directory / "database" / "runs.jsonl").unlink()
     command = [sys.executable, "-m", "faults.checker", str(directory), "--json"]
     ended = subprocess.run(
@@ -87,7 +87,7 @@ def test_the_command_runs_from_the_folder_of_the_tests(tmp_path: Path) -> None:
 
 
 def test_a_violation_counts_more_than_a_doubt() -> None:
-    story = calm(without={150})
+    story = no_faults(without={150})
     story.leftovers = None
     verdict = check(story.history())
     assert verdict.broken == {"L1", "N1"}
@@ -98,7 +98,7 @@ def test_a_violation_counts_more_than_a_doubt() -> None:
 def test_violations_are_listed_with_the_number_of_those_left_out() -> None:
     found = tuple(Violation("L1", f"{n}") for n in range(3))
     doubts = (Violation("N1", "few"),)
-    verdict = Verdict("ride", 0, Figures(), found, doubts)
+    verdict = Verdict("no faults", 0, Figures(), found, doubts)
     assert verdict.lines(most=4) == ["L1: 0", "L1: 1", "L1: 2", "N1: few"]
     assert verdict.lines(most=2) == ["L1: 0", "L1: 1", "and 2 more"]
 

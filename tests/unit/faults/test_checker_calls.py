@@ -9,7 +9,7 @@ import pytest
 
 from faults.checker import check
 from faults.history import Definition, Schedule
-from support.story import BASE, Story, broken, calm, final, insert, leader_killed
+from support.story import BASE, Story, broken, final, insert, leader_killed, no_faults
 
 NONE: frozenset[str] = frozenset()
 
@@ -20,8 +20,8 @@ def triggered(story: Story, at: float, **row: Any) -> None:
 
 
 def gaps() -> Story:
-    """Calm, with a job that runs only by hand."""
-    story = calm()
+    """No faults, with a job that runs only by hand."""
+    story = no_faults()
     story.job("byhand", schedule=Schedule(), overlap="allow")
     return story
 
@@ -47,13 +47,13 @@ def byhand(story: Story) -> str:
 
 
 def test_a_missing_acknowledged_job_breaks_s11() -> None:
-    story = calm()
+    story = no_faults()
     story.call("create", 200, name="ghost", namespace="default", answer={"job_id": "ghost"})
     assert broken(story) == {"S11"}
 
 
 def test_a_missing_acknowledged_definition_breaks_s11() -> None:
-    story = calm()
+    story = no_faults()
     answer = {"job_id": "ghost", "generation": 1}
     op = story.call("create", 200, name="ghost", namespace="default", answer=answer)
     wanted = Definition(BASE + 200, None, "default", "ghost", 1, Schedule(every=1), op=op)
@@ -71,7 +71,7 @@ def test_an_acknowledgement_before_the_commit_breaks_s11() -> None:
 
 
 def test_a_missing_acknowledged_edit_breaks_s11() -> None:
-    story = calm()
+    story = no_faults()
     job_id = story.jobs["tick"].id
     story.call("edit", 200, job_id=job_id, answer={"job_id": job_id, "generation": 2})
     assert broken(story) == {"S11"}
@@ -79,13 +79,13 @@ def test_a_missing_acknowledged_edit_breaks_s11() -> None:
 
 def test_a_missing_acknowledged_pause_or_delete_breaks_s11() -> None:
     for call in ("pause", "delete"):
-        story = calm()
+        story = no_faults()
         story.call(call, 248, job_id=story.jobs["tick"].id)
         assert "S11" in broken(story), call
 
 
 def test_a_missing_acknowledged_cancel_breaks_s11() -> None:
-    story = calm()
+    story = no_faults()
     slow = story.job("slow", schedule=Schedule(at=BASE + 200))
     run = story.fire(200, slow)
     story.call("cancel", 200.05, run_id=run.id)
@@ -94,14 +94,14 @@ def test_a_missing_acknowledged_cancel_breaks_s11() -> None:
 
 
 def test_a_committed_run_that_the_database_lost_breaks_s11() -> None:
-    history = calm().history()
+    history = no_faults().history()
     kept = history.database["runs"]
     lost = replace(history, database={"runs": kept[:100] + kept[101:]})
     assert check(lost).broken == {"S11"}
 
 
 def test_a_committed_result_that_the_database_lost_breaks_s11() -> None:
-    history = calm().history()
+    history = no_faults().history()
     rows = list(history.database["runs"])
     rows[100] = {**rows[100], "state": "RUNNING"}
     assert check(replace(history, database={"runs": tuple(rows)})).broken == {"S11"}
@@ -124,7 +124,7 @@ def test_a_row_of_the_cluster_that_is_not_as_committed_breaks_s11(
 
 
 def test_a_committed_run_that_the_database_has_twice_breaks_s11() -> None:
-    story = calm()
+    story = no_faults()
     story.call("trigger", 200.1, job_id=story.jobs["tick"].id)
     run = story.new(200.15, trigger="MANUAL")
     story.commit(200.15, insert("runs", dict(run.row)))
@@ -152,7 +152,7 @@ def test_a_run_of_a_failed_trigger_breaks_s11() -> None:
 
 
 def test_a_job_of_a_failed_create_breaks_s11() -> None:
-    story = calm()
+    story = no_faults()
     tick = story.jobs["tick"]
     story.call("create", 200, "fail", name="ghost", namespace="default")
     ghost = {"job_id": "g"}
@@ -162,7 +162,7 @@ def test_a_job_of_a_failed_create_breaks_s11() -> None:
 
 
 def test_an_edit_that_failed_and_happened_breaks_s11() -> None:
-    story = calm(without=set(range(240, 250)))
+    story = no_faults(without=set(range(240, 250)))
     tick = story.jobs["tick"]
     story.change(tick, 239.3, "edit", "fail", timeout=30.0)
     story.tick(range(240, 250))
@@ -170,13 +170,13 @@ def test_an_edit_that_failed_and_happened_breaks_s11() -> None:
 
 
 def test_a_delete_that_failed_and_happened_breaks_s11() -> None:
-    story = calm(without=set(range(240, 250)))
+    story = no_faults(without=set(range(240, 250)))
     story.change(story.jobs["tick"], 239.3, "delete", "fail")
     assert broken(story) == {"S11"}
 
 
 def test_a_failed_call_without_effect_breaks_nothing() -> None:
-    story = calm()
+    story = no_faults()
     story.call("create", 200, "fail", name="ghost", namespace="default")
     story.call("trigger", 201, "fail", job_id=story.jobs["tick"].id)
     story.definitions.append(
@@ -206,7 +206,7 @@ def test_an_unknown_trigger_may_happen_once_or_not_at_all() -> None:
 
 
 def test_an_unknown_create_is_found_by_its_name() -> None:
-    story = calm()
+    story = no_faults()
     job = story.job("found", 30.0, every=25.0)
     story.clients = [
         replace(event, phase="unknown", answer=None)
@@ -221,7 +221,7 @@ def test_an_unknown_create_is_found_by_its_name() -> None:
 
 
 def test_an_unknown_create_may_not_have_happened() -> None:
-    story = calm()
+    story = no_faults()
     op = story.call("create", 200, "unknown", name="ghost", namespace="default")
     story.definitions.append(
         Definition(BASE + 200, None, "default", "ghost", 1, Schedule(every=1), op=op)
@@ -251,7 +251,7 @@ def test_one_id_for_one_key_breaks_nothing() -> None:
 
 
 def test_a_call_by_name_is_matched_by_its_name() -> None:
-    story = calm(without=set(range(240, 250)))
+    story = no_faults(without=set(range(240, 250)))
     story.change(story.jobs["tick"], 239.3, "delete")
     story.clients = [
         replace(event, args={"job_id": None, "name": "tick"}, answer=None)

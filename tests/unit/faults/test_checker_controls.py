@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.history import Schedule
-from support.story import Story, broken, calm, delete, leader_killed, live_row, stamp, update
+from support.story import Story, broken, delete, leader_killed, live_row, no_faults, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -15,7 +15,7 @@ AFTER_220 = frozenset(range(221, 250))
 
 def until_220(call: str | None = None, **wanted: Any) -> Story:
     """All is well until 220; then the job is paused, edited or deleted, `ok` at 220.4."""
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     if call is not None:
         story.change(story.jobs["tick"], 220.3, call, **wanted)
     return story
@@ -44,7 +44,7 @@ def test_a_merged_row_of_a_generation_that_is_not_in_force_breaks_s8(generation:
 
 
 def test_an_assignment_while_it_is_paused_breaks_s8() -> None:
-    story = calm(without={*AFTER_220, 220})
+    story = no_faults(without={*AFTER_220, 220})
     run = story.fire(220)
     story.change(story.jobs["tick"], 220.3, "pause")
     story.assign(run, 221.0)
@@ -53,7 +53,7 @@ def test_an_assignment_while_it_is_paused_breaks_s8() -> None:
 
 @pytest.mark.parametrize("call", ["pause", "edit", "delete"])
 def test_a_run_that_starts_after_its_ok_breaks_s8(call: str) -> None:
-    story = calm(without={*AFTER_220, 220})
+    story = no_faults(without={*AFTER_220, 220})
     run = story.fire(220)
     story.assign(run, 220.05)
     story.change(story.jobs["tick"], 220.3, call)
@@ -67,7 +67,7 @@ def test_a_run_that_starts_after_its_ok_breaks_s8(call: str) -> None:
 
 
 def test_a_start_that_its_worker_reports_after_the_ok_breaks_s8() -> None:
-    story = calm(without={*AFTER_220, 220})
+    story = no_faults(without={*AFTER_220, 220})
     run = story.fire(220)
     story.assign(run, 220.05)
     story.change(story.jobs["tick"], 220.3, "pause")
@@ -78,7 +78,7 @@ def test_a_start_that_its_worker_reports_after_the_ok_breaks_s8() -> None:
 
 
 def test_a_line_a_little_after_a_start_before_the_ok_breaks_nothing() -> None:
-    story = calm(without={*AFTER_220, 220})
+    story = no_faults(without={*AFTER_220, 220})
     run = story.fire(220)
     story.assign(run, 220.05)
     story.change(story.jobs["tick"], 220.3, "pause")
@@ -89,7 +89,7 @@ def test_a_line_a_little_after_a_start_before_the_ok_breaks_nothing() -> None:
 
 
 def test_a_worker_stopped_between_its_last_check_and_the_start_is_excused() -> None:
-    story = calm(without={*range(195, 250)})
+    story = no_faults(without={*range(195, 250)})
     story.fault("sigstop", "w1", 195.2, 211.0)
     story.tick(range(196, 206))
     run = story.fire(195)
@@ -109,7 +109,7 @@ def test_no_run_is_expected_after_a_pause_or_delete(call: str) -> None:
 
 
 def test_a_pause_of_some_seconds_is_skipped_in_one_row() -> None:
-    story = calm(without=set(range(151, 250)))
+    story = no_faults(without=set(range(151, 250)))
     tick = story.jobs["tick"]
     story.change(tick, 150.3, "pause")
     story.merge(151, 160, "SKIPPED", 160.34, reason="PAUSED", fired_by=None)
@@ -126,7 +126,7 @@ def test_triggers_work_while_it_is_paused() -> None:
 
 
 def test_a_waiting_run_of_a_deleted_job_is_cancelled() -> None:
-    story = calm(without={*AFTER_220, 220})
+    story = no_faults(without={*AFTER_220, 220})
     run = story.fire(220)
     tick = story.jobs["tick"]
     story.change(tick, 220.03, "delete")
@@ -136,14 +136,14 @@ def test_a_waiting_run_of_a_deleted_job_is_cancelled() -> None:
 
 
 def test_an_edit_of_unknown_outcome_may_have_happened() -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     story.change(story.jobs["tick"], 220.3, "edit", phase="unknown", schedule=Schedule(every=2))
     story.tick(range(222, 250, 2))
     assert broken(story) == NONE
 
 
 def test_an_edit_of_unknown_outcome_may_not_have_happened() -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     committed = list(story.transactions)
     tick = story.jobs["tick"]
     timer = dict(tick.timer)
@@ -155,7 +155,7 @@ def test_an_edit_of_unknown_outcome_may_not_have_happened() -> None:
 
 
 def test_a_scheduled_time_unfired_at_an_edit_may_be_missed() -> None:
-    story = calm(without={*range(150, 250)})
+    story = no_faults(without={*range(150, 250)})
     tick = story.jobs["tick"]
     story.merge(150, 150, "MISSED", 150.34, reason="EDITED", fired_by=None)
     story.change(tick, 150.3, "edit", schedule=Schedule(every=1, phase=0.0, start=1_800_000_150.9))

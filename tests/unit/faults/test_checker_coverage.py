@@ -9,7 +9,7 @@ import pytest
 
 from faults.checker import check
 from faults.history import Change, Stall
-from support.story import BASE, Story, broken, calm, leader_killed
+from support.story import BASE, Story, broken, leader_killed, no_faults
 from support.story.rows import insert, stamp
 
 NONE: frozenset[str] = frozenset()
@@ -231,13 +231,13 @@ def test_a_time_due_in_a_pause_without_a_row_after_the_deletion_breaks_l1() -> N
 
 
 def test_an_instant_within_the_clocks_error_of_a_deletion_may_be_either() -> None:
-    story = calm(without=set(range(200, 250)))
+    story = no_faults(without=set(range(200, 250)))
     story.change(story.jobs["tick"], 199.99, "delete")  # committed at 200.04
     assert violated(story) == NONE
 
 
 def test_an_instant_just_before_a_deletion_in_a_quiet_time_breaks_l1_without_a_row() -> None:
-    story = calm(without=set(range(200, 250)))
+    story = no_faults(without=set(range(200, 250)))
     story.change(story.jobs["tick"], 200.3, "delete")
     assert violated(story) == {"L1"}
 
@@ -282,7 +282,7 @@ def test_a_start_past_the_window_of_the_fault_breaks_l2() -> None:
 
 
 def test_an_owner_that_is_down_for_long_excuses_no_run_for_long() -> None:
-    story = calm(without=set(range(100, 150)), overlap="allow", catch_up="all")
+    story = no_faults(without=set(range(100, 150)), overlap="allow", catch_up="all")
     story.fault("SIGSTOP", "m1", 99.5, 170)
     for at in range(100, 150):
         story.play(story.fire(at, on=150.01), 150.05 + at / 1000)
@@ -340,7 +340,7 @@ def test_a_run_lost_with_its_worker_is_not_owed_twice() -> None:
 
 
 def test_a_run_that_waits_for_a_pause_to_end_breaks_nothing() -> None:
-    story = calm(without=set(range(150, 250)))
+    story = no_faults(without=set(range(150, 250)))
     tick = story.jobs["tick"]
     run = story.fire(150)
     story.change(tick, 150.02, "pause")
@@ -352,7 +352,7 @@ def test_a_run_that_waits_for_a_pause_to_end_breaks_nothing() -> None:
 
 
 def test_a_buffered_run_waits_for_the_one_before() -> None:
-    story = calm(without={150, 151, 152, 153}, overlap="buffer_one")
+    story = no_faults(without={150, 151, 152, 153}, overlap="buffer_one")
     story.play(story.fire(150), 150.05, lasts=3)
     story.play(story.fire(151), 153.15)
     for at in (152, 153):

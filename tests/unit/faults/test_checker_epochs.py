@@ -8,7 +8,7 @@ import pytest
 
 from faults.checker import check
 from faults.history import Schedule
-from support.story import broken, calm, insert, leader_killed, update
+from support.story import broken, insert, leader_killed, no_faults, update
 
 NONE: frozenset[str] = frozenset()
 
@@ -64,7 +64,7 @@ def test_a_write_just_before_the_takeover_breaks_nothing() -> None:
 
 
 def test_a_shard_taken_from_an_unfenced_owner_breaks_s13() -> None:
-    story = calm()
+    story = no_faults()
     story.take(1, "m1", 200)
     assert broken(story) == {"S13"}
 
@@ -77,7 +77,7 @@ def test_a_shard_taken_by_a_fenced_tenure_breaks_s13() -> None:
 
 
 def test_a_shard_handed_over_breaks_nothing() -> None:
-    story = calm()
+    story = no_faults()
     story.take(1, None, 200, epoch=100)
     story.take(1, "m1", 200.1)
     story.take(1, "m1", 201)

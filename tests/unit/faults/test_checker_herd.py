@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from support.story import Story, broken, calm
+from support.story import Story, broken, no_faults
 
 
 def in_a_herd() -> Story:
     """Return a herd from 140 to 170; the test adds second 150."""
-    story = calm(without={150})
+    story = no_faults(without={150})
     story.fault("herd", "all members and workers", 140.0, 170.0)
     return story
 

@@ -8,7 +8,7 @@ import pytest
 
 from faults.checker import check
 from faults.history import Schedule
-from support.story import Story, broken, calm, insert, leader_killed, stamp, update
+from support.story import Story, broken, insert, leader_killed, no_faults, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -63,7 +63,7 @@ def test_a_merged_row_that_counts_wrongly_breaks_s6() -> None:
 
 
 def test_an_instant_of_the_schedule_before_an_edit_breaks_s6() -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     tick = story.jobs["tick"]
     story.change(tick, 220.3, "edit", schedule=Schedule(every=2))
     story.tick(range(222, 250, 2))
@@ -72,7 +72,7 @@ def test_an_instant_of_the_schedule_before_an_edit_breaks_s6() -> None:
 
 
 def test_an_edited_schedule_has_its_own_instants() -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     tick = story.jobs["tick"]
     story.change(tick, 220.3, "edit", schedule=Schedule(every=2))
     story.tick(range(222, 250, 2))
@@ -104,7 +104,7 @@ def test_a_start_before_its_instant_breaks_s7_in_a_fault_that_touches_no_clock_t
 
 
 def early_under_a_moved_clock(on: float) -> Story:
-    story = calm(without={150, 110})
+    story = no_faults(without={150, 110})
     story.fault("clock moved", "m2", 90, 112)
     story.play(story.fire(110, on=on), on + 0.1)
     story.play(story.fire(150, on=149.6), 149.9)
@@ -130,35 +130,35 @@ def reported_at(story: Story, started: float) -> Story:
 
 
 def test_a_start_reported_before_its_instant_breaks_s7() -> None:
-    assert broken(reported_at(calm(without={150}), 149.8)) == {"S7"}
+    assert broken(reported_at(no_faults(without={150}), 149.8)) == {"S7"}
 
 
 def test_a_start_reported_earlier_than_clocks_may_differ_breaks_s7_in_a_fault_too() -> None:
-    story = calm(without={150})
+    story = no_faults(without={150})
     story.fault("cut", "w1", 140.0, 160.0)
     assert "S7" in broken(reported_at(story, 148.9))
 
 
 @pytest.mark.parametrize("started", [149.95, 150.07])
 def test_a_report_by_a_clock_that_differs_a_little_breaks_nothing(started: float) -> None:
-    assert broken(reported_at(calm(without={150}), started)) == NONE
+    assert broken(reported_at(no_faults(without={150}), started)) == NONE
 
 
 def test_a_worker_that_dates_its_starts_by_its_own_moved_clock_breaks_s7() -> None:
-    story = calm(without={150})
+    story = no_faults(without={150})
     story.fault("clock moved", "w1", 140.0, 160.0)
     assert "S7" in broken(reported_at(story, 150.07 - 3600))
 
 
 def test_a_scheduled_time_twice_in_the_database_breaks_s5() -> None:
-    history = calm().history()
+    history = no_faults().history()
     rows = history.database["runs"]
     again = {**rows[40], "run_id": "stranger"}
     assert "S5" in check(replace(history, database={"runs": (*rows, again)})).broken
 
 
 def test_a_run_that_is_inserted_twice_breaks_s5() -> None:
-    story = calm(without={150})
+    story = no_faults(without={150})
     run = story.fire(150)
     story.commit(150.02, insert("runs", dict(run.row)))
     story.play(run, 150.05)

@@ -10,14 +10,14 @@ import pytest
 from faults.checker import check
 from faults.checker.verdict import Figures
 from faults.history import Leftovers, Nemesis
-from support.story import BASE, Story, broken, calm, delete, insert, leader_killed, live_row
+from support.story import BASE, Story, broken, delete, insert, leader_killed, live_row, no_faults
 
 NONE: frozenset[str] = frozenset()
 
 
 def cut() -> Story:
     """Return a fault that changes nothing on its own: from 90 to 112, with F until 118."""
-    story = calm()
+    story = no_faults()
     story.fault("cut", "m2", 90, 112)
     return story
 
@@ -33,7 +33,7 @@ def test_a_shard_without_an_owner_breaks_l3() -> None:
 
 
 def test_a_shard_of_a_dead_owner_breaks_l3() -> None:
-    story = calm()
+    story = no_faults()
     story.fault("kill", "m2", 90, 112)
     story.tenure("m3", 0.02)
     story.fence("m2", 120)
@@ -79,7 +79,7 @@ def test_a_leader_that_hands_over_breaks_nothing() -> None:
 
 
 def test_a_worker_that_attaches_too_late_breaks_l3() -> None:
-    story = calm()
+    story = no_faults()
     story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 103)
     story.attach("w2", 123)
@@ -87,14 +87,14 @@ def test_a_worker_that_attaches_too_late_breaks_l3() -> None:
 
 
 def test_a_worker_that_was_dead_and_not_yet_lost_breaks_l3() -> None:
-    story = calm()
+    story = no_faults()
     story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 124)
     assert broken(story) == {"L3"}
 
 
 def test_a_worker_in_time_breaks_nothing() -> None:
-    story = calm()
+    story = no_faults()
     story.fault("kill", "w2", 90, 112)
     story.lose("w2/0.1", 103)
     story.attach("w2", 115)
@@ -166,13 +166,13 @@ def test_a_run_under_way_at_the_end_breaks_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["processes", "etcd_keys", "spool_files", "cgroups"])
 def test_a_leftover_breaks_l4(kind: str) -> None:
-    story = calm()
+    story = no_faults()
     story.leftovers = Leftovers(**{kind: ("something",)})
     assert broken(story) == {"L4"}
 
 
 def test_a_row_of_live_that_remains_after_its_run_breaks_l4() -> None:
-    story = calm()
+    story = no_faults()
     run = story.new(150)
     story.commit(151, insert("live", live_row(run)))
     assert broken(story) == {"L4"}
@@ -273,7 +273,7 @@ def test_misses_and_duplicates_are_reported_per_10_000() -> None:
 
 
 def test_a_daemon_that_ends_unexpectedly_breaks_l4() -> None:
-    story = calm()
+    story = no_faults()
     story.leftovers = Leftovers(restarts=("m1",))
     verdict = check(story.history())
     assert verdict.broken == {"L4"}
@@ -281,7 +281,7 @@ def test_a_daemon_that_ends_unexpectedly_breaks_l4() -> None:
 
 
 def test_a_daemon_that_a_failpoint_killed_is_started_again_once() -> None:
-    story = calm()
+    story = no_faults()
     fault = Nemesis(BASE + 50, 1, "kill -9 at fire.after_commit", "a member", "took_effect")
     story.nemesis.append(replace(fault, detail={"member": "m1"}))
     story.leftovers = Leftovers(restarts=("m1",))
@@ -306,7 +306,7 @@ def test_a_daemon_that_a_failpoint_killed_is_started_again_once() -> None:
     ],
 )
 def test_a_service_that_doesnt_recover_breaks_l6(field: str, leaked: int) -> None:
-    story, held = calm(), cast("dict[str, Any]", {field: leaked})
+    story, held = no_faults(), cast("dict[str, Any]", {field: leaked})
     few = {"heap_bytes": 100_000, "dead_rows": 0}
     story.resources = [replace(sample, **few) for sample in story.resources]
     story.resources = [
@@ -319,7 +319,7 @@ def test_a_service_that_doesnt_recover_breaks_l6(field: str, leaked: int) -> Non
 
 
 def test_a_resource_held_meanwhile_breaks_nothing() -> None:
-    story = calm()
+    story = no_faults()
     story.resources = [
         replace(sample, rss_kib=900_000, fds=900)
         if sample.phase == "during"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.checker import check
-from support.story import broken, calm, leader_killed, update
+from support.story import broken, leader_killed, no_faults, update
 
 NONE: frozenset[str] = frozenset()
 
@@ -55,7 +55,7 @@ def test_a_pre_dispatched_run_that_was_returned_is_admitted_again() -> None:
 
 
 def test_more_runs_than_allowed_break_s9() -> None:
-    story = calm(without={150, 151, 152}, overlap="allow:2")
+    story = no_faults(without={150, 151, 152}, overlap="allow:2")
     for at in (150, 151, 152):
         story.play(story.fire(at), at + 0.05, lasts=4)
     assert broken(story) == {"S9"}
@@ -111,7 +111,7 @@ def test_a_run_skipped_for_overlap_breaks_nothing() -> None:
 
 
 def test_as_many_runs_as_overlap_allows_break_nothing() -> None:
-    story = calm(without={150, 151}, overlap="allow:2")
+    story = no_faults(without={150, 151}, overlap="allow:2")
     story.play(story.fire(150), 150.05, lasts=1.5)
     story.play(story.fire(151), 151.05)
     assert broken(story) == NONE
@@ -196,7 +196,7 @@ def test_a_run_that_never_started_is_given_back() -> None:
 
 
 def test_a_stalled_worker_that_started_a_returned_run_is_excused() -> None:
-    story = calm(without=set(range(95, 120)))
+    story = no_faults(without=set(range(95, 120)))
     story.fault("SIGSTOP", "w2", 95.0, 112.0)
     run = story.fire(95)
     token = story.assign(run, 95.05, "w2")

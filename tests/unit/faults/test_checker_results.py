@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from faults.checker import check
-from support.story import broken, calm, delete, insert, leader_killed, update
+from support.story import broken, delete, insert, leader_killed, no_faults, update
 
 NONE: frozenset[str] = frozenset()
 
@@ -83,7 +83,7 @@ def test_a_result_spooled_across_a_restart_of_its_worker_breaks_nothing() -> Non
 
 
 def test_submitted_work_that_succeeded_without_a_line_breaks_s1() -> None:
-    story = calm()
+    story = no_faults()
     for at, runs in ((200.0, True), (210.0, False)):
         story.call("submit", at)
         submit = story.new(at + 0.01, story.jobs["tick"], trigger="SUBMIT")
@@ -114,7 +114,7 @@ def test_a_state_that_contradicts_what_was_sent_breaks_s1() -> None:
 
 @pytest.mark.parametrize(("sent", "stored"), [(3, 0), (0, 3), (3, 4)])
 def test_another_exit_code_than_was_sent_breaks_s1(sent: int, stored: int) -> None:
-    story = calm(without={200})
+    story = no_faults(without={200})
     run = story.fire(200)
     story.assign(run, 200.05)
     story.write("start", run, 200.07)
@@ -127,7 +127,7 @@ def test_another_exit_code_than_was_sent_breaks_s1(sent: int, stored: int) -> No
     "cut", [{"reason": "SIGNAL", "exit_code": "-15"}, {"state": "PENDING", "exit_code": None}]
 )
 def test_a_program_that_is_ended_after_its_last_line_breaks_no_s1(cut: dict[str, Any]) -> None:
-    story = calm(without={200})
+    story = no_faults(without={200})
     story.play(story.fire(200), 200.05, **cut)
     assert "S1" not in broken(story)
 
@@ -182,7 +182,7 @@ def test_a_late_result_that_is_refused_breaks_nothing() -> None:
 
 
 def test_a_token_that_does_not_grow_breaks_s3() -> None:
-    story = calm(without={150})
+    story = no_faults(without={150})
     run = story.fire(150)
     story.assign(run, 150.05, token=str(100 << 32 | 7))
     story.write("start", run, 150.07)
@@ -192,7 +192,7 @@ def test_a_token_that_does_not_grow_breaks_s3() -> None:
 
 
 def test_a_token_used_twice_breaks_s3() -> None:
-    story = calm(without={150, 151})
+    story = no_faults(without={150, 151})
     first = story.play(story.fire(150), 150.05)
     run = story.fire(151)
     story.assign(run, 151.05, token=str(first.token))
@@ -222,7 +222,7 @@ def test_a_term_that_goes_back_breaks_s3() -> None:
 
 
 def test_tokens_of_one_commit_may_be_reported_in_any_order() -> None:
-    story = calm()
+    story = no_faults()
     wide = story.job("wide", every=1000.0, overlap="allow")
     for _ in range(2):
         story.call("trigger", 200, job_id=wide.id)

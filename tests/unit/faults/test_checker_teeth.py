@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from faults.checker import check
 from faults.checker.results import digest
 from faults.history import Change, Commit, History, ProbeEvent
-from support.story import BASE, calm, leader_killed
+from support.story import BASE, leader_killed, no_faults
 
 ON_TIME = 1.0
 CLOCKS = 0.1
@@ -37,7 +37,7 @@ def correct() -> History:
 
 @cache
 def quiet() -> History:
-    return calm().history()
+    return no_faults().history()
 
 
 def found(history: History) -> frozenset[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from faults.checker import check
 from faults.history import Change
-from support.story import Story, broken, calm, delete, insert, leader_killed, stamp, update
+from support.story import Story, broken, delete, insert, leader_killed, no_faults, stamp, update
 
 NONE: frozenset[str] = frozenset()
 AFTER_220 = frozenset(range(221, 250))
@@ -39,7 +39,7 @@ def test_a_merged_row_whose_timer_did_not_advance_breaks_s5() -> None:
 
 
 def test_a_timer_that_stops_at_the_instant_that_fired_breaks_s5() -> None:
-    story = calm(without={150})
+    story = no_faults(without={150})
     tick = story.jobs["tick"]
     run = story.new(150)
     run.row["fired_by"] = "m1"
@@ -50,7 +50,7 @@ def test_a_timer_that_stops_at_the_instant_that_fired_breaks_s5() -> None:
 
 
 def test_the_last_instant_of_a_schedule_leaves_no_next_one() -> None:
-    story = calm(without={249})
+    story = no_faults(without={249})
     tick = story.jobs["tick"]
     run = story.new(249)
     run.row["fired_by"] = "m1"
@@ -61,7 +61,7 @@ def test_the_last_instant_of_a_schedule_leaves_no_next_one() -> None:
 
 
 def test_a_trigger_needs_no_timer() -> None:
-    story = calm()
+    story = no_faults()
     story.call("trigger", 200.1, job_id=story.jobs["tick"].id)
     run = story.new(200.15, trigger="MANUAL")
     story.commit(200.15, insert("runs", dict(run.row)))
@@ -73,14 +73,14 @@ def test_a_trigger_needs_no_timer() -> None:
     ("call", "wanted"), [("pause", {}), ("delete", {}), ("edit", {"timeout": 30.0})]
 )
 def test_a_call_that_its_timer_does_not_show_breaks_s8(call: str, wanted: dict[str, Any]) -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     story.change(story.jobs["tick"], 220.3, call, **wanted)
     assert "S8" not in broken(story)
     assert "S8" in broken(without_timers(story, 220.3 + 0.05))
 
 
 def test_a_resume_that_its_timer_does_not_show_breaks_s8() -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     tick = story.jobs["tick"]
     story.change(tick, 220.3, "pause")
     story.change(tick, 230.3, "resume")
@@ -89,13 +89,13 @@ def test_a_resume_that_its_timer_does_not_show_breaks_s8() -> None:
 
 
 def test_a_timer_deleted_without_its_job_breaks_s8() -> None:
-    story = calm(without=AFTER_220)
+    story = no_faults(without=AFTER_220)
     story.commit(220.5, delete("timers", {"job_id": story.jobs["tick"].id}))
     assert "S8" in broken(story)
 
 
 def test_jobs_from_before_the_history_are_not_judged() -> None:
-    story = calm()
+    story = no_faults()
     old = {**story.jobs["tick"].row, "job_id": "old", "name": "old", "generation": "7"}
     story.commit(150.5, update("jobs", old))
     assert "S8" not in broken(story)

@@ -8,13 +8,13 @@ import pytest
 
 from faults.checker import Status, check
 from faults.history import Damaged, Row
-from support.story import BASE, broken, calm, final, leader_killed
+from support.story import BASE, broken, final, leader_killed, no_faults
 
 ONLY_N1 = {"N1"}
 
 
 def test_a_fault_that_did_not_take_effect_proves_nothing() -> None:
-    story = calm()
+    story = no_faults()
     story.fault("cut", "m2", 90, 112, took=False)
     verdict = check(story.history())
     assert verdict.broken == ONLY_N1
@@ -23,17 +23,17 @@ def test_a_fault_that_did_not_take_effect_proves_nothing() -> None:
 
 
 def test_a_fault_that_too_few_instants_felt_proves_nothing() -> None:
-    story = calm()
+    story = no_faults()
     story.fault("cut", "m2", 100, 118)
     assert broken(story) == ONLY_N1
 
 
 def test_too_few_instants_prove_nothing() -> None:
-    assert broken(calm(seconds=150)) == ONLY_N1
+    assert broken(no_faults(seconds=150)) == ONLY_N1
 
 
 def test_no_fault_at_all_proves_nothing_unless_it_was_meant() -> None:
-    story = calm()
+    story = no_faults()
     story.meta = replace(story.meta, scenario="leader-kill")
     assert broken(story) == ONLY_N1
 
@@ -100,7 +100,7 @@ def test_final_rows_that_no_commit_made_prove_nothing() -> None:
 
 
 def test_changes_of_runs_that_no_commit_made_prove_nothing() -> None:
-    history = calm().history()
+    history = no_faults().history()
     inserted = next(
         n for n, c in enumerate(history.commits) if any(x.table == "runs" for x in c.changes)
     )
@@ -109,7 +109,7 @@ def test_changes_of_runs_that_no_commit_made_prove_nothing() -> None:
 
 
 def test_a_day_under_a_clock_that_the_database_did_not_follow_proves_nothing() -> None:
-    history = calm().history()
+    history = no_faults().history()
     day = replace(history.meta, scenario="a day", legs=((BASE - 1e9, 0.0),))
     assert check(replace(history, meta=day)).broken == frozenset()
     late = replace(history.commits[-1], at=history.meta.ended + 3600)
@@ -120,6 +120,6 @@ def test_a_day_under_a_clock_that_the_database_did_not_follow_proves_nothing() -
 
 @pytest.mark.parametrize("table", ["tenures", "incarnations"])
 def test_members_and_workers_that_no_commit_made_prove_nothing(table: str) -> None:
-    history = calm().history()
+    history = no_faults().history()
     rows: tuple[Row, ...] = (*final(history.commits, table), {"id": "stranger"})
     assert check(replace(history, database={**history.database, table: rows})).broken == ONLY_N1

@@ -17,19 +17,19 @@ from faults.day import DAYS, FIXED, JOBS, POLICIES, Day, instants
 from faults.history import History, Meta, Recorder
 from faults.probes import DatabaseProbe
 from faults.world.clock import ClusterClock
-from support.story import BASE, calm
+from support.story import BASE, no_faults
 
 AHEAD = 5_000.0
 LEAPT = BASE + 125.25
 
 
 def test_a_history_whose_clock_didnt_move_is_unchanged() -> None:
-    history = calm().history()
+    history = no_faults().history()
     assert in_cluster_time(history) is history
 
 
 def test_host_times_are_converted_by_the_leg_they_fall_in() -> None:
-    history = calm().history()
+    history = no_faults().history()
     legs = ((history.meta.began, 1_000.0), (LEAPT, 2_000.0))
     converted = in_cluster_time(replace(history, meta=replace(history.meta, legs=legs)))
     for before, after in zip(history.probes, converted.probes, strict=True):
@@ -62,7 +62,7 @@ def one_leg(history: History) -> History:
 
 
 def test_a_history_dated_by_the_host_is_judged_alike_and_an_early_start_is_still_one() -> None:
-    history = one_leg(calm().history())
+    history = one_leg(no_faults().history())
     assert check(history).broken == frozenset()
     first = next(one for one in history.probes if one.event == "start")
     hasty = tuple(replace(one, at=one.at - 1.5) if one is first else one for one in history.probes)

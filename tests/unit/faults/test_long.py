@@ -1,4 +1,4 @@
-"""The ride of faults drawn at random: what it can't be asked for."""
+"""Long runs with faults drawn at random: rejected options."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from faults import long
 def test_a_length_under_a_minute_is_a_usage_error_and_starts_nothing(
     seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(long, "lacking_here", lambda: "it would have ridden")
+    monkeypatch.setattr(long, "lacking_here", lambda: "it would have started")
     with pytest.raises(SystemExit) as ended:
         long.main(["--seconds", seconds, "--seed", "7"])
     assert ended.value.code == 2
-    assert f"{seconds}: a ride takes 60 seconds or more" in capsys.readouterr().err
+    assert f"{seconds}: a run takes 60 seconds or more" in capsys.readouterr().err
 
 
-def test_the_shortest_ride_is_one_of_a_minute(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(long, "lacking_here", lambda: "it would have ridden")
+def test_the_shortest_run_takes_a_minute(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(long, "lacking_here", lambda: "it would have started")
     assert long.main(["--seconds", "60"]) == 64

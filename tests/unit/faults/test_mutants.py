@@ -14,7 +14,7 @@ from faults.mutants.mutant import Mutant
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_edit_changes_its_file_and_the_file_still_compiles(mutant: Mutant) -> None:
-    for file, text in edited((*mutant.ride.setting, *mutant.edits)).items():
+    for file, text in edited((*mutant.trial.setting, *mutant.edits)).items():
         assert text != (ROOT / file).read_text(encoding="utf-8")
         compile(text, file, "exec")
 
@@ -25,8 +25,8 @@ def test_each_mutant_names_an_invariant_that_the_checker_judges() -> None:
 
 def test_no_two_mutants_or_rides_share_a_name() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 12
-    rides = {id(mutant.ride): mutant.ride.name for mutant in MUTANTS}
-    assert len(set(rides.values())) == len(rides)
+    trials = {id(mutant.trial): mutant.trial.name for mutant in MUTANTS}
+    assert len(set(trials.values())) == len(trials)
 
 
 def test_an_edit_with_missing_or_ambiguous_text_is_rejected() -> None:

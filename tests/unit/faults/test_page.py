@@ -89,15 +89,15 @@ def test_the_cases_of_a_test_are_named_as_pytest_names_them() -> None:
     assert "test_leader_killed" not in known
 
 
-def test_a_ride_of_drawn_faults_shows_the_resources_before_and_after() -> None:
+def test_a_run_of_drawn_faults_shows_the_resources_before_and_after() -> None:
     held = {
         "members": {"processes": 3, "rss_kib": [204800, 215040], "fds": [90, 91], "threads": [9, 9]}
         | {"connections": [12, 12]},
         "workers": {"processes": 4, "rss_kib": [102400, 102400], "fds": [50, 50], "threads": [8, 8]}
         | {"spool_bytes": [0, 7]},
     }
-    ride = measured("faults-long, seed 7") | {"measured": {"faults": 9, "held": held}}
-    text = page([ride], [], {})
+    long = measured("faults-long, seed 7") | {"measured": {"faults": 9, "held": held}}
+    text = page([long], [], {})
     assert (
         "| `faults-long, seed 7`: 9 faults in 24 s | 3 members"
         " | 200 → 210 MiB | 90 → 91 | 9 → 9 | 12 → 12 |  |" in text
@@ -143,12 +143,22 @@ def test_the_last_measurement_of_a_rejection_is_shown() -> None:
     assert wanted in text
 
 
-def test_each_mutant_and_each_ride_of_the_product_names_its_violations() -> None:
+def test_evidence_from_before_a_rename_is_shown_under_the_present_names() -> None:
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
-    caught = known | {"build": "no-catch-up", "ride": "leader killed", "broken": ["L1"]}
+    caught = known | {"build": "fold-unwritten", "ride": "leader killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "ride": "calm", "broken": []}
+    text = page([], [], {}, [caught, whole])
+    [line] = [line for line in text.splitlines() if "`merged-rows-unwritten`" in line]
+    assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
+    assert "| the product | no faults | none | none | 2026-11-21, abc1234 |" in text
+
+
+def test_each_mutant_and_each_trial_of_the_product_names_its_violations() -> None:
+    known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
+    caught = known | {"build": "no-catch-up", "trial": "leader killed", "broken": ["L1"]}
+    whole = known | {"build": "(the product)", "trial": "no faults", "broken": []}
     text = page([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`no-catch-up`" in line]
     assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
-    assert "| the product | calm | none | none | 2026-11-21, abc1234 |" in text
+    assert "| the product | no faults | none | none | 2026-11-21, abc1234 |" in text
     assert "| the product | leader killed | none | not measured yet | |" in text

@@ -21,7 +21,7 @@ def watcher() -> int:
 
 def test_a_stopped_stall_watcher_records_a_stall(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    recorder.meta(Meta("calm", 1, 0.0, 1.0, 3.0, 3.0, 5.0, 4.0))
+    recorder.meta(Meta("no faults", 1, 0.0, 1.0, 3.0, 3.0, 5.0, 4.0))
 
     def late(at_least: float) -> bool:
         return any(stall.late >= at_least for stall in History.read(tmp_path).stalls)

@@ -1,4 +1,4 @@
-"""Trial: a copy of the tree, a small world that runs it, a ride, and the checker's verdict."""
+"""Run one trial: a copy of the tree, a small world that runs it, faults, the checker's verdict."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faults.checker.verdict import Verdict
 from faults.day import clock_before
 from faults.history import History, NoHistory
 from faults.mutants.edits import DoesNotApply, Edit, Tree
-from faults.mutants.rides import Ride
+from faults.mutants.trials import Trial
 from faults.scenario import Run
 from faults.world import daemons
 from faults.world.world import World
@@ -22,13 +22,13 @@ from schedkit.errors import Unavailable
 
 MEMBERS = WORKERS = 2
 TROUBLES = (AssertionError, RuntimeError, OSError, SubprocessError, Unavailable, DoesNotApply)
-"""Errors that may end a ride early: a mutant may break anything, a ride's own waits included."""
+"""Errors that may end a trial early: a mutant may break anything, a trial's own waits included."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Outcome of a trial. `trouble`: why the ride didn't end normally; with it a verdict is of what
-    was recorded until then. `verdict` None: nothing was recorded.
+class TrialResult:
+    """Outcome of a trial. `trouble`: why the trial didn't end normally; the verdict is then about
+    the history until that time. `verdict` None: nothing was recorded.
     """
 
     verdict: Verdict | None
@@ -43,30 +43,30 @@ class Trial:
 
     @property
     def whole(self) -> bool:
-        """Whether the ride went to its end and everything holds, N1 included."""
+        """Whether the trial went to its end and everything holds, N1 included."""
         return not self.trouble and self.verdict is not None and not self.broken
 
 
-def ride_on(ride: Ride, edits: Sequence[Edit], home: Path) -> Trial:
-    """Ride once, with the edits of the ride's setting and these. What is left lies in `home`."""
+def run_trial(trial: Trial, edits: Sequence[Edit], home: Path) -> TrialResult:
+    """Run a trial once, with the edits of its setting and these. What is left lies in `home`."""
     began = time.monotonic()
     history = home / "history"
     shutil.rmtree(home, ignore_errors=True)
     (home / "logs").mkdir(parents=True)
     trouble = ""
     try:
-        tree = Tree(home / "tree", (*ride.setting, *edits))
+        tree = Tree(home / "tree", (*trial.setting, *edits))
         tree.prove()
-        clock = clock_before(ride.day) if ride.day else None
+        clock = clock_before(trial.day) if trial.day else None
         world = World(home / "logs", members=MEMBERS, workers=WORKERS, clock=clock)
-        _arm(world, tree, ride)
+        _set_failpoints(world, tree, trial)
         with world:
-            ride.prepare(world)
-            users = ride.day is None
+            trial.prepare(world)
+            users = trial.day is None
             with Run(
-                world, ride.name, history, mix=ride.mix, timings=ride.timings, load=users
+                world, trial.name, history, mix=trial.mix, timings=trial.timings, load=users
             ) as run:
-                ride.go(run, world)
+                trial.go(run, world)
     except TROUBLES as error:
         trouble = f"{type(error).__name__}: {error}"
     verdict = None
@@ -75,13 +75,13 @@ def ride_on(ride: Ride, edits: Sequence[Edit], home: Path) -> Trial:
     except NoHistory as none:
         trouble = trouble or str(none)
     shutil.rmtree(home / "tree", ignore_errors=True)
-    return Trial(verdict, trouble, time.monotonic() - began, history)
+    return TrialResult(verdict, trouble, time.monotonic() - began, history)
 
 
-def _arm(world: World, tree: Tree, ride: Ride) -> None:
+def _set_failpoints(world: World, tree: Tree, trial: Trial) -> None:
     for member in world.members.values():
-        points = daemons.armed({**daemons.MEMBER_POINTS, **ride.points}, world.tickets)
+        points = daemons.armed({**daemons.MEMBER_POINTS, **trial.points}, world.tickets)
         member.environ = {**points, **tree.environ}
     for name, worker in world.workers.items():
-        armed = daemons.armed(ride.hands, world.tickets) if ride.hands and name == "w1" else {}
+        armed = daemons.armed(trial.hands, world.tickets) if trial.hands and name == "w1" else {}
         worker.environ = {**armed, **tree.environ}

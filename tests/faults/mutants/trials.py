@@ -1,6 +1,6 @@
-"""The rides of mutants: a small world, and the shortest fault that shows what is missing.
+"""The trials of mutants: a small world, and the shortest fault that shows what is missing.
 
-Each is an ordinary run (`faults/scenario.py`): jobs, quiet, fault, heal, quiet, settle, dump.
+Each is an ordinary run (`faults/scenario.py`): jobs, quiet, fault, heal, quiet, drain, dump.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from schedctl.dev.servers import postgres
 from schedd.core.ids import SHARDS
 from support.wait import wait_until
 
-TIMINGS = Timings(first_quiet=3.0, second_quiet=3.0, settle=15.0, least=20.0)
+TIMINGS = Timings(first_quiet=3.0, second_quiet=3.0, drain=15.0, least=20.0)
 HELD_UP = 8.0
 """Seconds that a worker is held up before its starts: past its trust and every `start_by`."""
 
@@ -42,12 +42,12 @@ def nothing(_: World) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ride:
-    """Ride: faults for a world. `setting`: edits for the product and the mutant alike.
+class Trial:
+    """Trial: faults for a world. `setting`: edits for the product and the mutant alike.
 
     `points`: failpoints beside its own, of members; `hands`: those of worker w1.
     `prepare` is called when the cluster is up, before the run. `day`: its clock is set before
-    it, and users do nothing but what the ride does.
+    it, and users do nothing but what the trial does.
     """
 
     name: str
@@ -61,26 +61,26 @@ class Ride:
     timings: Timings = TIMINGS
 
 
-def _calm(run: Run, _: World) -> None:
-    run.ride(10)
+def _no_faults(run: Run, _: World) -> None:
+    run.wait(10)
 
 
 def _leader_killed(run: Run, world: World) -> None:
     leader = str(world.leader())
     with killed(run.journal, world.members[leader]):
         world.await_leader(20, other_than=leader)
-        run.ride(2)
+        run.wait(2)
 
 
 def _worker_killed(run: Run, world: World) -> None:
     with killed(run.journal, world.workers[run.worker_with("most-while")]):
-        run.ride(TTL + 2)
+        run.wait(TTL + 2)
 
 
 def _worker_stopped(run: Run, world: World) -> None:
     with stopped(run.journal, world.workers[run.worker_with("long", "while")]):
-        run.ride(TTL + 3)
-    run.ride(4)
+        run.wait(TTL + 3)
+    run.wait(4)
 
 
 def _results_in_the_spool(run: Run, world: World) -> None:
@@ -89,14 +89,14 @@ def _results_in_the_spool(run: Run, world: World) -> None:
     with ExitStack() as death:
         with cut(run.journal, world.network, [worker.host], members):
             wait_until(lambda: world.spooled(worker.name), 10, "results in the spool")
-            run.ride(2)  # here and below: so that enough instants fall into each fault
+            run.wait(2)  # here and below: so that enough instants fall into each fault
             death.enter_context(killed(run.journal, worker))
-        run.ride(1)
+        run.wait(1)
 
 
 def _killed_before_storing(run: Run, world: World) -> None:
     with killed_at(run.journal, world, "accept.before_commit"):
-        run.ride(TTL + 5)
+        run.wait(TTL + 5)
 
 
 def _commit_in_doubt(run: Run, world: World) -> None:
@@ -104,7 +104,7 @@ def _commit_in_doubt(run: Run, world: World) -> None:
         ticket = world.tickets / "fire.mid_batch"
         ticket.touch()
         fault.effect_of(lambda: not ticket.exists(), 20, "the ticket to be taken")
-        run.ride(2)
+        run.wait(2)
 
 
 def _owner_asleep_in_transaction(run: Run, world: World) -> None:
@@ -113,7 +113,7 @@ def _owner_asleep_in_transaction(run: Run, world: World) -> None:
     """
     with stopped_at(run.journal, world, "fire.before_commit") as sleeper:
         wait_until(lambda: _all_owned_but_by(world, sleeper.name), 20, "its shards' takeover")
-        run.ride(0.3)
+        run.wait(0.3)
 
 
 def _all_owned_but_by(world: World, member: str) -> bool:
@@ -131,8 +131,8 @@ def _loop_hung(run: Run, world: World) -> None:
         with run.journal.fault("main thread hung", leader.name) as fault:
             hanging.enter_context(hung_main_thread(aside, leader))
             fault.took_effect(what="its main thread is traced")
-            run.ride(TTL + 1)
-        run.ride(run.timings.failover + run.timings.grace + 4)
+            run.wait(TTL + 1)
+        run.wait(run.timings.failover + run.timings.grace + 4)
 
 
 def _held_up(run: Run, world: World) -> None:
@@ -144,15 +144,15 @@ def _held_up(run: Run, world: World) -> None:
         ticket = world.tickets / "worker.before_start"
         ticket.touch()
         fault.effect_of(lambda: not ticket.exists(), 10, "w1 to be held up")
-        run.ride(HANDED_WITHIN)
+        run.wait(HANDED_WITHIN)
         run.crew.change_all("pause", each_second)
-        run.ride(HELD_UP)
+        run.wait(HELD_UP)
         run.crew.change_all("resume", each_second)
 
 
-def _through(day: Day, name: str) -> Ride:
+def _through(day: Day, name: str) -> Trial:
     """Live through a day on which clocks change."""
-    return Ride(
+    return Trial(
         name,
         lambda run, world: live_through(run, world, *day.bounds()),
         mix=JOBS,
@@ -189,7 +189,7 @@ UNGUARDED = (
 )
 """A member without an answer to a COMMIT fires once more, unread, and the timer doesn't mind."""
 
-UNTOLD = (
+UNAWARE = (
     Edit(
         "schedd/api/jobs/quiesce.py",
         "    services.wake_ups.jobs_changed([(stored.job_id, record.shard)])\n",
@@ -218,30 +218,30 @@ SLOW_RELEASE = (
 )
 """Owners take their time to let go, so that takers have to wait."""
 
-CALM = Ride("calm", _calm)
-CALM_UNTOLD = Ride("calm, owners untold of changes", _calm, setting=UNTOLD)
-CALM_TWICE = Ride("calm, assignments sent twice", _calm, setting=TWICE)
-LEADER_KILLED = Ride("leader killed", _leader_killed)
-MOVED_SLOWLY = Ride("leader killed, releases slow", _leader_killed, setting=SLOW_RELEASE)
-WORKER_KILLED = Ride("worker killed", _worker_killed, mix=(*MIX, MOST))
-WORKER_STOPPED = Ride("worker stopped, results late", _worker_stopped, mix=(*MIX, LONG, WHILE))
-SPOOLED = Ride("worker dies with results spooled", _results_in_the_spool, mix=(*MIX, WHILE))
-BEFORE_STORING = Ride("member dies before storing results", _killed_before_storing)
-IN_DOUBT = Ride(
+NO_FAULTS = Trial("no faults", _no_faults)
+NO_FAULTS_UNAWARE = Trial("no faults, owners unaware of changes", _no_faults, setting=UNAWARE)
+NO_FAULTS_SENT_TWICE = Trial("no faults, assignments sent twice", _no_faults, setting=TWICE)
+LEADER_KILLED = Trial("leader killed", _leader_killed)
+MOVED_SLOWLY = Trial("leader killed, releases slow", _leader_killed, setting=SLOW_RELEASE)
+WORKER_KILLED = Trial("worker killed", _worker_killed, mix=(*MIX, MOST))
+WORKER_STOPPED = Trial("worker stopped, results late", _worker_stopped, mix=(*MIX, LONG, WHILE))
+SPOOLED = Trial("worker dies with results spooled", _results_in_the_spool, mix=(*MIX, WHILE))
+BEFORE_STORING = Trial("member dies before storing results", _killed_before_storing)
+IN_DOUBT = Trial(
     "COMMIT without answer, fired again",
     _commit_in_doubt,
     setting=UNGUARDED,
     points={"fire.mid_batch": "unknown"},
 )
-ASLEEP = Ride(
+ASLEEP = Trial(
     "owner asleep in a transaction",
     _owner_asleep_in_transaction,
     prepare=_patient_database,
 )
-HUNG = Ride("main loop hung", _loop_hung)
+HUNG = Trial("main loop hung", _loop_hung)
 FORWARD = _through(DAYS["new-york-forward"], "clocks go forward")
 BACK = _through(DAYS["lord-howe-back"], "clocks go back")
-HELD = Ride(
+HELD = Trial(
     "worker held up before starts",
     _held_up,
     hands={"worker.before_start": f"pause:{HELD_UP:g}"},
