@@ -240,8 +240,8 @@ def frame(world: World, request: pytest.FixtureRequest, figure: Callable[[str], 
         figures = verdict.figures
         measured = {name: value for name, value in run.figures.items() if name != "held"}
         figure(
-            f"{name}: {figures.judged} instants, late {figures.late}, missed {figures.missed},"
-            f" lost {figures.lost}, doubled {figures.doubled},"
+            f"{name}: {figures.judged} scheduled times, late {figures.late},"
+            f" missed {figures.missed}, lost {figures.lost}, started twice {figures.doubled},"
             f" longest gap {figures.longest_gap:.1f} s {measured or ''}"
         )
         if verdict.status is not Status.OK:

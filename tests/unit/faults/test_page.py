@@ -56,15 +56,15 @@ def test_the_last_of_two_measurements_of_a_test_is_on_the_page() -> None:
 
 def test_the_summary_adds_up_all_measurements() -> None:
     lines = [measured("test_leader_killed"), measured("test_etcd_full", lost=1)]
-    text = page(
-        lines, [], {}, [WHEN | {"build": "no-fence", "ride": "calm", "right": True, "broken": []}]
-    )
-    assert "| scheduled times judged, in 2 test cases | 600 | 2026-11-21 |" in text
-    assert "| lost | 1 | ″ |" in text
-    assert (
-        "| leader or owner killed: successor, with TTL 3 s | 2.5 s at most | 2026-11-21 |" in text
-    )
-    assert "| mutants of the product that the checker caught | 1 of 1 | 2026-11-21 |" in text
+    trial = WHEN | {"build": "no-fence", "trial": "no faults", "right": True, "broken": []}
+    text = page(lines, [], {}, [trial])
+    compared = "scheduled times that the checker compared with the oracle, in 2 test cases"
+    assert f"| {compared} | 600 | 2026-11-21 |" in text
+    assert "| scheduled times lost: no run, and no row with a reason | 1 | ″ |" in text
+    successor = "time from the kill of a leader or owner to its successor, with TTL 3 s"
+    assert f"| {successor} | 2.5 s at most | 2026-11-21 |" in text
+    caught = "mutants (schedd with one guarantee removed) that the checker caught"
+    assert f"| {caught} | 1 of 1 | 2026-11-21 |" in text
 
 
 def test_a_parametrised_test_has_a_line_for_each_of_its_cases() -> None:
