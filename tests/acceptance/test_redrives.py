@@ -104,7 +104,7 @@ def test_dead_letters_are_listed_and_redriven_once_their_job_is_fixed(
     chosen = ("--group", group["fingerprint"], "--job", name)
     many = fault_cluster.schedctl("dlq", "redrive", *chosen, "--wait")
     assert many.returncode == 0, many.stderr
-    assert "2 of 2 made (2 succeeded)" in many.stderr
+    assert "2 of 2 created (2 succeeded)" in many.stderr
 
     made = succeeded(client, name, 3)
     assert {run.redrive_of for run in made} == {run.run_id for run in (first, *others)}
