@@ -5,9 +5,10 @@
                       └SIGHUP: reload, then ready┘
 
 Exit codes: 0 ended on request · 1 a bug, logged with its traceback · 2 the configuration isn't
-valid · 75 the start failed temporarily: the host's clock, its full disk, or a dependency that
-rejects us · 128 + signal when the same signal arrived twice. Only a start ends with 2 or 75. A
-daemon that was ready ends with 1 instead, so that its service manager restarts it.
+valid · 74 the operating system rejected a write: a read-only, full or failing disk · 75 the start
+failed temporarily: the host's clock, its full disk, or a dependency that rejects us · 128 + signal
+when the same signal arrived twice. Only a start ends with 2 or 75. A daemon that was ready ends
+with 1 instead, so that its service manager restarts it.
 
 Invariants
 - A signal only sets an event. `main` handles it, on the loop.
@@ -18,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import os
@@ -25,7 +27,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import Final, NoReturn
 
 from schedkit.errors import Misconfigured, NotNow
@@ -110,6 +112,15 @@ log = logging.getLogger(__name__)
 OK: Final = 0
 BUG: Final = 1
 MISCONFIGURED: Final = 2
+WRITE_REJECTED: Final = 74
+
+_DISK_REMEDIES: Final = {
+    errno.EROFS: "mount the file system read-write",
+    errno.ENOSPC: "free space on the file system",
+    errno.EDQUOT: "free space, or raise the disk quota",
+    errno.EIO: "check the disk (dmesg)",
+}
+"""Remedies by the error with which the operating system rejects a write; none is a bug."""
 
 REST_WITHIN: Final = 2.0
 """Seconds for tasks that `main` left behind to end after their cancellation."""
@@ -228,9 +239,26 @@ def _run(
             sys.stderr.writelines(f"{cause}\n" for cause in causes)
             later = all(isinstance(cause, NotNow) for cause in causes)
             return NotNow.EXIT_CODE if later else MISCONFIGURED
+        if all(isinstance(cause, OSError) and cause.errno in _DISK_REMEDIES for cause in causes):
+            _log_rejected_writes(causes)
+            return WRITE_REJECTED
         log.exception("a bug ends this process")
         return BUG
     return OK
+
+
+def _log_rejected_writes(causes: Iterable[BaseException]) -> None:
+    for cause in causes:
+        assert isinstance(cause, OSError)
+        assert cause.errno is not None
+        remedy = _DISK_REMEDIES[cause.errno]
+        log.error(
+            "the operating system rejected a write: %s: %s; %s, then start this process again",
+            cause.filename or "unknown file",
+            cause.strerror,
+            remedy,
+        )
+        log.debug("traceback of the rejected write", exc_info=cause)
 
 
 async def _rest_ended() -> bool:

@@ -203,6 +203,21 @@ def test_a_bug_ends_the_process_with_1_and_its_traceback() -> None:
     assert "two owners" in output
 
 
+def test_a_write_that_the_operating_system_rejects_exits_with_74_and_no_traceback() -> None:
+    body = """
+        daemon.ready("serving")
+        async with asyncio.TaskGroup() as group:
+            raise OSError(30, os.strerror(30), "/var/lib/workerd/1.journal")
+    """
+    with daemon(body) as process:
+        assert ends(process) == 74
+        assert process.stderr is not None
+        output = process.stderr.read()
+    assert "/var/lib/workerd/1.journal: Read-only file system; mount the file system" in output
+    assert "bug" not in output
+    assert "Traceback" not in output
+
+
 def test_an_invalid_configuration_exits_with_2_and_no_traceback() -> None:
     body = """
         async with asyncio.TaskGroup() as group:
