@@ -225,7 +225,7 @@ class OwnerStore:
         """Record incarnations and assignments as lost, and retry or end the runs."""
 
         def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
-            rescued = rescue.rescue(connection, mine, shards_of(mine))
+            rescued = rescue.rescue(connection, mine, shards_of(mine), claim.tenure)
             BEFORE_RESCUE()
             return rescued
 

@@ -71,10 +71,11 @@ _TEXT: Final[dict[str, str]] = {
 
 
 def text_of(event: ClusterEventRecord) -> str:
-    """Return the event as one sentence without a full stop."""
+    """Return the event as one sentence without a full stop, with its reason in words."""
     template = _TEXT.get(event.kind, f"{{}}: {event.kind.replace('-', ' ')}")
+    why = ", ".join(filter(None, (event.reason.lower().replace("_", " "), event.detail)))
     text = template.format(event.name)
-    return f"{text}: {event.detail}" if event.detail else text
+    return f"{text}: {why}" if why else text
 
 
 @dataclass(frozen=True, slots=True)

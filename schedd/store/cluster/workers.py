@@ -14,7 +14,7 @@ from schedd.core.cluster.cluster_events import (
     LossReason,
     RegisteredWorker,
 )
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import IncarnationId, TenureId
 from schedd.core.runs.model import Incarnation
 from schedd.store.cluster import cluster_events
 from schedd.store.statements import arrays
@@ -56,6 +56,11 @@ WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
              AND i.lost_at IS NULL ORDER BY i.id FOR NO KEY UPDATE)
   AND lost_at IS NULL
 RETURNING worker, host, seen_at IS NOT NULL
+"""
+
+RECORDER = """
+SELECT 'member/' || member FROM tenures
+WHERE id = COALESCE(%(tenure)s::uuid, (SELECT leader FROM term))
 """
 
 REGISTERED = """
@@ -183,20 +188,35 @@ def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnat
     return decoded("incarnations", rows, incarnation)
 
 
-def lose(connection: Connection, lost: Collection[IncarnationId], kind: EventKind | None) -> None:
+def lose(
+    connection: Connection,
+    lost: Collection[IncarnationId],
+    kind: EventKind | None,
+    owner: TenureId | None = None,
+) -> None:
     """Record these incarnations as lost. An earlier record keeps its time. `kind`: WORKER_LOST, or
     WORKER_RESTARTED if a newer incarnation of its spool directory replaced it. None: a clean
-    shutdown. An incarnation that never had a key in etcd ends without an event.
+    shutdown. An incarnation that never had a key in etcd ends without an event. `owner`: the member
+    that records a WORKER_LOST; None: the leader.
     """
     unplanned = kind is EventKind.WORKER_LOST
     rows = connection.exec_driver_sql(LOSE, {"ids": arrays.ids(lost), "unplanned": unplanned}).all()
     if kind is None:
         return
     reason = LossReason.LEASE_EXPIRED.value if unplanned else ""
+    recorder = None
+    if unplanned:
+        recorder = connection.exec_driver_sql(RECORDER, {"tenure": owner}).scalar()
     cluster_events.record(
         connection,
         [
-            ClusterEventRecord(kind, f"worker/{worker}", f"worker/{worker}", reason, f"host {host}")
+            ClusterEventRecord(
+                kind,
+                f"worker/{worker}",
+                recorder or f"worker/{worker}",
+                reason,
+                f"host {host}",
+            )
             for worker, host, seen in rows
             if seen
         ],

@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection
 
 from schedd.core.cluster.cluster_events import EventKind
-from schedd.core.ids import ShardId
+from schedd.core.ids import ShardId, TenureId
 from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Loss, RunKey
@@ -138,9 +138,12 @@ def give_back(
 
 
 def rescue(
-    connection: Connection, losses: Sequence[Loss], shards: Collection[ShardId]
+    connection: Connection, losses: Sequence[Loss], shards: Collection[ShardId], owner: TenureId
 ) -> list[RunKey]:
-    """Retry or end the runs, and record their incarnations as lost. An earlier record stays."""
+    """Retry or end the runs, and record their incarnations as lost. An earlier record stays.
+
+    `owner`: the tenure that owns the shards.
+    """
     keys = key_arguments([loss.key for loss in losses])
     lock_runs(connection, keys)
     arguments = keys | {
@@ -184,5 +187,5 @@ def rescue(
     # Only incarnations of changed runs: the others may get work again.
     keys_moved = set(moved)
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
-    workers.lose(connection, gone, EventKind.WORKER_LOST)
+    workers.lose(connection, gone, EventKind.WORKER_LOST, owner)
     return moved

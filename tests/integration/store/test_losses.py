@@ -171,6 +171,22 @@ async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world
     assert kinds == [EventKind.WORKER_LOST, EventKind.WORKER_RETURNED]
 
 
+async def test_the_member_that_records_a_loss_is_the_actor_and_the_event_has_the_reason(
+    world: World,
+) -> None:
+    leader, owner = await opened(world, "m1", 0), await opened(world, "m2", 0)
+    await leading_term(world, leader)
+    for name, by in (("w1", None), ("w2", owner)):
+        one = await seen(world, incarnation(worker=name, host="h1"))
+        await world.store.workers.lose([one.id], EventKind.WORKER_LOST, by)
+    lost = [event for event in await events(world) if event.kind == EventKind.WORKER_LOST]
+    assert [(event.object, event.actor) for event in lost] == [
+        ("worker/w1", "member/m1"),
+        ("worker/w2", "member/m2"),
+    ]
+    assert text_of(lost[0]) == "worker w1 lost: lease expired, host h1"
+
+
 async def test_each_return_of_one_process_resolves_its_last_loss(world: World) -> None:
     """A suspended worker registers again with the same start time and a random id."""
     workers = world.store.workers
