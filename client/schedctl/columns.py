@@ -86,7 +86,7 @@ def _known(figure: Any) -> Any:
 
 def _worker_state(worker: Worker) -> str:
     """Return the state, and the reason why a live worker gets no runs."""
-    if worker.heartbeats_missing and worker.state != "LOST":
+    if worker.heartbeats_missing and worker.state in ("LIVE", "DRAINING"):
         return f"{worker.state}, UNHEARD"
     if worker.refusal_reason:
         return f"{worker.state}, {refusal_of(worker.refusal_reason).state}"
@@ -247,7 +247,7 @@ REDRIVES: Final[Sequence[Column[Redrive]]] = (
 )
 MEMBERS: Final[Sequence[Column[Member]]] = (
     Column("NAME", lambda one: one.name),
-    Column("ROLE", lambda one: one.role),
+    Column("ROLE", lambda one: one.role or UNKNOWN),
     Column("STATE", lambda one: one.state),
     Column("SHARDS", lambda one: one.shards),
     Column("WEIGHT", lambda one: UNKNOWN if one.state == "LOST" else one.weight),

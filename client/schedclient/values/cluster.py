@@ -43,7 +43,9 @@ class Cluster(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Value):
-    """A schedd process. `role`: LEADER or FOLLOWER. `state`: LIVE, DRAINING, FENCED or LOST."""
+    """A schedd process. `role`: LEADER or FOLLOWER, empty if it is LOST. `state`: LIVE, DRAINING or
+    LOST.
+    """
 
     name: str
     role: str
@@ -119,11 +121,11 @@ class Shard(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
-    """A worker. `state`: LIVE, DRAINING (as the worker reports) or LOST. `refusal_reason`: why a
-    live worker accepts no new work. `drained_at`, `drained_by`, `drain_reason`: the drain by an
-    operator. `unstored_results`: results that the worker holds and no member has stored.
-    `heartbeats_missing`: no member that answers receives its heartbeats; then `free`, `running`,
-    `unstored_results` and `lease_age` are None.
+    """A worker. `state`: LIVE, DRAINING (as the worker reports), LOST, or STOPPED: drained and not
+    running. `refusal_reason`: why a live worker accepts no new work. `drained_at`, `drained_by`,
+    `drain_reason`: the drain by an operator. `unstored_results`: results that the worker holds and
+    no member has stored. `heartbeats_missing`: no member that answers receives its heartbeats; then
+    `free`, `running`, `unstored_results` and `lease_age` are None.
     """
 
     name: str

@@ -18,16 +18,19 @@ from schedctl.session import Session
 
 UNDRAINED: Final = "the worker was undrained"
 LOST: Final = "the worker is lost"
+STOPPED: Final = "the worker isn't running"
 RESTARTED: Final = "the worker was restarted"
+_UNDO: Final = "to send it runs again: schedctl worker undrain {name}"
 _RUNS: Final = "its remaining runs were returned or start again"
 NOT_DRAINED: Final[Mapping[str, str]] = {
     UNDRAINED: "was undrained before the drain completed: it gets runs again",
-    LOST: f"was lost before the drain completed: {_RUNS} elsewhere;"
-    " schedctl worker undrain {name}",
-    RESTARTED: f"was restarted before the drain completed: {_RUNS};"
-    " schedctl worker undrain {name}",
+    LOST: f"was lost before the drain completed: {_RUNS} elsewhere; {_UNDO}",
+    STOPPED: f"was stopped before the drain completed: {_RUNS} elsewhere; {_UNDO}",
+    RESTARTED: f"was restarted before the drain completed: {_RUNS}; {_UNDO}",
 }
 """Ends of a drain other than its completion, with their messages."""
+_AWAY: Final[Mapping[str, str]] = {"LOST": LOST, "STOPPED": STOPPED}
+"""States of a worker that isn't running."""
 
 
 @click.group(cls=CommandGroup)
@@ -76,15 +79,15 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Drain a worker: send it no new runs, also after a restart, until `worker undrain`.
 
     Runs in progress finish. With --wait, the command exits with 1 if the worker is lost, restarted
-    or undrained before that; its runs may then start again. If the worker is LOST already, the
-    command exits with 0 at once.
+    or undrained before that; its runs may then start again. If the worker is LOST or STOPPED
+    already, the command exits with 0 at once.
     """
     instead = ""
 
     async def work(client: Client) -> Worker:
         nonlocal instead
         drained = await client.workers.drain(name, reason=reason)
-        if not wait or drained.state == "LOST":
+        if not wait or drained.state in _AWAY:
             return drained
         found = await follow_to_end(
             session,
@@ -105,7 +108,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
         message(f"{name} {NOT_DRAINED[instead].format(name=name)}")
         click.get_current_context().exit(1)
     done = "drained" if wait else "draining"
-    message(f"{done} {name}: {_remaining_work(found)}; schedctl worker undrain {name}")
+    message(f"{done} {name}: {_remaining_work(found)}; {_UNDO.format(name=name)}")
 
 
 @worker.command()
@@ -129,8 +132,8 @@ def _instead(drained: Worker, found: Worker) -> str:
     """Return the key in NOT_DRAINED if the drain can't complete any more; else empty."""
     if found.drained_at is None:
         return UNDRAINED
-    if found.state == "LOST":
-        return LOST
+    if found.state in _AWAY:
+        return _AWAY[found.state]
     other = found.incarnation != drained.incarnation
     return RESTARTED if other and _started(found) > _started(drained) else ""
 
@@ -147,8 +150,8 @@ def _done(found: Worker) -> bool:
 
 def _remaining_work(found: Worker) -> str:
     """Return what the drain still waits for."""
-    if found.state == "LOST":
-        return LOST
+    if found.state in _AWAY:
+        return _AWAY[found.state]
     if found.heartbeats_missing:
         return "its runs are unknown: no member receives its heartbeats"
     parts = [f"{found.running} still running"] if found.running else []

@@ -152,11 +152,13 @@ class Member(google.protobuf.message.Message):
     class _RoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[Member._Role.ValueType], builtins.type):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         ROLE_UNSPECIFIED: Member._Role.ValueType  # 0
+        """The member is lost, so it has no role."""
         ROLE_LEADER: Member._Role.ValueType  # 1
         ROLE_FOLLOWER: Member._Role.ValueType  # 2
 
     class Role(_Role, metaclass=_RoleEnumTypeWrapper): ...
     ROLE_UNSPECIFIED: Member.Role.ValueType  # 0
+    """The member is lost, so it has no role."""
     ROLE_LEADER: Member.Role.ValueType  # 1
     ROLE_FOLLOWER: Member.Role.ValueType  # 2
 
@@ -170,6 +172,7 @@ class Member(google.protobuf.message.Message):
         STATE_LIVE: Member._State.ValueType  # 1
         STATE_DRAINING: Member._State.ValueType  # 2
         STATE_FENCED: Member._State.ValueType  # 3
+        """Members of this version don't send FENCED: they send LOST for a fenced member."""
         STATE_LOST: Member._State.ValueType  # 4
         """The member was lost within the retention (default: 24 h) and hasn't returned. Only `name`,
         addresses, `version`, `tenure`, `shards` and `lost_at` are set.
@@ -180,6 +183,7 @@ class Member(google.protobuf.message.Message):
     STATE_LIVE: Member.State.ValueType  # 1
     STATE_DRAINING: Member.State.ValueType  # 2
     STATE_FENCED: Member.State.ValueType  # 3
+    """Members of this version don't send FENCED: they send LOST for a fenced member."""
     STATE_LOST: Member.State.ValueType  # 4
     """The member was lost within the retention (default: 24 h) and hasn't returned. Only `name`,
     addresses, `version`, `tenure`, `shards` and `lost_at` are set.
@@ -608,12 +612,16 @@ class Worker(google.protobuf.message.Message):
         STATE_LIVE: Worker._State.ValueType  # 1
         STATE_DRAINING: Worker._State.ValueType  # 2
         STATE_LOST: Worker._State.ValueType  # 3
+        STATE_STOPPED: Worker._State.ValueType  # 4
+        """The worker is drained and isn't running. It wasn't lost."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Worker.State.ValueType  # 0
     STATE_LIVE: Worker.State.ValueType  # 1
     STATE_DRAINING: Worker.State.ValueType  # 2
     STATE_LOST: Worker.State.ValueType  # 3
+    STATE_STOPPED: Worker.State.ValueType  # 4
+    """The worker is drained and isn't running. It wasn't lost."""
 
     @typing.final
     class LabelsEntry(google.protobuf.message.Message):
@@ -688,8 +696,8 @@ class Worker(google.protobuf.message.Message):
     def drained_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """Drain by an operator: time, actor and reason. The worker gets no new runs until UndrainWorker.
         The state is DRAINING when the worker itself reports a drain: shortly after DrainWorker, or
-        before the worker stops. The state is LOST, with these fields set, if the drained worker isn't
-        running.
+        before the worker stops. The state is STOPPED if the drained worker isn't running, and LOST if
+        the worker was lost.
         """
 
     @property

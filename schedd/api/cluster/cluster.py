@@ -77,13 +77,12 @@ async def list_members(
     fenced = await services.membership.fenced([member.tenure for member in view.members])
     owned = Counter(row.owner for row in rows)
     lost = await lost_now(services)
-    members = [
+    losses = {one.name: one for one in lost.members}
+    members = [_lost_member(one, owned[one.tenure]) for one in lost.members]
+    members += [
         _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
         for member in view.members
-    ]
-    listed = {member.name for member in members}
-    members += [
-        _lost_member(one, owned[one.tenure]) for one in lost.members if one.name not in listed
+        if member.name not in losses
     ]
     return wire.ListMembersResponse(members=sorted(members, key=lambda member: member.name))
 
@@ -214,17 +213,16 @@ async def running_workers(services: Services) -> list[WorkerView]:
 
 async def _workers(services: Services) -> list[wire.Worker]:
     """Return running workers, workers lost within the retention, and drained workers that aren't
-    running.
+    running: STOPPED, because no loss is recorded.
     """
     workers = [_worker(view) for view in await running_workers(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}
-    lost = wire.Worker.STATE_LOST
     losses = await services.membership.losses(services.lost_for)
     workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
     there.update(one.worker for one in losses.workers)
     workers += [
-        wire.Worker(name=name, state=lost, heartbeats_missing=True)
+        wire.Worker(name=name, state=wire.Worker.STATE_STOPPED, heartbeats_missing=True)
         for name in drains
         if name not in there
     ]
@@ -232,7 +230,8 @@ async def _workers(services: Services) -> list[wire.Worker]:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
             worker.drained_by, worker.drain_reason = drain.by, drain.reason
-            if worker.heartbeats_missing and worker.state != lost:  # no heartbeat reports it
+            if worker.heartbeats_missing and worker.state == wire.Worker.STATE_LIVE:
+                # No heartbeat reports it.
                 worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=_by_name_newest_first)
 
@@ -248,7 +247,6 @@ def _lost_worker(one: Incarnation) -> wire.Worker:
 def _lost_member(one: LostMember, shards: int) -> wire.Member:
     return wire.Member(
         name=one.name,
-        role=wire.Member.ROLE_FOLLOWER,
         state=wire.Member.STATE_LOST,
         shards=shards,
         grpc=one.grpc,
@@ -291,10 +289,9 @@ def _worker(view: WorkerView) -> wire.Worker:
 
 
 def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool) -> wire.Member:
-    leads = member.tenure == view.leader and not fenced
     return wire.Member(
         name=member.name,
-        role=wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER,
+        role=_role(member, view, fenced=fenced),
         state=_state(member, fenced=fenced),
         shards=shards,
         weight=member.weight,
@@ -308,11 +305,20 @@ def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool)
     )
 
 
-def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
-    """Return a member's state. FENCED: its lease is alive, but it may not take shards any more."""
+def _role(member: MemberView, view: ClusterView, *, fenced: bool) -> wire.Member.Role.ValueType:
     if fenced:
-        return wire.Member.STATE_FENCED
-    return wire.Member.STATE_DRAINING if member.draining else wire.Member.STATE_LIVE
+        return wire.Member.ROLE_UNSPECIFIED
+    leads = member.tenure == view.leader
+    return wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER
+
+
+def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
+    """Return a member's state. A stopping member fences its own tenure; any other fenced one was
+    lost, although its process may run and its key in etcd may still exist.
+    """
+    if member.draining:
+        return wire.Member.STATE_DRAINING
+    return wire.Member.STATE_LOST if fenced else wire.Member.STATE_LIVE
 
 
 def _name(view: ClusterView, tenure: TenureId | None) -> str:

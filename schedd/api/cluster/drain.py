@@ -42,7 +42,7 @@ async def undrain_worker(
     validation.check_note(request.reason, "reason")
     found = await worker_named(services, request.worker)
     await services.worker_store.undrain(request.worker, entry)
-    if found.state == wire.Worker.STATE_LOST:  # listed for its drain only
+    if found.state == wire.Worker.STATE_STOPPED:  # listed for its drain only
         found.ClearField("drained_at")
         found.ClearField("drained_by")
         found.ClearField("drain_reason")

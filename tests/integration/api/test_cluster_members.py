@@ -11,11 +11,11 @@ from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member
 
 
-async def test_members_are_listed_as_live_draining_or_fenced_with_their_details(api):
+async def test_members_are_listed_as_live_draining_or_lost_with_their_details(api):
     [first] = api.world.members
     second = await api.world.member(take=False)
     leads = replace(member("m1", attached=True, tzdata="2026a"), tenure=first.tenure)
-    fenced = replace(member("m2", draining=True, database=False), tenure=second.tenure)
+    fenced = replace(member("m2", database=False), tenure=second.tenure)
     leaving = member("m3", draining=True)
     await second.store.membership.fence_own(second.tenure)
     api.cluster.now = replace(
@@ -28,7 +28,7 @@ async def test_members_are_listed_as_live_draining_or_fenced_with_their_details(
         SHARDS,
     )
     assert (one.attached, one.database, one.tzdata) == (True, True, "2026a")
-    assert (two.state, two.database) == (wire.Member.STATE_FENCED, False)
+    assert (two.state, two.role) == (wire.Member.STATE_LOST, wire.Member.ROLE_UNSPECIFIED)
     assert three.state == wire.Member.STATE_DRAINING
 
 
@@ -50,8 +50,9 @@ async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     without = await api("GetCluster", wire.GetClusterRequest())
     assert (without.owned, without.members, without.leader) == (0, 0, "")
     assert without.lost_members == ["member-1"]
-    [fenced] = (await api("ListMembers", wire.ListMembersRequest())).members
-    assert (fenced.state, fenced.role) == (wire.Member.STATE_FENCED, wire.Member.ROLE_FOLLOWER)
+    [lost] = (await api("ListMembers", wire.ListMembersRequest())).members
+    assert (lost.state, lost.role) == (wire.Member.STATE_LOST, wire.Member.ROLE_UNSPECIFIED)
+    assert lost.HasField("lost_at"), "as the status says"
     assert f"{SHARDS} of {SHARDS} shards have no live owner" in without.problems
     shards = (await api("ListShards", wire.ListShardsRequest())).shards
     assert {shard.owner for shard in shards} == {""}

@@ -78,7 +78,7 @@ async def test_a_watch_of_a_worker_reports_each_change_of_it_and_nothing_else(ap
         last = await anext(updates)
         assert (last.state, last.running) == (wire.Worker.STATE_DRAINING, 0)
         api_with_worker.lines.attached = []
-        assert (await anext(updates)).state == wire.Worker.STATE_LOST
+        assert (await anext(updates)).state == wire.Worker.STATE_STOPPED
         await api_with_worker("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))
         with pytest.raises(NotFoundError, match="worker 'w1' not found"):
             await anext(updates)
@@ -141,11 +141,12 @@ async def test_a_drained_and_stopped_worker_is_still_listed_and_may_be_undrained
     [gone] = (await api_with_worker("ListWorkers", wire.ListWorkersRequest())).workers
     assert (gone.name, gone.state, gone.drain_reason) == (
         "w1",
-        wire.Worker.STATE_LOST,
+        wire.Worker.STATE_STOPPED,
         "new disk",
-    )
+    ), "it wasn't lost"
+    assert not gone.HasField("lost_at")
     free = await api_with_worker("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))
-    assert (free.state, free.drained_by) == (wire.Worker.STATE_LOST, "")
+    assert (free.state, free.drained_by) == (wire.Worker.STATE_STOPPED, "")
     assert not (await api_with_worker("ListWorkers", wire.ListWorkersRequest())).workers
 
 

@@ -14,6 +14,7 @@ from schedproto.v1 import cluster_service_pb2 as wire
 from support.scripted import Refusal
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
+UNDO = "to send it runs again: schedctl worker undrain w1"
 OK = wire.Finding(area="etcd", check="alarms", severity=wire.Finding.SEVERITY_OK, what="none")
 WARN = wire.Finding(
     area="members",
@@ -177,7 +178,7 @@ async def test_a_drain_waits_until_the_worker_is_draining_and_runs_nothing(ctl, 
         "the worker hasn't reported its runs yet",
         "2 still running",
         "no run in progress",
-        "drained w1: no run in progress; schedctl worker undrain w1",
+        "drained w1: no run in progress; to send it runs again: schedctl worker undrain w1",
     ]
     [asked] = member.received("DrainWorker")
     assert asked.reason == "disks"
@@ -202,7 +203,7 @@ async def test_a_drain_waits_until_the_results_of_the_worker_are_stored(ctl, mem
         f"2 results aren't stored yet: {full}",
         "1 result isn't stored yet",
         "no run in progress",
-        "drained w1: no run in progress; schedctl worker undrain w1",
+        "drained w1: no run in progress; to send it runs again: schedctl worker undrain w1",
     ]
 
 
@@ -224,7 +225,7 @@ async def test_a_drain_does_not_complete_while_no_member_receives_heartbeats(ctl
         "its runs are unknown: no member receives its heartbeats",
         "8 still running",
         "no run in progress",
-        "drained w1: no run in progress; schedctl worker undrain w1",
+        "drained w1: no run in progress; to send it runs again: schedctl worker undrain w1",
     ]
     member.say("DrainWorker", drained(state=live, heartbeats_missing=True))
     output = (await ctl("worker", "drain", "w1")).err
@@ -250,7 +251,7 @@ async def test_a_drain_fails_when_the_worker_is_restarted(ctl, member):
         "1 still running",
         "its runs are unknown: no member receives its heartbeats",
         "the worker was restarted",
-        f"w1 was restarted before the drain completed: {again}; schedctl worker undrain w1",
+        f"w1 was restarted before the drain completed: {again}; {UNDO}",
     ]
 
 
@@ -293,13 +294,35 @@ async def test_a_drain_fails_when_the_worker_is_lost(ctl, member):
     assert ended.data["state"] == "LOST"
 
 
+async def test_a_drained_worker_that_was_stopped_is_shown_as_stopped_and_not_as_lost(ctl, member):
+    stopped = drained(state=wire.Worker.STATE_STOPPED, heartbeats_missing=True)
+    member.say("ListWorkers", wire.ListWorkersResponse(workers=[stopped]))
+    assert (await ctl("worker", "list")).out.splitlines()[-1].split()[:2] == ["w1", "STOPPED"]
+    member.say("DrainWorker", stopped)
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert (ended.code, member.received("WatchWorker")) == (0, [])
+    assert ended.err.startswith("drained w1: the worker isn't running;")
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=8))
+    member.say("WatchWorker", [stopped])
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert ended.code == 1
+    assert "w1 was stopped before the drain completed" in ended.err
+
+
+async def test_a_lost_member_has_no_role(ctl, member):
+    lost = wire.Member(name="m3", state=wire.Member.STATE_LOST)
+    member.say("ListMembers", wire.ListMembersResponse(members=[lost]))
+    assert (await ctl("cluster", "members")).out.splitlines()[-1].split()[:3] == ["m3", "–", "LOST"]
+
+
 async def test_a_drain_of_a_lost_worker_does_not_wait(ctl, member):
     """The worker gets no runs when it registers, and has none to lose."""
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LOST, heartbeats_missing=True))
     ended = await ctl("worker", "drain", "w1", "--wait")
     assert (ended.code, member.received("WatchWorker")) == (0, [])
     assert (
-        ended.err.splitlines()[-1] == "drained w1: the worker is lost; schedctl worker undrain w1"
+        ended.err.splitlines()[-1]
+        == "drained w1: the worker is lost; to send it runs again: schedctl worker undrain w1"
     )
     assert (await ctl("worker", "drain", "w1")).code == 0
 

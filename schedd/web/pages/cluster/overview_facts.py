@@ -69,6 +69,7 @@ class WorkerLine:
     draining: bool
     version: str
     lost: bool = False
+    stopped: bool = False
 
     @property
     def share(self) -> float:
@@ -204,7 +205,8 @@ def _troubles(
 
 
 def _live(stored: Stored) -> list[cluster_pb.Worker]:
-    return [one for one in stored.workers if one.state != cluster_pb.Worker.STATE_LOST]
+    away = (cluster_pb.Worker.STATE_LOST, cluster_pb.Worker.STATE_STOPPED)
+    return [one for one in stored.workers if one.state not in away]
 
 
 def _old_concerns(stored: Stored, now: datetime) -> Iterable[str]:
@@ -323,6 +325,7 @@ def _worker(worker: cluster_pb.Worker) -> WorkerLine:
         draining=worker.state == cluster_pb.Worker.STATE_DRAINING,
         version=worker.version,
         lost=worker.state == cluster_pb.Worker.STATE_LOST,
+        stopped=worker.state == cluster_pb.Worker.STATE_STOPPED,
     )
 
 

@@ -51,8 +51,8 @@ class WorkerRow:
 
     @property
     def here(self) -> bool:
-        """Return whether it isn't lost."""
-        return self.state != "lost"
+        """Return whether it is running."""
+        return self.state not in ("lost", "stopped")
 
 
 async def _read(asked: PageRequest) -> Shown:
