@@ -12,6 +12,7 @@ frequent then.
 
 Invariants
 - A failure keeps its first time until the dependency is healthy again, whatever its cause becomes.
+- While calls are rejected for one reason, each with its own text, the failure keeps the first text.
 - Calls may report from any thread.
 """
 
@@ -40,6 +41,9 @@ UNANSWERED_FOR: Final = 5.0
 REJECTED_FOR: Final = 5.0
 """Seconds for which a rejected call counts, although a probe succeeds."""
 
+SAME_FOR: Final = 10.0
+"""Seconds for which a rejection keeps its text while other calls are rejected for its reason."""
+
 LOCK_WAIT_FOR: Final = 15.0
 """Seconds for which a lock timeout counts: loops retry earlier."""
 
@@ -49,13 +53,14 @@ NAMES: Final = {Dependency.POSTGRESQL: "PostgreSQL", Dependency.ETCD: "etcd"}
 @dataclass(frozen=True, slots=True)
 class _Trouble:
     """A dependency's failure. `began`, `rejected_at`: seconds of CLOCK_BOOTTIME; `rejected_at` is
-    of the last rejected call, 0 for none.
+    of the last rejected call, 0 for none. `seen`: when this text was reported last.
     """
 
     failure: DependencyFailure
     rejected: bool
     began: float
     rejected_at: float = 0.0
+    seen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +172,21 @@ class DependencyHealth:
         if before is not None and before.rejected and not isinstance(error, Rejected):
             rejected_at = before.rejected_at
         failure = _failure(dependency, error, before.failure.since if before else self._wall())
+        seen = self._clock()
+        if (
+            before is not None
+            and isinstance(error, Rejected)
+            and before.failure.reason == failure.reason
+            and before.failure.cause != failure.cause
+            and seen - before.seen < SAME_FOR
+        ):
+            failure, seen = before.failure, before.seen
         self._troubles[dependency] = _Trouble(
             failure,
             isinstance(error, Rejected),
             before.began if before else began,
             rejected_at or (before.rejected_at if before else 0.0),
+            seen,
         )
         if before is None or before.failure.reason != failure.reason:
             log.warning(

@@ -13,6 +13,7 @@ from schedd.runtime import dependency_health
 from schedd.runtime.dependency_health import (
     LOCK_WAIT_FOR,
     PROBE_REJECTED_EVERY,
+    SAME_FOR,
     DependencyHealth,
 )
 from schedkit.errors import Rejected, Unavailable
@@ -59,6 +60,17 @@ async def test_a_rejection_is_shown_at_once_with_its_remedy_and_keeps_its_first_
     ]
     assert await clock.probe(after=60, error=LOGIN) == first
     assert await clock.probe(after=1) == []
+
+
+async def test_a_lasting_cause_keeps_its_text_while_its_statements_alternate(clock: Clock) -> None:
+    def read_only(statement: str) -> Rejected:
+        return Rejected("read_only", f"PostgreSQL is read-only: cannot execute {statement}", "Set")
+
+    [first] = await clock.probe(error=read_only("INSERT"))
+    for statement in ("SELECT FOR SHARE", "INSERT") * 20:
+        assert await clock.probe(after=1, error=read_only(statement)) == [first]
+    [shown] = await clock.probe(after=SAME_FOR, error=read_only("UPDATE"))
+    assert "UPDATE" in shown, "the first one hasn't failed since"
 
 
 async def test_a_short_silence_isnt_shown(clock: Clock) -> None:
