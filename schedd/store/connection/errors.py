@@ -149,6 +149,10 @@ _LOCKED_REMEDY: Final = (
     "`schedctl cluster doctor` names the session that holds the lock, if it lasts; end its"
     " transaction, or SELECT pg_terminate_backend(PID)"
 )
+_STARTING: Final = re.compile(
+    r"the database system is (?:starting up|not yet accepting connections|in recovery mode)"
+)
+_STARTING_REMEDY: Final = "Wait until PostgreSQL has started; its log shows the progress"
 _FULL: Final = re.compile(r"too many (?:connections|clients)|connection slots are reserved")
 _FULL_REMEDY: Final = (
     "Raise CONNECTION LIMIT of the role or the database, or max_connections; or end other sessions"
@@ -199,6 +203,9 @@ def _lost(words: str) -> DatabaseUnavailable:
     if _FULL.search(words):
         message = f"PostgreSQL has no connection left: {words.rpartition('FATAL:')[2].strip()}"
         return DatabaseUnavailable(message, reason="no_connection", remedy=_FULL_REMEDY)
+    if starting := _STARTING.search(words):
+        message = f"PostgreSQL is starting: {starting[0]}"
+        return DatabaseUnavailable(message, reason="starting", remedy=_STARTING_REMEDY)
     return DatabaseUnavailable(f"PostgreSQL: {words}")
 
 

@@ -133,6 +133,8 @@ def test_a_rejected_connection_has_its_cause_and_a_remedy(
         ),
         (None, "FATAL:  sorry, too many clients already", "no_connection", "max_connections"),
         ("53300", "remaining connection slots are reserved", "no_connection", "end other sessions"),
+        (None, "FATAL:  the database system is starting up", "starting", "Wait until"),
+        ("57P03", "the database system is in recovery mode", "starting", "Wait until"),
         ("57014", "canceling statement due to statement timeout", "timed_out", "statement_timeout"),
         (
             "55P03",
