@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from schedd.api.errors import FailedPreconditionError
@@ -108,7 +108,7 @@ def waits_for(
         checks = [Check(question=question, answer="yes")]
         if not any(one.free >= need.slots for one in fit):
             answer = f"no, all slots of {name} are in use"
-            remedy = "schedctl worker list"
+            remedy = holders({one.incarnation.worker for one in fit})
             checks.append(Check(question="Is a slot free?", answer=answer, remedy=remedy))
         return checks
     return [Check(question=question, answer=answer, remedy="schedctl worker list")]
@@ -116,3 +116,9 @@ def waits_for(
 
 def _child(child: RunRecord) -> str:
     return f"{child.run.target}, {child.run.state}"
+
+
+def holders(workers: Collection[str]) -> str:
+    """Return the command that lists the runs in the slots of these workers."""
+    of = f" --worker {next(iter(workers))}" if len(workers) == 1 else ""
+    return f"schedctl run list --state RUNNING{of}"

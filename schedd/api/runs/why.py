@@ -7,7 +7,7 @@ from typing import Final
 from schedd.api import availability, views
 from schedd.api.cluster.cluster import lost_now, running_workers
 from schedd.api.runs import broadcasts
-from schedd.api.runs.broadcasts import CHANGE, REFUSED
+from schedd.api.runs.broadcasts import CHANGE, REFUSED, holders
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import Need, able, need_of
 from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
@@ -267,7 +267,7 @@ async def _no_worker(
     anywhere = [replace(one.incarnation, namespaces=None) for one in workers]
     if any(able(one, need) for one in anywhere):
         what += f" of namespace {need.namespace!r}, which none of their certificates has"
-    but, remedy = "", "schedctl worker list"
+    but, remedy = "", "schedctl worker list -o wide"
     if stopped := await _stopped(services, need, workers):
         isnt = "is drained and stopped" if len(stopped) == 1 else "are drained and stopped"
         but = f"; {', '.join(stopped)} could, but {isnt}"
@@ -321,13 +321,15 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
         answer = f"no, {'; '.join(full + silent)}{more}"
         remedy = _remedy(refusing) if full else "schedctl worker list"
         return Check(question="Does one of them take work?", answer=answer, remedy=remedy)
+    remedy = "schedctl worker list"
     if not takers:
         answer = f"no, all suitable workers are draining: {', '.join(leaving)}"
     else:
+        remedy = holders({one.incarnation.worker for one in takers})
         more = "; ".join([f"{', '.join(leaving)} draining"] * bool(leaving) + full + silent)
         whose = fit[0].incarnation.worker if len(fit) == 1 else f"{len(fit)} workers"
         answer = f"no, all slots of {whose} are in use" + (f" ({more})" if more else "")
-    return Check(question="Is a slot free?", answer=answer, remedy="schedctl worker list")
+    return Check(question="Is a slot free?", answer=answer, remedy=remedy)
 
 
 def _remedy(refusing: Sequence[WorkerView]) -> str:

@@ -312,10 +312,15 @@ async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
     assert busy.answer == (
         f"no, all slots of 2 workers are in use (worker-1 takes no work: {full})"
     )
+    assert busy.remedy == "schedctl run list --state RUNNING --worker worker-2"
     assert (await why(one, replace(other, refusal_reason=""))).answer == "2 can run it"
-    assert (await why(replace(one, refusal_reason="", free=0))).answer == (
-        "no, all slots of worker-1 are in use"
+    held = await why(replace(one, refusal_reason="", free=0))
+    assert held.answer == "no, all slots of worker-1 are in use"
+    assert held.remedy == "schedctl run list --state RUNNING --worker worker-1"
+    of_both = await why(
+        replace(one, refusal_reason="", free=0), replace(other, refusal_reason="", free=0)
     )
+    assert of_both.remedy == "schedctl run list --state RUNNING"
 
 
 async def test_a_run_whose_worker_sends_no_heartbeats_is_explained(api):
