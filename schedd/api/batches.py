@@ -112,7 +112,7 @@ def _converted(
 
 def _outcome(found: Made | CallError | Unavailable) -> Made | common_pb2.CallError:
     if isinstance(found, Unavailable):
-        found = dependency_error(found)
+        found = dependency_error(found, change=True)
     if not isinstance(found, CallError):
         return found
     error = common_pb2.CallError(

@@ -23,10 +23,12 @@ from schedd.api.auth import access_tokens
 from schedd.api.auth.authorization import authorise
 from schedd.api.cluster import cluster, cluster_pause, doctor, drain, leader_transfer, rebalance
 from schedd.api.dead_letters import dead_letters, redrives
+from schedd.api.errors import dependency_error
 from schedd.api.jobs import backfills, create, cron_explain, explain, jobs, pause, trigger
 from schedd.api.request_check import check_wellformed
 from schedd.api.runs import redrive_run, runs, submit, watch_object, watch_runs
 from schedd.api.services import Caller, Services
+from schedkit.errors import DatabaseUnavailable
 from schedproto.v1 import (
     auth_service_pb2,
     calendar_service_pb2,
@@ -66,7 +68,10 @@ def _in_time(method: str, call: Unary) -> Unary:
                 return await call(services, caller, request)
         waits = deadlines.WAITS if caller.deadline is None else caller.deadline
         async with deadlines.changed(waits):
-            return await call(services, replace(caller, deadline=waits), request)
+            try:
+                return await call(services, replace(caller, deadline=waits), request)
+            except DatabaseUnavailable as error:
+                raise dependency_error(error, change=True) from error
 
     return timely
 

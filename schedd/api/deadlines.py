@@ -94,7 +94,7 @@ class _Watch:
 
 def _silent(after: float) -> MemberUnavailableError:
     return MemberUnavailableError(
-        f"PostgreSQL timed out: no answer within {after:.1f} s; nothing was changed",
+        f"PostgreSQL timed out: no answer within {after:.1f} s",
         reason="DATABASE_SILENT",
         remedy="`schedctl cluster doctor` shows the cause; or call another member",
     )

@@ -157,8 +157,8 @@ def unanswered() -> OutcomeUnknownError:
     )
 
 
-def dependency_error(error: Unavailable) -> CallError:
-    """Return the error of a call for a failed dependency."""
+def dependency_error(error: Unavailable, *, change: bool = False) -> CallError:
+    """Return the error of a call for a failed dependency. `change`: the call isn't a read."""
     if isinstance(error, OutcomeUnknown):
         return unanswered()
     if isinstance(error, BrokenData):
@@ -174,7 +174,7 @@ def dependency_error(error: Unavailable) -> CallError:
     if isinstance(error, DatabaseUnavailable):
         why = error if error.remedy else "PostgreSQL is unavailable: it doesn't answer this member"
         return MemberUnavailableError(
-            f"{why}; nothing was changed",
+            f"{why}; nothing was changed" if change else str(why),
             reason="DATABASE_UNAVAILABLE",
             remedy=error.remedy
             or "start PostgreSQL, or correct what `schedctl cluster doctor` names, then retry",

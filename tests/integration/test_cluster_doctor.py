@@ -193,7 +193,7 @@ def test_a_hung_postgresql_is_detected_soon_and_reads_report_it(
     assert took < 9, "it doesn't wait as long as the database does"
     assert status.returncode == 6, status.stdout + status.stderr
     assert "DATABASE_SILENT" in status.stderr
-    assert "nothing was changed" in status.stderr
+    assert "nothing was changed" not in status.stderr, "it was a read"
 
 
 def _signal(pids: Iterable[int], number: int) -> None:

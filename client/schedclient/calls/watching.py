@@ -158,7 +158,7 @@ class _Time:
             over = DeadlineExceeded(
                 f"the watch timed out after {self._most:g} s",
                 reason=NO_ANSWER,
-                remedy="nothing was changed: watch again, or give a longer deadline",
+                remedy="watch again, or give a longer deadline",
             )
             raise over.after(self._refusal) if self._refusal else over
 

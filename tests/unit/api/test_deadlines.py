@@ -12,11 +12,12 @@ import pytest
 from schedd.api import deadlines
 from schedd.api.auth.authentication import Authentication
 from schedd.api.calls import UNARY
-from schedd.api.errors import MemberUnavailableError, OutcomeUnknownError
+from schedd.api.errors import MemberUnavailableError, OutcomeUnknownError, dependency_error
 from schedd.api.services import Caller, Services
 from schedd.core.auth.access_tokens import text_of
 from schedd.core.ids import AccessTokenId
 from schedkit.clock import boottime
+from schedkit.errors import DatabaseUnavailable
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import pool_service_pb2
 from support.callers import TESTER
@@ -36,7 +37,7 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
         SimpleNamespace(store=SimpleNamespace(list_audit=silent), database_answered_at=boottime),
     )
     read = UNARY["schedd.v1.ClusterService.ListAudit"]
-    with pytest.raises(MemberUnavailableError, match="nothing was changed") as error:
+    with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out") as error:
         await read(services, Caller(TESTER, "test", 0.6), wire.ListAuditRequest())
     assert error.value.reason == "DATABASE_SILENT"
     assert "doctor" in error.value.remedy
@@ -57,6 +58,34 @@ async def test_a_slow_read_continues_while_postgresql_answers_others() -> None:
         await asyncio.sleep(deadlines.SILENT_FOR + 0.3)
 
 
+class Away:
+    """A store without a database."""
+
+    def __getattr__(self, _: str) -> Any:
+        async def fails(*_: Any, **__: Any) -> Any:
+            raise DatabaseUnavailable("PostgreSQL: Connection refused")
+
+        return fails
+
+
+async def test_only_a_failed_change_says_that_nothing_was_changed() -> None:
+    services = cast(
+        "Services", SimpleNamespace(store=Away(), pools=Away(), database_answered_at=boottime)
+    )
+    caller = Caller(TESTER, "test", 0.6)
+    with pytest.raises(DatabaseUnavailable) as read:
+        await UNARY["schedd.v1.ClusterService.ListAudit"](services, caller, wire.ListAuditRequest())
+    assert dependency_error(read.value).message == (
+        "PostgreSQL is unavailable: it doesn't answer this member"
+    )
+    pool = pool_service_pb2.Pool(namespace="default", name="gpus", limit=2)
+    with pytest.raises(MemberUnavailableError, match="; nothing was changed") as change:
+        await UNARY["schedd.v1.PoolService.SetPool"](
+            services, caller, pool_service_pb2.SetPoolRequest(pool=pool)
+        )
+    assert change.value.reason == "DATABASE_UNAVAILABLE"
+
+
 async def test_a_dry_run_times_out_as_a_read() -> None:
     services = cast(
         "Services",
@@ -65,7 +94,7 @@ async def test_a_dry_run_times_out_as_a_read() -> None:
     call = UNARY["schedd.v1.PoolService.SetPool"]
     pool = pool_service_pb2.Pool(namespace="default", name="gpus", limit=2)
     asked = pool_service_pb2.SetPoolRequest(pool=pool, validate_only=True)
-    with pytest.raises(MemberUnavailableError, match="nothing was changed"):
+    with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out"):
         await call(services, Caller(TESTER, "test", 0.6), asked)
 
 
@@ -91,7 +120,7 @@ async def test_a_token_lookup_without_an_answer_times_out(
     store, clock = cast("Any", SimpleNamespace(find_all=silent)), cast("Any", None)
     text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
     async with asyncio.timeout(5):
-        with pytest.raises(MemberUnavailableError, match="nothing was changed"):
+        with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out"):
             await Authentication(store, clock, demanded=True).identify_caller(
                 (f"Bearer {text}",), never
             )

@@ -182,7 +182,8 @@ async def test_no_answer_in_time_raises_deadline_exceeded(client: Client, member
     member.say("GetRun", hang)
     with pytest.raises(DeadlineExceeded) as error:
         await client.runs.get("r", deadline=0.2)
-    assert "nothing was changed" in error.value.remedy, "it was a read"
+    assert error.value.remedy.startswith("call again"), "it was a read"
+    assert "changed" not in error.value.remedy
     assert isinstance(error.value.__cause__, grpc.aio.AioRpcError), "its cause"
 
 
@@ -262,7 +263,7 @@ async def test_a_dry_run_without_an_answer_is_reported_as_a_read(client: Client,
     member.say("RebalanceCluster", hang)
     with pytest.raises(DeadlineExceeded) as error:
         await client.cluster.rebalance(dry_run=True, deadline=0.2)
-    assert "nothing was changed" in error.value.remedy
+    assert error.value.remedy.startswith("call again")
 
 
 async def test_a_read_with_a_permanently_broken_connection_is_reported_as_rejected(
