@@ -157,5 +157,6 @@ class UserStore:
 
     counts = in_transaction(run_counts.counts)
     waits = in_transaction(run_counts.read_waiting_runs)
+    slot_holders = in_transaction(run_counts.read_slot_holders)
     failing = in_transaction(failing_jobs.failing)
     growing = in_transaction(failing_jobs.growing)

@@ -10,6 +10,7 @@ from schedd.api.errors import FieldViolation, InvalidArgumentError, NotFoundErro
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.cluster_events import Losses, LostMember
+from schedd.core.cluster.dependency import Dependency
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.runs.model import Incarnation
@@ -98,14 +99,24 @@ async def _unfenced_view(services: Services) -> ClusterView:
 
 
 async def lost_now(services: Services) -> Losses:
-    """Return members and workers that were lost within the retention and haven't returned."""
+    """Return members and workers that were lost within the retention and haven't returned.
+
+    While this member's view may be old, a member of that view isn't called lost: members end their
+    tenures without etcd, but continue to run.
+    """
     losses = await services.membership.losses(services.lost_for)
     if not losses.members and not losses.workers:
         return losses
     drained = {one.worker for one in await services.worker_store.drains()}
-    members = {member.name for member in (await _unfenced_view(services)).members}
+    current = services.cluster.trusted() and not _without_etcd(services)
+    view = await _unfenced_view(services) if current else services.cluster.view()
+    members = {member.name for member in view.members}
     workers = {one.incarnation.worker for one in services.lines.workers()}
     return losses.missing(members, workers, drained)
+
+
+def _without_etcd(services: Services) -> bool:
+    return any(one.dependency == Dependency.ETCD for one in services.failures())
 
 
 async def list_shards(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from schedd.api.cluster.cluster import lost_now, running_workers
+from schedd.api.cluster.full_workers import full_workers
 from schedd.api.runs.waiting_runs import can_run
 from schedd.api.services import Services
 from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, StuckJob, WorkFacts
@@ -18,7 +19,7 @@ from schedd.core.jobs import labels
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
-from schedd.core.runs.records import StoredDefinition, WaitingRuns
+from schedd.core.runs.records import StoredDefinition, WaitingRuns, WorkerView
 from schedd.runtime.dependency_health import failed_read
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
@@ -43,7 +44,8 @@ async def stuck_now(services: Services) -> Sequence[StuckJob]:
     waits = await services.store.waits()
     stored = await services.store.definitions({wait.job_id for wait in waits})
     takers, draining = await _takers(services)
-    return stuck(waits, stored, takers, await lost_now(services), draining)
+    able_now = [one.incarnation for one in takers]
+    return stuck(waits, stored, able_now, await lost_now(services), draining)
 
 
 async def _read(services: Services) -> WorkFacts:
@@ -53,7 +55,9 @@ async def _read(services: Services) -> WorkFacts:
     jobs = {wait.job_id for wait in waits}
     jobs |= {one.job_id for one in failing} | {one.job_id for one in growing}
     stored = await services.store.definitions(jobs)
-    (takers, draining), losses = await _takers(services), await lost_now(services)
+    (taking, draining), losses = await _takers(services), await lost_now(services)
+    takers = [one.incarnation for one in taking]
+    returned = await services.membership.returns(services.lost_for)
     ready = [
         wait.since
         for wait in waits
@@ -64,8 +68,13 @@ async def _read(services: Services) -> WorkFacts:
     return WorkFacts(
         losses=losses,
         kept=services.lost_for,
+        returned_members=returned[0],
+        returned_workers=returned[1],
         stuck=tuple(stuck(waits, stored, takers, losses, draining)),
         oldest=min(ready, default=None),
+        full=await full_workers(
+            services, waits, stored, [v for v in taking if not v.refusal_reason]
+        ),
         failing=tuple(
             FailingJob(_name(stored[one.job_id]), one.times, one.more)
             for one in failing
@@ -79,14 +88,16 @@ async def _read(services: Services) -> WorkFacts:
     )
 
 
-async def _takers(services: Services) -> tuple[list[Incarnation], list[Incarnation]]:
+async def _takers(services: Services) -> tuple[list[WorkerView], list[Incarnation]]:
     """Return the workers that take work, full ones included, and those that drain."""
     drained = {drain.worker for drain in await services.worker_store.drains()}
-    takers: list[Incarnation] = []
-    draining: list[Incarnation] = []
+    takers, draining = list[WorkerView](), list[Incarnation]()
     for view in await running_workers(services):
         drains = view.draining or view.incarnation.worker in drained
-        (draining if drains else takers).append(view.incarnation)
+        if drains:
+            draining.append(view.incarnation)
+        else:
+            takers.append(view)
     return takers, draining
 
 
@@ -114,6 +125,7 @@ def stuck(
             _need(definition, wait),
             tuple(lost.worker for lost in losses.workers if able(lost, need)),
             tuple(one.worker for one in draining if able(one, need)),
+            _missing_plugin(definition, [*takers, *draining]),
         )
     return [*found.values()]
 
@@ -125,6 +137,13 @@ def _need(definition: Definition, wait: WaitingRuns) -> str:
     what += f" of {definition.slots} slots" if definition.slots > 1 else ""
     what += f" with {labels.matches_text(definition.require)}" if definition.require else ""
     return f"{what} of namespace {definition.namespace!r}"
+
+
+def _missing_plugin(definition: Definition, workers: Sequence[Incarnation]) -> str:
+    """Return the plug-in of this job that none of the workers has; empty: none is missing."""
+    kind, _, name = definition.action.partition("/")
+    missing = kind == "plugin" and not any(definition.action in one.actions for one in workers)
+    return name if missing else ""
 
 
 def _there(stored: Mapping[JobId, StoredDefinition], job: JobId) -> bool:

@@ -2,7 +2,8 @@
 
     waits by job ──┬─ no running worker can run them ──▶ unrunnable
     definitions  ──┤─ all workers that can run them take no new runs ──▶ held up
-    workers      ──┘─ others, except those blocked by a run of their job ──▶ oldest
+    workers      ──┤─ others, except those blocked by a run of their job ──▶ oldest
+                   └─ those of the others that have waited long for a slot ──▶ full (full_workers)
 
 The rules are those of the owners (`core/dispatch/placement`). The rows of all shards are read, so
 every member returns the same.
@@ -16,13 +17,15 @@ from datetime import datetime
 from typing import Final
 
 from schedd.api.cluster.cluster import running_workers
+from schedd.api.cluster.full_workers import full_workers
 from schedd.api.services import Services
+from schedd.core.checkup.facts import FullWorkers
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
-from schedd.core.runs.records import StoredDefinition, WaitingRuns
+from schedd.core.runs.records import StoredDefinition, WaitingRuns, WorkerView
 from schedd.runtime.job_codec import JobDefinition
 
 
@@ -39,12 +42,16 @@ class WaitSummary:
     elsewhere: bool = False
     since: datetime | None = None
     held_up: WaitSummary | None = None
+    full: tuple[FullWorkers, ...] = ()
+    """Workers without a free slot that some of the other runs have waited for."""
 
     def visible_in(self, namespace: str) -> WaitSummary:
         """Return the summary without the names of jobs of other namespaces."""
         here = tuple(job for job in self.jobs if job[0] == namespace)
         held_up = self.held_up and self.held_up.visible_in(namespace)
-        return replace(self, jobs=here, elsewhere=len(here) < len(self.jobs), held_up=held_up)
+        full = tuple(one.visible_in(namespace) for one in self.full)
+        elsewhere = len(here) < len(self.jobs)
+        return replace(self, jobs=here, elsewhere=elsewhere, held_up=held_up, full=full)
 
 
 NO_WAITS: Final = WaitSummary()
@@ -57,11 +64,15 @@ async def read_wait_summary(services: Services) -> WaitSummary:
         return NO_WAITS
     stored = await services.store.definitions({wait.job_id for wait in found})
     drained = {drain.worker for drain in await services.worker_store.drains()}
-    takers, others = list[Incarnation](), list[Incarnation]()
+    takers, others = list[WorkerView](), list[Incarnation]()
     for view in await running_workers(services):
         takes = not (view.draining or view.refusal_reason or view.incarnation.worker in drained)
-        (takers if takes else others).append(view.incarnation)
-    return judged(found, stored.values(), takers, others)
+        if takes:
+            takers.append(view)
+        else:
+            others.append(view.incarnation)
+    summary = judged(found, stored.values(), [one.incarnation for one in takers], others)
+    return replace(summary, full=await full_workers(services, found, stored, takers))
 
 
 def judged(

@@ -57,7 +57,7 @@ def _old(facts: Facts) -> CheckupFinding:
     last = f"; last known leader: {leader.name}, term {facts.view.term}" if leader else ""
     failing = [one.since for one in facts.failures if one.dependency == Dependency.ETCD]
     since = f" since {failing[0]:%Y-%m-%dT%H:%M:%SZ}" if failing else ""
-    subject = "leader, shards, balance, keys, takeover and the members' versions"
+    subject = "leader, shards, balance, keys, takeover, losses and the members' versions"
     if facts.trusted:
         return CheckSubject(AREA, "view").bad(
             f"{subject} are unknown{since}: {facts.etcd.unread}{last}",

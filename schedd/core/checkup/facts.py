@@ -9,8 +9,9 @@ from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.cluster.shard_map import NO_TIMELINE
 from schedd.core.ids import Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
+from schedd.core.runs.records import SlotHolder
 from schedd.core.timers.cluster_pauses import Pause
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,8 @@ class StuckJob:
     need: str
     could: tuple[str, ...] = ()
     draining: tuple[str, ...] = ()
+    plugin: str = ""
+    """The plug-in that it needs, if no worker has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,37 @@ class GrowingQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class FullWorkers:
+    """Workers without a free slot, and the runs that wait only for them.
+
+    `jobs`: namespace and name of each job with such a run (no name: submitted work). `since`: when
+    the oldest of the runs became ready.
+    """
+
+    jobs: tuple[tuple[str, str], ...]
+    since: datetime
+    workers: tuple[str, ...]
+    used: int
+    """Slots of these workers that are in use."""
+    slots: int
+    holders: tuple[SlotHolder, ...] = ()
+    """The running runs on these workers, by job; those that started first are in front."""
+
+    @property
+    def stuck(self) -> tuple[SlotHolder, ...]:
+        """Return the holders that have kept slots for as long as the oldest run has waited."""
+        return tuple(one for one in self.holders if one.since <= self.since)
+
+    def visible_in(self, namespace: str) -> "FullWorkers":
+        """Return it without the names of jobs of other namespaces."""
+        return replace(
+            self,
+            jobs=tuple(job for job in self.jobs if job[0] == namespace),
+            holders=tuple(one for one in self.holders if one.namespace == namespace),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class WorkFacts:
     """Losses within `kept`, and the state of runs and queues. `oldest`: when the oldest ready run
     became ready; None: no run waits for long.
@@ -235,8 +269,13 @@ class WorkFacts:
 
     losses: Losses = field(default_factory=Losses)
     kept: timedelta = LOST_FOR
+    returned_members: int = 0
+    """Losses of members within `kept` that ended with a return."""
+    returned_workers: int = 0
     stuck: tuple[StuckJob, ...] = ()
     oldest: datetime | None = None
+    full: tuple[FullWorkers, ...] = ()
+    """Workers whose slots are all in use while runs wait for them."""
     failing: tuple[FailingJob, ...] = ()
     growing: tuple[GrowingQueue, ...] = ()
 

@@ -10,7 +10,7 @@ from schedd.core.checkup.facts import (
     Facts,
     FailedRead,
     FailingJob,
-    GrowingQueue,
+    FullWorkers,
     StuckJob,
     WorkFacts,
 )
@@ -21,6 +21,10 @@ OLD: Final = timedelta(minutes=5)
 """The age from which a ready run is reported, as in the alert `ScheddQueueOld`."""
 NAMED: Final = 10
 """The most jobs or workers per check with a finding of their own."""
+FEW: Final = 3
+"""The most names in one finding."""
+UNKNOWN: Final = "whether it has returned is unknown: this member's view of the cluster may be old"
+UNKNOWN_REMEDY: Final = "see the findings about etcd and the view, then run the doctor again"
 RERUN: Final = (
     "start again on live workers that can run them; with delivery at_most_once they failed"
 )
@@ -38,23 +42,30 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         return
     yield from _members(facts, found)
     yield from _workers(facts, found)
-    yield from _stuck(found.stuck)
-    yield _oldest(facts, found.oldest)
+    yield from _stuck(facts, found.stuck)
+    if found.full and facts.pause is None:
+        yield from (_full(facts, one) for one in found.full[:NAMED])
+    else:
+        yield _oldest(facts, found.oldest)
     yield from _failing(found.failing)
-    yield from _growing(found.growing)
+    yield from _growing(found)
 
 
 def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
-    lost, live = found.losses.members, len(facts.view.members)
-    alive = f"{live} of {live + len(lost)} members {'is' if live == 1 else 'are'} live"
-    if facts.outdated:
-        alive = "the number of live members is unknown"
-    if not lost:
-        yield CheckSubject(AREA, "lost members").ok(f"none in the last {_span(found.kept)}")
+    lost = found.losses.members
+    names = {one.name for one in lost}
+    live = len({member.name for member in facts.view.members} - names)
+    alive = f"{live} of {live + len(names)} members {'is' if live == 1 else 'are'} live"
+    if not lost and not facts.outdated:
+        yield CheckSubject(AREA, "lost members").ok(_none_lost(found.returned_members, found.kept))
     for one in lost:
         at = f" at {one.grpc}" if one.grpc else ""
-        yield CheckSubject(AREA, "lost members", one.name).bad(
-            f"lost at {_time_text(one.lost_at)}; {alive}",
+        check, since = CheckSubject(AREA, "lost members", one.name), _time_text(one.lost_at)
+        if facts.outdated:
+            yield check.warn(f"lost at {since}, as last known", UNKNOWN, UNKNOWN_REMEDY)
+            continue
+        yield check.bad(
+            f"lost at {since}; {alive}",
             "a live member takes over its shards; each further loss leaves less capacity",
             f"see the log of schedd{at}, and start it if it isn't running; a member that you"
             f" removed for good leaves this list {_span(found.kept)} after the loss",
@@ -64,13 +75,15 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
 def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.workers, len(facts.view.workers)
     alive = "1 worker is live" if live == 1 else f"{live} workers are live"
-    if facts.outdated:
-        alive = "the number of live workers is unknown"
-    if not lost:
-        yield CheckSubject(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
+    if not lost and not facts.outdated:
+        yield CheckSubject(AREA, "lost workers").ok(_none_lost(found.returned_workers, found.kept))
     for one in lost[:NAMED]:
         at = _time_text(one.lost_at) if one.lost_at is not None else "an unknown time"
-        yield CheckSubject(AREA, "lost workers", one.worker).bad(
+        check = CheckSubject(AREA, "lost workers", one.worker)
+        if facts.outdated:
+            yield check.warn(f"lost at {at}, as last known", UNKNOWN, UNKNOWN_REMEDY)
+            continue
+        yield check.bad(
             f"lost at {at} on host {one.host}, with {one.slots} slots; {alive}",
             f"its runs {RERUN}",
             f"see the log of workerd on {one.host} and start it again; if you removed it for good:"
@@ -84,8 +97,24 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
         )
 
 
-def _stuck(stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
+def _none_lost(returned: int, kept: timedelta) -> str:
+    if not returned:
+        return "none is lost now"
+    losses = "1 loss" if returned == 1 else f"{returned} losses"
+    return f"none is lost now; {losses} in the last {_span(kept)} ended with a return"
+
+
+def _stuck(facts: Facts, stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
     check = "jobs without a worker"
+    if stuck and not (facts.workers or facts.view.workers or facts.outdated):
+        jobs = "1 job has" if len(stuck) == 1 else f"{len(stuck)} jobs have"
+        since = _time_text(min(one.since for one in stuck))
+        yield CheckSubject(AREA, check).bad(
+            f"{jobs} waiting runs, the oldest since {since}; no worker is running",
+            "these runs wait until a worker that can run them connects",
+            "start a worker: see the findings about attached and lost workers",
+        )
+        return
     if not stuck:
         yield CheckSubject(AREA, check).ok("every waiting run has a worker that can run it")
     for one in stuck[:NAMED]:
@@ -93,13 +122,13 @@ def _stuck(stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
         could = _could(one.draining, "draining") or _could(one.could, "lost")
         yield CheckSubject(AREA, check, one.name).bad(
             f"{runs} since {_time_text(one.since)}; no live worker takes {one.need}{could}",
-            "these runs never start",
+            "these runs wait until a worker that can run them connects",
             _remedy(one),
         )
     if len(stuck) > NAMED:
         yield CheckSubject(AREA, check).bad(
             f"{_more_jobs(len(stuck), 'waits', 'wait')} for a worker",
-            "their runs never start",
+            "their runs wait until a worker that can run them connects",
             "see `schedctl run list --state PENDING` and `schedctl run why RUN`",
         )
 
@@ -123,6 +152,12 @@ def _remedy(one: StuckJob) -> str:
     if one.could:
         which = f"worker {one.could[0]}" if len(one.could) == 1 else "one of these workers"
         return f"start {which} again"
+    if one.plugin:
+        return (
+            f"install the plug-in {one.plugin!r} in the environment of a worker and restart that"
+            " worker (docs/executors.md), or edit the job; `schedctl worker list -o wide` shows the"
+            " executors"
+        )
     return (
         "start a worker that has it (workerd's `labels`, `handlers`, `namespaces`), or edit the"
         " job; `schedctl worker list -o wide` shows the workers"
@@ -144,6 +179,48 @@ def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
     )
 
 
+def _full(facts: Facts, one: FullWorkers) -> CheckupFinding:
+    workers, jobs = _few(one.workers), _few([_job(*job) for job in one.jobs])
+    what = (
+        f"a run has waited for {_span(facts.now - one.since)}, since {_time_text(one.since)} (jobs:"
+        f" {jobs}): {one.used} of {one.slots} slots of {workers} are in use"
+    )
+    check = CheckSubject(AREA, "oldest ready run")
+    shown = f"`schedctl run list --state RUNNING --worker {one.workers[0]}` shows the runs there"
+    if not one.stuck:
+        return check.warn(
+            what,
+            "all workers that can run it are full, so it starts late",
+            f"add slots or workers; {shown}",
+        )
+    holders = [
+        f"{holder.runs:,} of {_job(holder.namespace, holder.name)} since {_time_text(holder.since)}"
+        for holder in one.stuck
+    ]
+    first = one.stuck[0]
+    timeout = f"lower the `timeout` of {_job(first.namespace, first.name)}"
+    shown = shown.replace(one.workers[0], first.worker)
+    return check.warn(
+        f"{what}; runs that started before it became ready: {_few(holders)}",
+        "runs that don't end keep their slots, and no other run can start there",
+        f"{shown}; if they hang, `schedctl run cancel RUN` ends each, then {timeout}; if they are"
+        " meant to be this long, add slots or workers",
+    )
+
+
+def _job(namespace: str, name: str) -> str:
+    """Return `namespace/name`, without the default namespace."""
+    if not name:
+        return f"{namespace}/submitted work"
+    return name if namespace == "default" else f"{namespace}/{name}"
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + more
+
+
 def _failing(failing: Sequence[FailingJob]) -> Iterator[CheckupFinding]:
     check = "failing jobs"
     if not failing:
@@ -163,16 +240,22 @@ def _failing(failing: Sequence[FailingJob]) -> Iterator[CheckupFinding]:
         )
 
 
-def _growing(growing: Sequence[GrowingQueue]) -> Iterator[CheckupFinding]:
-    check = "growing queues"
+def _growing(found: WorkFacts) -> Iterator[CheckupFinding]:
+    check, growing = "growing queues", found.growing
+    full = {_job(*job) for one in found.full for job in one.jobs}
     if not growing:
         yield CheckSubject(AREA, check).ok("no job has 100 waiting runs or more")
     for one in growing[:NAMED]:
         yield CheckSubject(AREA, check, one.name).warn(
             f"{one.runs:,} runs wait; in the last 10 minutes {one.made:,} were created and"
             f" {one.ended:,} ended",
-            "runs are created faster than they end, so each run starts later than the one before",
-            "run the job less often, allow more runs at a time, or use `overlap: skip`",
+            "its runs wait for slots, and all slots of the workers that can run them are in use"
+            if one.name in full
+            else "runs are created faster than they end, so each run starts later than the one"
+            " before",
+            "see the finding about the oldest ready run"
+            if one.name in full
+            else "run the job less often, allow more runs at a time, or use `overlap: skip`",
         )
 
 

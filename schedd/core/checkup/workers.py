@@ -9,6 +9,9 @@ from schedd.core.dispatch.worker_refusals import BLOCKED, refusal_of
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
+LEAST_FREE: Final = 64 * MIB
+LOW: Final = 1024 * MIB
+"""Free space below which the disk of a spool is reported."""
 NAMED: Final = 10
 """The most workers without heartbeats that one finding names."""
 
@@ -99,7 +102,8 @@ def _blocks(blocks: Sequence[BlockedLoop]) -> str:
 
 def _disk(one: WorkerFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "spool", one.name)
-    size = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
+    spooled, free = one.spool / MIB, one.disk_free / MIB
+    size = f"the spool holds {spooled:.1f} MiB; its disk has {free:.1f} MiB free"
     kind = refusal_of(one.refusal_reason)
     if one.refusal_reason and kind.check == check.check:
         return check.bad(f"{one.refusal_reason}; {size}", kind.why, kind.remedy_for(one.name))
@@ -110,15 +114,20 @@ def _disk(one: WorkerFacts) -> CheckupFinding:
             "run the doctor again after the worker's next heartbeat; if it is still unknown, check"
             " that disk",
         )
-    if one.disk_free < 64 * MIB:
+    if one.disk_free < LEAST_FREE:
         return check.bad(
-            size,
+            f"{size}, less than {LEAST_FREE // MIB} MiB",
             "when its disk is full, this worker takes no new runs, and results that can't be"
             " spooled are lost if it stops",
-            "free space on its disk",
+            "free space on its disk (`df -h`), or move its spool to a larger disk",
         )
-    if one.disk_free < 1024 * MIB:
-        return check.warn(size, "the disk is nearly full", "free space on it")
+    if one.disk_free < LOW:
+        return check.warn(
+            f"{size}, less than {LOW // MIB:,} MiB",
+            "the spool keeps results while members don't accept them; when its disk is full, this"
+            " worker takes no new runs",
+            "free space on its disk (`df -h`), or move its spool to a larger disk",
+        )
     if one.spool > 64 * MIB:
         return check.warn(
             size, "results that no member accepts pile up", "see that worker's log and metrics"

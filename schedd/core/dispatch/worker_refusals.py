@@ -66,10 +66,10 @@ BLOCKED: Final = Refusal(
     "handlers",
     "this worker takes no new runs, because all its event loops are blocked",
     "pause the jobs of the handler (`schedctl job pause JOB`) until it uses `await` or is a plain"
-    " `def`; cancel the handler's running and waiting runs (`schedctl run list --state"
-    " RUNNING --state PENDING`, `schedctl run cancel RUN`), else they block this or another worker;"
-    " then `schedctl worker drain {worker}`, restart this worker, `schedctl worker undrain"
-    " {worker}`",
+    " `def`; cancel the handler's running and waiting runs (`schedctl run list --state RUNNING"
+    " --worker {worker}`, `schedctl run list --state PENDING --job JOB`, `schedctl run cancel"
+    " RUN`), else they block this or another worker; then `schedctl worker drain {worker}`, restart"
+    " this worker, `schedctl worker undrain {worker}`",
 )
 OTHER: Final = Refusal(
     "REFUSING", "new runs", "this worker takes no new runs", "see the log of this worker"

@@ -381,6 +381,19 @@ class WaitingRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotHolder:
+    """Running runs of a job on a worker. `since`: when the first of them started. `name` is empty
+    for submitted work.
+    """
+
+    worker: str
+    namespace: str
+    name: str
+    runs: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class FailingRow:
     """A job whose last `times` runs failed; `more`: there may be more failures."""
 

@@ -70,6 +70,13 @@ ORDER BY l.lost_at DESC LIMIT {MOST_LOST}
 """`started_at` doesn't order them: all incarnations of one process have the same."""
 
 
+RETURNS = f"""
+SELECT count(*) FILTER (WHERE kind = '{EventKind.MEMBER_RETURNED}'),
+    count(*) FILTER (WHERE kind = '{EventKind.WORKER_RETURNED}')
+FROM cluster_events WHERE at > clock_timestamp() - %(kept)s
+"""
+
+
 def record(connection: Connection, events: Sequence[ClusterEventRecord]) -> None:
     """Write the events, and a line of the audit log for each."""
     if not events:
@@ -129,6 +136,12 @@ def losses(connection: Connection, kept: timedelta) -> Losses:
     return Losses(
         tuple(LostMember(*row) for row in members), tuple(incarnation(row) for row in workers)
     )
+
+
+def returns(connection: Connection, kept: timedelta) -> tuple[int, int]:
+    """Return the number of returns of lost members, and of lost workers, within `kept`."""
+    members, workers = connection.exec_driver_sql(RETURNS, {"kept": kept}).one()
+    return members, workers
 
 
 def prune(connection: Connection) -> None:

@@ -76,6 +76,7 @@ class MembershipStore:
         return await self.database.call(body)
 
     losses = in_transaction(cluster_events.losses)
+    returns = in_transaction(cluster_events.returns)
     foreign_members = in_transaction(membership.foreign_members)
     event_before_term = in_transaction(cluster_events.before_term)
     events_after = in_transaction(cluster_events.after)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection
 
 from schedd.core.ids import SHARDS
-from schedd.core.runs.records import Counts, WaitingRuns
+from schedd.core.runs.records import Counts, SlotHolder, WaitingRuns
 from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.statements import arrays
 
 EXACT = 20_000
 """Rows that are counted exactly. Above, the planner's statistics are used. If they say twice as
@@ -48,12 +51,32 @@ GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s
 """Runs that have waited less than 10 s are left out, and runs of paused jobs."""
 MOST_WAITS = 50
 
+HOLDERS = """
+SELECT r.worker, j.namespace, CASE WHEN j.ephemeral THEN '' ELSE j.name END, count(*)::int,
+    min(r.started_at)
+FROM (SELECT scheduled_at, run_id FROM live LIMIT %(limit)s) l CROSS JOIN LATERAL (
+    SELECT job_id, worker, started_at FROM runs r
+    WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+      AND state = 'RUNNING' AND started_at IS NOT NULL AND worker = ANY(%(workers)s::text[])
+    OFFSET 0
+) r JOIN jobs j ON j.job_id = r.job_id
+GROUP BY 1, 2, 3 ORDER BY 5 LIMIT %(most)s
+"""
+MOST_HOLDERS = 50
+
 
 def read_waiting_runs(connection: Connection) -> list[WaitingRuns]:
     """Return the longest waiting runs by job, of a sample of each shard's live runs."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     asked = {"shards": SHARDS, "each": OF_EACH_SHARD, "most": MOST_WAITS}
     return [WaitingRuns(*row) for row in connection.exec_driver_sql(WAITS, asked)]
+
+
+def read_slot_holders(connection: Connection, workers: Sequence[str]) -> list[SlotHolder]:
+    """Return the running runs on these workers by job, those that started first in front."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    asked = {"limit": EXACT, "workers": arrays.texts(workers), "most": MOST_HOLDERS}
+    return [SlotHolder(*row) for row in connection.exec_driver_sql(HOLDERS, asked)]
 
 
 def counts(connection: Connection) -> Counts:

@@ -19,6 +19,7 @@ from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
 from schedd.core.timers.pre_dispatch import start_not_before
+from schedkit.clock import utcnow
 from support.store import (
     INCARNATION,
     MINUTE,
@@ -187,6 +188,22 @@ async def test_lists_show_a_pre_dispatched_run_as_pending_until_it_is_due(world:
     assert await seen(State.PENDING, State.RUNNING) == await seen() == [State.PENDING]
     await world.sql("UPDATE runs SET ready_at = now() RETURNING 1")
     assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([], [State.RUNNING])
+
+
+async def test_runs_that_have_started_are_the_holders_of_a_workers_slots(world: World) -> None:
+    me = await world.member()
+    runs = [await fired(me, await world.job()) for _ in range(2)]
+    [(run,), _] = runs
+    assert await me.assigned(draft(run), draft(runs[1][0]))
+    assert await me.store.users.slot_holders(["worker-1"]) == []
+    now = utcnow()
+    await world.sql(
+        "UPDATE runs SET started_at = %s WHERE run_id = %s RETURNING 1", now, run.key.run_id
+    )
+    [holder] = await me.store.users.slot_holders(["worker-1", "worker-2"])
+    assert (holder.worker, holder.namespace, holder.runs) == ("worker-1", "default", 1)
+    assert holder.since == now
+    assert await me.store.users.slot_holders(["worker-2"]) == []
 
 
 async def test_a_pre_dispatched_run_is_counted_as_waiting(world: World) -> None:

@@ -228,6 +228,15 @@ async def test_the_newest_loss_of_a_member_is_listed_though_an_older_tenure_is_f
     assert listed.tenure == newer
 
 
+async def test_returns_within_the_retention_are_counted(world: World) -> None:
+    leader, lost = await opened(world, "one", 0), await opened(world, "two", 0)
+    assert await world.store.membership.fence([lost], await leading_term(world, leader))
+    assert await world.store.membership.returns(DAY) == (0, 0)
+    await opened(world, "two", 1)
+    assert await world.store.membership.returns(DAY) == (1, 0)
+    assert await world.store.membership.returns(timedelta(0)) == (0, 0)
+
+
 async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
     one = await seen(world, incarnation(worker="w1"))
 

@@ -133,6 +133,7 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     )
     await me.store.results.accept([report(run) for run in done])
     await me.store.users.waits()
+    await me.store.users.slot_holders(["w1"])
 
     assert len(found) >= 10, sorted(found)
     big = {

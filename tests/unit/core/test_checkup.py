@@ -19,6 +19,8 @@ from schedd.core.checkup.facts import (
     Facts,
     FailedDependency,
     FailedRead,
+    FullWorkers,
+    GrowingQueue,
     HeldLock,
     MemberFacts,
     Replica,
@@ -33,6 +35,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
+from schedd.core.runs.records import SlotHolder
 from schedd.core.timers.cluster_pauses import Pause
 from support.store import incarnation
 
@@ -590,6 +593,11 @@ def test_the_doctor_prints_the_missing_grants_of_the_role() -> None:
             "w3 could, but it is draining",
             "`schedctl worker undrain w3`",
         ),
+        (
+            StuckJob("train", 3, NOW, "plugin/sqlite jobs", plugin="sqlite"),
+            "3 runs or more wait",
+            "install the plug-in 'sqlite' in the environment of a worker",
+        ),
     ],
 )
 def test_a_job_without_a_matching_worker_has_the_fitting_remedy(
@@ -601,6 +609,88 @@ def test_a_job_without_a_matching_worker_has_the_fitting_remedy(
     assert remedy in finding.remedy
 
 
+MINUTES = timedelta(minutes=1)
+HANG = SlotHolder("w2", "default", "hang", 16, NOW - 3 * MINUTES)
+FULL = FullWorkers((("default", "z1"),), NOW - 2 * MINUTES, ("w2",), 16, 16, (HANG,))
+
+
+def test_full_workers_are_named_with_the_runs_that_keep_their_slots() -> None:
+    growing = (GrowingQueue("z1", 108, 320, 212), GrowingQueue("other", 200, 300, 100))
+    work = WorkFacts(oldest=NOW - 2 * MINUTES, full=(FULL,), growing=growing)
+    oldest, own, other = wrong(healthy(work=work))
+    assert (oldest.check, oldest.severity) == ("oldest ready run", Severity.WARN)
+    assert oldest.what == (
+        "a run has waited for 2 min, since 2026-01-05T11:58:00Z (jobs: z1): 16 of 16 slots of w2"
+        " are in use; runs that started before it became ready: 16 of hang since"
+        " 2026-01-05T11:57:00Z"
+    )
+    for command in (
+        "`schedctl run list --state RUNNING --worker w2`",
+        "`schedctl run cancel RUN`",
+        "lower the `timeout` of hang",
+        "add slots",
+    ):
+        assert command in oldest.remedy
+    assert "see the finding about the oldest ready run" in own.remedy
+    assert "run the job less often" in other.remedy
+
+
+def test_workers_that_are_full_of_short_runs_need_more_slots() -> None:
+    short = replace(FULL, holders=(replace(HANG, since=NOW),))
+    [finding] = wrong(healthy(work=WorkFacts(full=(short,))))
+    assert "hang" not in finding.what
+    assert finding.remedy.startswith("add slots or workers")
+    paused = wrong(healthy(work=WorkFacts(full=(FULL,)), pause=Pause(NOW, "ops")))
+    assert [one.check for one in paused] == ["pause"]
+
+
+def test_jobs_without_any_worker_are_one_finding() -> None:
+    work = WorkFacts(stuck=tuple(StuckJob(f"j{n}", 1, NOW, "shell jobs") for n in range(12)))
+    found = [*wrong(healthy(seen(workers=frozenset()), workers=(), work=work))]
+    [finding] = [one for one in found if one.check == "jobs without a worker"]
+    assert finding.what.startswith("12 jobs have waiting runs")
+    assert "never" not in finding.why
+
+
+def losses_of(facts: Facts) -> list[CheckupFinding]:
+    return [one for one in examine(facts) if one.check == "lost members"]
+
+
+def test_losses_that_ended_are_counted() -> None:
+    [none] = losses_of(healthy())
+    assert none.what == "none is lost now"
+    [ended] = losses_of(healthy(work=WorkFacts(returned_members=2)))
+    assert ended.what == "none is lost now; 2 losses in the last 24 h ended with a return"
+
+
+def test_a_restarted_member_is_counted_once() -> None:
+    old = member(1, tenure=TenureId(UUID(int=11)))
+    view = seen(member(1), old, member(2), member(3))
+    lost = WorkFacts(losses=Losses(members=(LOST,)))
+    [finding] = losses_of(healthy(view, work=lost))
+    assert finding.what.endswith("; 2 of 3 members are live")
+
+
+def test_a_loss_isnt_certain_without_etcd() -> None:
+    work = WorkFacts(losses=Losses(members=(LOST,), workers=(incarnation(worker="w1"),)))
+    facts = healthy(trusted=False, work=work)
+    found = [one for one in examine(facts) if one.check in {"lost members", "lost workers"}]
+    assert [one.severity for one in found] == [Severity.WARN] * 2
+    for one in found:
+        assert "takes over" not in one.why
+        assert "start it" not in one.remedy
+    assert losses_of(healthy(trusted=False)) == []
+
+
+def test_the_room_for_a_spool_is_reported_with_the_limit() -> None:
+    worker = replace(W1, disk_free=531 * MIB)
+    [finding] = wrong(healthy(workers=(worker,)))
+    assert finding.what == (
+        "the spool holds 0.0 MiB; its disk has 531.0 MiB free, less than 1,024 MiB"
+    )
+    assert "nearly full" not in finding.why
+
+
 def test_a_handler_that_blocks_many_loops_of_a_worker_is_one_finding() -> None:
     blocks = tuple(replace(BLOCKED, run=f"r{n}", seconds=40.0 + n) for n in range(1, 9))
     facts = healthy(workers=(replace(W1, blocked=blocks),), elsewhere=(replace(W1, name="w2"),))
@@ -610,6 +700,8 @@ def test_a_handler_that_blocks_many_loops_of_a_worker_is_one_finding() -> None:
         "handler 'export' has blocked 8 event loops, the longest for 48 s, at night.py:11 in export"
         "; its runs: r1, r2, r3, r4, r5, r6, r7, r8"
     )
+    assert "run list --state RUNNING --worker w1`" in finding.remedy
+    assert "run list --state PENDING --job JOB`" in finding.remedy
     steps = ("job pause JOB", "run cancel RUN", "worker drain w1", "restart", "worker undrain w1")
     assert sorted(steps, key=finding.remedy.index) == list(steps)
 

@@ -12,9 +12,10 @@ import pytest
 
 from schedd.api import availability
 from schedd.api.runs.waiting_runs import WaitSummary
+from schedd.core.checkup.facts import FullWorkers
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.records import Counts
+from schedd.core.runs.records import Counts, SlotHolder
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.web import formatting, templating
 from schedd.web.pages.cluster.overview_facts import Glance, glance
@@ -204,6 +205,11 @@ def test_the_period_of_missed_runs_is_shown(missed: MissedRuns, concerns: str) -
     assert seen(stored(missed=missed)).concerns == (concerns,)
 
 
+HANG = SlotHolder("w2", "default", "hang", 16, NOW - timedelta(minutes=30))
+FULL = FullWorkers(
+    (("default", "z1"),), NOW - timedelta(minutes=27), ("w2",), 16, 16, holders=(HANG,)
+)
+WAITED = "waited 27 min: 16 of 16 slots of w2 are in use"
 UNMATCHED = "runs wait without a matching worker"
 
 
@@ -235,6 +241,14 @@ UNMATCHED = "runs wait without a matching worker"
             ["a run has waited 27 min for a slot, its pool or higher priorities"],
         ),
         (WaitSummary(since=NOW - timedelta(minutes=4)), []),
+        (
+            WaitSummary(since=FULL.since, full=(FULL,)),
+            [f"runs of z1 have {WAITED}; 16 runs of hang run there, the first since 11:30:05 UTC"],
+        ),
+        (
+            WaitSummary(full=(FULL.visible_in("a"),)),
+            [f"runs of jobs of other namespaces have {WAITED}"],
+        ),
     ],
 )
 def test_runs_that_wait_for_long_or_for_ever_make_a_cluster_unhealthy(

@@ -20,6 +20,7 @@ from typing import Final
 from schedd.api import availability
 from schedd.api.runs.waiting_runs import WaitSummary
 from schedd.api.views import paused
+from schedd.core.checkup.facts import FullWorkers
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import TenureId
@@ -256,8 +257,36 @@ def _waiting_concerns(found: WaitSummary, now: datetime) -> Iterable[str]:
         yield _waiting(found, "without a matching worker")
     if found.held_up is not None:
         yield _waiting(found.held_up, "for workers that take no new runs now")
-    if found.since is not None and (long := now - found.since) > OLD:
+    for full in found.full[:NAMED]:
+        yield _full(full, now)
+    known = {full.since for full in found.full}
+    if found.since is not None and found.since not in known and (long := now - found.since) > OLD:
         yield f"a run has waited {formatting.span(long)} for a slot, its pool or higher priorities"
+
+
+def _full(found: FullWorkers, now: datetime) -> str:
+    """Describe workers without a free slot, by the runs that have used their slots for longest."""
+    jobs = [name or "submitted work" for _, name in found.jobs]
+    waiting = _named(jobs, "jobs of other namespaces")
+    text = (
+        f"runs of {waiting} have waited {formatting.span(now - found.since)}: {found.used} of"
+        f" {found.slots} slots of {_named(found.workers, '')} are in use"
+    )
+    if not (stuck := found.stuck):
+        return text
+    first = stuck[0]
+    of, since = first.name or "submitted work", f"{first.since:%H:%M:%S} UTC"
+    if first.runs == 1:
+        return f"{text}; 1 run of {of} has run there since {since}"
+    return f"{text}; {first.runs:,} runs of {of} run there, the first since {since}"
+
+
+def _named(names: Sequence[str], otherwise: str) -> str:
+    """Return the first names and the number of the others."""
+    named = [*names[:NAMED]]
+    if more := len(names) - len(named):
+        named.append(f"{more} more")
+    return _listed(named) if named else otherwise
 
 
 def _waiting(found: WaitSummary, what: str) -> str:
