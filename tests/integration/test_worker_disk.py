@@ -34,6 +34,29 @@ def small_disk(at: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(at)], check=True)
 
 
+@contextlib.contextmanager
+def disk_that_fails(at: Path) -> Iterator[Path]:
+    """A file system that can be made read-only while files of it are open."""
+    at.mkdir()
+    image = at.with_suffix(".ext4")
+    image.write_bytes(b"")
+    os.truncate(image, 8 << 20)
+    for command in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(at)]):
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"can't mount: {error}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", str(at)], check=True)
+
+
+def fail(disk: Path) -> None:
+    """Make the file system read-only, as after an error of its disk."""
+    subprocess.run(["mount", "-o", "remount,abort", str(disk)], check=True)
+
+
 def fill(disk: Path) -> Path:
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
@@ -107,6 +130,28 @@ async def test_an_ending_worker_sends_results_that_it_cant_write(tmp_path: Path)
             assert stream.goodbye, "all results are acknowledged"
             assert "lost" not in worker.log.read_text()
             assert "stay in the spool" not in worker.log.read_text()
+
+
+@pytest.mark.root
+async def test_a_worker_that_ends_on_a_read_only_disk_names_the_cause_and_leaves(
+    tmp_path: Path,
+) -> None:
+    with disk_that_fails(tmp_path / "disk") as disk:
+        async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
+            stream = await member.attached()
+            running = await waiting(stream, tmp_path)
+            fail(disk)
+            (tmp_path / "go").touch()
+            await stream.holds(running, pb.Holding.STATE_SPOOLED)
+            await refused(stream)
+            worker.signal(signal.SIGTERM)
+            assert (await stream.result_of(running)).output[0].data == b"done\n"
+            assert await worker.ended(20) == 74
+            assert stream.goodbye, "all results are acknowledged"
+            log = worker.log.read_text()
+    assert "the operating system rejected a write: " in log
+    assert "Read-only file system; mount the file system read-write" in log
+    assert "a bug" not in log
 
 
 @pytest.mark.root
