@@ -1,7 +1,7 @@
 """Calls on the cluster: its state, members, shards, workers and audit log."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -224,7 +224,7 @@ async def running_workers(services: Services) -> list[WorkerView]:
 
 async def _workers(services: Services) -> list[wire.Worker]:
     """Return running workers, workers lost within the retention, and drained workers that aren't
-    running: STOPPED, because no loss is recorded.
+    running.
     """
     workers = [_worker(view) for view in await running_workers(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
@@ -232,11 +232,7 @@ async def _workers(services: Services) -> list[wire.Worker]:
     losses = await services.membership.losses(services.lost_for)
     workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
     there.update(one.worker for one in losses.workers)
-    workers += [
-        wire.Worker(name=name, state=wire.Worker.STATE_STOPPED, heartbeats_missing=True)
-        for name in drains
-        if name not in there
-    ]
+    workers += await _drained_away(services, drains.keys() - there)
     for worker in workers:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
@@ -245,6 +241,21 @@ async def _workers(services: Services) -> list[wire.Worker]:
                 # No heartbeat reports it.
                 worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=_by_name_newest_first)
+
+
+async def _drained_away(services: Services, names: Collection[str]) -> list[wire.Worker]:
+    """Return drained workers without a lease: STOPPED if the end of the worker is recorded. Until
+    then the worker may be lost.
+    """
+    newest = await services.worker_store.newest_of(names) if names else []
+    open_ends = {one.worker: one for one in newest if one.lost_at is None}
+    stopped = wire.Worker.STATE_STOPPED
+    return [
+        _worker(view_without_heartbeats(open_ends[name]))
+        if name in open_ends
+        else wire.Worker(name=name, state=stopped, heartbeats_missing=True)
+        for name in names
+    ]
 
 
 def _lost_worker(one: Incarnation) -> wire.Worker:

@@ -6,7 +6,7 @@
 A drain survives restarts of the worker, its host and this member. It ends with `undrain` only.
 """
 
-from schedd.api.cluster.cluster import worker_named
+from schedd.api.cluster.cluster import worker_named, workers_by_name
 from schedd.api.definitions import validation
 from schedd.api.services import Caller, Services
 from schedd.core.runs.model import AuditRecord
@@ -42,12 +42,13 @@ async def undrain_worker(
     validation.check_note(request.reason, "reason")
     found = await worker_named(services, request.worker)
     await services.worker_store.undrain(request.worker, entry)
-    if found.state == wire.Worker.STATE_STOPPED:  # listed for its drain only
+    left = (await workers_by_name(services)).get(request.worker)
+    if left is None:  # listed for its drain only
         found.ClearField("drained_at")
         found.ClearField("drained_by")
         found.ClearField("drain_reason")
         return found
-    return await worker_named(services, request.worker)
+    return left
 
 
 def _state(drain: Drain | None) -> dict[str, object]:
