@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
+from schedd.core.ids import Id
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ def if_empty(field: FieldDescriptor) -> str:
     return "is empty: give a value, or leave it out" if chooses else ""
 
 
-def id_of(field: str, text: str) -> UUID:
+def id_of(field: str, text: str) -> Id:
     """Return the id in a field of IDS. Raises InvalidArgumentError."""
     try:
-        return UUID(text)
+        return Id.parse(text)
     except ValueError:
         named = IDS[field]
         problem = f"{cut(text)!r} isn't the id of a {named.what}"

@@ -8,12 +8,12 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 from google.protobuf.message import Message
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.field_bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
+from schedd.core.ids import Id
 
 LARGEST: Final = 2**63 - 1
 LONGEST_TOKEN: Final = 500
@@ -53,18 +53,18 @@ def listing(name: str, request: Message) -> str:
     return f"{name}/{hashlib.sha256(said).hexdigest()[:16]}" if said else name
 
 
-def token(listing: str, at: datetime, row: UUID) -> str:
+def token(listing: str, at: datetime, row: Id) -> str:
     """Return the token of the page of `listing` after this row."""
     return _encode([listing, at.isoformat(), str(row)])
 
 
-def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
+def read_token(listing: str, text: str) -> tuple[datetime, Id] | None:
     """Return the row after which `listing` continues; None: start. Raises InvalidArgumentError."""
     if not text:
         return None
     try:
         of, at, row = _decode(text)
-        instant, number = _instant(at), UUID(row)
+        instant, number = _instant(at), Id.parse(row)
     except (ValueError, TypeError, AttributeError, OverflowError) as wrong:
         raise _bad_token() from wrong
     if of != listing:

@@ -2,12 +2,11 @@
 
 from datetime import UTC, datetime
 from typing import Final
-from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.cluster.cluster_events import ClusterEventRecord, text_of
-from schedd.core.ids import NO_TOKEN
+from schedd.core.ids import NO_TOKEN, Id
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import AuditRecord, Trigger
 from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, JobRecord
@@ -38,9 +37,9 @@ def stamp(instant: datetime | None) -> Timestamp | None:
     return found
 
 
-def etag(job_id: UUID, generation: int) -> str:
+def etag(job_id: Id, generation: int) -> str:
     """Return the etag of a generation."""
-    return f'"{job_id.hex[:8]}-{generation}"'
+    return f'"{job_id.hex()[:8]}-{generation}"'
 
 
 def job_message(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import uuid4
 
 from sqlalchemy.engine import make_url
 
@@ -11,6 +10,7 @@ from schedd.config.member_config import Config
 from schedd.core.cluster.coordination import Compare, Delete, Put
 from schedd.core.cluster.membership import MAP, MEMBERS, members_of
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, encode
+from schedd.core.ids import new_id
 from schedd.etcd import client as etcd_client
 from schedd.ports import Coordination
 from schedd.store.connection.database import Database
@@ -22,7 +22,7 @@ def prefix_owner(config: Config, cluster_id: str) -> PrefixOwner:
     """Return the claim that a member of this configuration makes."""
     url = make_url(config.postgres.dsn)
     place = f"{url.host}:{url.port or 5432}" if url.host else "local"
-    return PrefixOwner(cluster_id, f"{place}/{url.database or ''}", uuid4())
+    return PrefixOwner(cluster_id, f"{place}/{url.database or ''}", new_id())
 
 
 def claim_prefix(config: Config) -> str:

@@ -243,7 +243,7 @@ def _owner(
 def _worker_leases(ground: Foundations, member: MemberLifecycle) -> WorkerLeases:
     def designated(incarnation: IncarnationId) -> bool:
         members = {one.name: 1 for one in member.cluster.view().members}
-        return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
+        return owner_of(ShardId(incarnation.number % SHARDS), members) == ground.identity.name
 
     def watched() -> WatchedDeletions:
         view = member.cluster.view()

@@ -27,7 +27,6 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
-from uuid import uuid4
 
 from schedd.cluster.leader.candidate import Candidate, Duties
 from schedd.cluster.leader.recovery import Recovery
@@ -39,7 +38,7 @@ from schedd.cluster.registration import Name, Registration
 from schedd.cluster.shards import Shards
 from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedd.core.cluster.membership import ClusterView, MemberView
-from schedd.core.ids import ShardId, TenureId
+from schedd.core.ids import ShardId, TenureId, new_id
 from schedd.core.runs.model import AuditRecord, Tenure
 from schedd.ports import Coordination, KeepLease, LeaseKeeper
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -354,7 +353,7 @@ class MemberLifecycle:
             )
 
     def _new(self, keeper: LeaseKeeper) -> LiveTenure:
-        tenure = TenureId(uuid4())
+        tenure = TenureId(new_id())
         ownership = Ownership(tenure, self._clock.timeline, self._lanes)
         return LiveTenure(tenure, ownership, keeper, self.cluster.view)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from typing import Final
-from uuid import UUID
 
 from schedd.core.cluster.coordination import Compare, Put
 from schedd.core.cluster.data_loss_check import Lineage
 from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, decode, encode, refusal
+from schedd.core.ids import Id
 from schedd.ports import Coordination
 from schedkit.errors import Misconfigured
 from schedkit.records import replace
@@ -39,7 +39,7 @@ class PrefixClaim:
         """Why this member can't use the prefix; empty: it can, or that isn't known."""
 
     @property
-    def prefix_id(self) -> UUID | None:
+    def prefix_id(self) -> Id | None:
         """The id of the prefix; None: its owner wasn't read."""
         return self.owner.prefix_id if self.owner is not None else None
 

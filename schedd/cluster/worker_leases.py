@@ -16,7 +16,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
-from uuid import UUID
 
 from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Listing, Put
 from schedd.core.cluster.worker_liveness import (
@@ -25,7 +24,7 @@ from schedd.core.cluster.worker_liveness import (
     WatchedDeletions,
     WorkerLiveness,
 )
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import Id, IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.ports import Coordination
 from schedd.store.cluster.worker_store import WorkerStore
@@ -236,7 +235,7 @@ def _incarnations(listing: Listing) -> dict[IncarnationId, int]:
     found: dict[IncarnationId, int] = {}
     for entry in listing:
         try:
-            found[IncarnationId(UUID(entry.key.rpartition("/")[2]))] = entry.create_revision
+            found[IncarnationId(Id.parse(entry.key.rpartition("/")[2]))] = entry.create_revision
         except ValueError:
             continue
     return found

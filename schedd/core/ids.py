@@ -1,16 +1,71 @@
-"""The names of things: one type a kind, so that no checker lets a token pass for an epoch."""
+"""Ids and numbers of the protocol, one type for each kind: mypy tells tokens from epochs."""
+
+from __future__ import annotations
 
 from datetime import UTC, datetime
+from hashlib import sha1
 from typing import NewType, TypeAlias
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4
 
-JobId = NewType("JobId", UUID)
-RunId = NewType("RunId", UUID)
-TenureId = NewType("TenureId", UUID)
-IncarnationId = NewType("IncarnationId", UUID)
-BackfillId = NewType("BackfillId", UUID)
-RedriveId = NewType("RedriveId", UUID)
-AccessTokenId = NewType("AccessTokenId", UUID)
+
+class Id(bytes):
+    """A UUID, as its 16 bytes.
+
+    An owner looks each run up some eighty times. Bytes are hashed and compared in C, in a sixth of
+    the time that `uuid.UUID` takes.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, value: bytes) -> Id:
+        """Raises ValueError if the value hasn't 16 bytes."""
+        if len(value) != 16:
+            raise ValueError(f"a UUID has 16 bytes, not {len(value)}")
+        return bytes.__new__(cls, value)
+
+    @staticmethod
+    def parse(text: str) -> Id:
+        """Return the id in this text, in any form that `uuid.UUID` reads. Raises ValueError."""
+        return Id(UUID(text).bytes)
+
+    @staticmethod
+    def from_int(number: int) -> Id:
+        """Return the id with this number, from 0 to 2^128 - 1."""
+        return Id(number.to_bytes(16))
+
+    @property
+    def number(self) -> int:
+        """The id as a number, from 0 to 2^128 - 1."""
+        return int.from_bytes(self)
+
+    def __str__(self) -> str:
+        text = self.hex()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+    def __repr__(self) -> str:
+        return f"Id('{self}')"
+
+
+def new_id() -> Id:
+    """Return a random id, version 4."""
+    return Id(uuid4().bytes)
+
+
+def derived_id(of: Id, name: str) -> Id:
+    """Return the id of a name in the space of another id, version 5: always the same one."""
+    value = bytearray(sha1(of + name.encode(), usedforsecurity=False).digest()[:16])
+    value[6] = value[6] & 0x0F | 0x50
+    value[8] = value[8] & 0x3F | 0x80
+    return Id(bytes(value))
+
+
+JobId = NewType("JobId", Id)
+RunId = NewType("RunId", Id)
+TenureId = NewType("TenureId", Id)
+IncarnationId = NewType("IncarnationId", Id)
+BackfillId = NewType("BackfillId", Id)
+RedriveId = NewType("RedriveId", Id)
+AccessTokenId = NewType("AccessTokenId", Id)
 ShardId = NewType("ShardId", int)
 Epoch = NewType("Epoch", int)
 Term = NewType("Term", int)
@@ -31,38 +86,38 @@ SEQUENCES = 1 << 31
 
 
 def token_of(epoch: Epoch, sequence: int) -> Token:
-    """The fencing token `epoch << 32 | sequence`: grows with each assignment and each taking."""
+    """Return the token `epoch << 32 | sequence`, which grows with each assignment and epoch."""
     if not 0 < sequence <= SEQUENCES:
         raise ValueError(f"sequence {sequence} of a fencing token is outside 1..{SEQUENCES}")
     return Token(epoch << 32 | sequence)
 
 
 def epoch_of(token: Token) -> Epoch:
-    """The epoch under which a token was made."""
+    """Return the epoch of a token."""
     return Epoch(token >> 32)
 
 
 def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:
-    """The id of the run of one nominal instant (aware), the same on every member."""
-    return RunId(uuid5(job, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+    """Return the id of the run of a scheduled time (aware): the same on every member."""
+    return RunId(derived_id(job, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
 
 
 def redriven_run_id(run: RunId) -> RunId:
-    """The id of the run that does this one again: however often it is asked for, there is one."""
-    return RunId(uuid5(run, "redrive"))
+    """Return the id of the run that a redrive of this run creates: always the same one."""
+    return RunId(derived_id(run, "redrive"))
 
 
 def child_run_id(parent: RunId, worker: str) -> RunId:
-    """The id of a broadcast's run for the worker of this name: of one parent there is one."""
-    return RunId(uuid5(parent, f"child/{worker}"))
+    """Return the id of a broadcast's run for the worker of this name: one for each parent."""
+    return RunId(derived_id(parent, f"child/{worker}"))
 
 
 def backfilled_run_id(backfill: BackfillId, nominal: datetime) -> RunId:
-    """The id of a backfill's run of one nominal instant (aware): not that of the schedule's own."""
-    return RunId(uuid5(backfill, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+    """Return the id of a backfill's run of a scheduled time (aware): not the schedule's own."""
+    return RunId(derived_id(backfill, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
 
 
-def chained_run_id(child: JobId, scheduled_at: datetime, root: UUID) -> RunId:
-    """The id of a job's run in one cycle of a chain: the same on every member."""
+def chained_run_id(child: JobId, scheduled_at: datetime, root: Id) -> RunId:
+    """Return the id of a job's run in one cycle of a chain: the same on every member."""
     nominal = scheduled_at.astimezone(UTC).isoformat(timespec="microseconds")
-    return RunId(uuid5(child, f"{nominal}/{root}"))
+    return RunId(derived_id(child, f"{nominal}/{root}"))

@@ -64,7 +64,7 @@ class OverlapEnforcer:
         self._clock = clock
         self._wake_ups = wake_ups
         self._emit = emit
-        self._last = 0
+        self._last = b""
 
     async def judge_blocked(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:
         """Check jobs that a scan found `crowded` or `piled_up`; return whether any run is ready."""
@@ -135,8 +135,8 @@ class OverlapEnforcer:
     def _next_jobs(self, jobs: set[JobId]) -> set[JobId]:
         if len(jobs) <= MOST_LOOKED_AT:
             return jobs
-        turn = sorted(jobs, key=lambda job: (job.int <= self._last, job.int))[:MOST_LOOKED_AT]
-        self._last = turn[-1].int
+        turn = sorted(jobs, key=lambda job: (job <= self._last, job))[:MOST_LOOKED_AT]
+        self._last = turn[-1]
         return set(turn)
 
 

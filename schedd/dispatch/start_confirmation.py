@@ -24,7 +24,7 @@ class StartConfirmation:
     """
 
     def __init__(self) -> None:
-        self._last = 0
+        self._last = b""
 
     async def never_started(
         self,
@@ -65,7 +65,7 @@ class StartConfirmation:
         ]
 
     def _whose_turn(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
-        asked = sorted(away, key=lambda one: (one.int <= self._last, one.int))[:MOST_ASKED]
+        asked = sorted(away, key=lambda one: (one <= self._last, one))[:MOST_ASKED]
         if asked:
-            self._last = asked[-1].int
+            self._last = asked[-1]
         return asked

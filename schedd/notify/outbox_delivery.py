@@ -17,11 +17,10 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
-from uuid import UUID
 
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.events import Emit, NotificationsExpired, NotificationsWait, Notified
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
     Notice,
@@ -75,7 +74,7 @@ class OutboxDelivery:
         self._emit = emit
         self._group: asyncio.TaskGroup | None = None
         self._receivers = Receivers()
-        self._under_way: dict[tuple[UUID, NotificationChannel], str] = {}
+        self._under_way: dict[tuple[Id, NotificationChannel], str] = {}
         """Deliveries without a written outcome, with their targets."""
         self._busy: dict[tuple[JobId, NotificationChannel], str] = {}
         """Targets at their limit of deliveries, by job and channel."""

@@ -32,7 +32,6 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
 
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.cluster.ownership import Ownership
@@ -46,7 +45,7 @@ from schedd.core.events import (
     RunsRescued,
     dead_run,
 )
-from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId, epoch_of
+from schedd.core.ids import SHARDS, Id, IncarnationId, JobId, RunId, ShardId, epoch_of
 from schedd.core.runs.broadcast import own
 from schedd.core.runs.change_stream import Cursor
 from schedd.core.runs.deadlines import START_WITHIN
@@ -303,7 +302,7 @@ class Rescue:
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
         async for run in in_turns(self._run_index.standing(until), SORTED_AT_ONCE):
-            run_id = run.key.run_id.bytes
+            run_id = run.key.run_id
             here[run_id] = run
             stood[run.shard].append(run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
@@ -321,7 +320,7 @@ class Rescue:
                 rows += len(runs) + len(same)
                 if not known:  # blocked runs are released in order from the start
                     runs.sort(key=lambda run: run.due_at)
-                seen.update(same, here.keys() & {run.key.run_id.bytes for run in runs})
+                seen.update(same, here.keys() & {run.key.run_id for run in runs})
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
                 await self._sort_again(same, here)
@@ -362,7 +361,7 @@ class Rescue:
             if not found:
                 return await self._store.live_runs(shards, ALL, until), ()
             same = {one for one in found.same.intersection(here) if _is_waiting(here[one])}
-            wanted = [*found.changed, *(RunId(UUID(bytes=one)) for one in found.same - same)]
+            wanted = [*found.changed, *(RunId(Id(one)) for one in found.same - same)]
             runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
         except Unavailable:
@@ -436,8 +435,8 @@ class Rescue:
         for (state, reason), count in states.items():
             self._emit(EndedUnreported(state, reason, count))
         if moved:
-            runs = tuple(sorted((key.run_id for key in moved), key=lambda i: i.int))
-            self._emit(RunsRescued(runs, tuple(sorted(gone, key=lambda i: i.int))))
+            runs = tuple(sorted(key.run_id for key in moved))
+            self._emit(RunsRescued(runs, tuple(sorted(gone))))
             self._wake_ups.runs_changed([(key.run_id, None) for key in moved])
             self.look_at({loss.shard for loss in losses})
         return gone

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
 
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Deleted, Emit
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.model import RunKey
 from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
 from schedd.dispatch.run_index import RunIndex
@@ -41,7 +40,7 @@ SWEEP_EVERY: Final = (2.0, 600.0)
 retention.
 """
 
-_FIRST: Final = UUID(int=0)
+_FIRST: Final = Id.from_int(0)
 _BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
 
 

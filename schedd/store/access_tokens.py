@@ -19,7 +19,6 @@ import builtins
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
@@ -40,7 +39,7 @@ from sqlalchemy import (
 
 from schedd.core.auth.access_tokens import AccessTokenRecord
 from schedd.core.auth.rights import Role
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, Id
 from schedd.core.runs.model import AuditRecord
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
@@ -241,7 +240,7 @@ def _outdated(connection: Connection, token: AccessTokenRecord) -> builtins.list
     return [AccessTokenId(row.token_id) for row in rows]
 
 
-def _created_by(made: FromClause, maker: ColumnElement[UUID]) -> ColumnElement[bool]:
+def _created_by(made: FromClause, maker: ColumnElement[Id]) -> ColumnElement[bool]:
     """Return the condition that `maker` created the token. Each half has its own index."""
     return or_(made.c.maker == maker, made.c.parent == maker)
 
@@ -261,7 +260,7 @@ def _token_of(row: Row[Any]) -> AccessTokenRecord:
         None if row.made_by is None else AccessTokenId(row.made_by),
         row.maker_revoked_at,
         row.parent is not None,
-        tuple(AccessTokenId(UUID(each)) for each in row.makers or ()),
+        tuple(AccessTokenId(Id.parse(each)) for each in row.makers or ()),
     )
 
 

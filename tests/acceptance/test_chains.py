@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import datetime
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from schedclient import InvalidArgument, Run, SyncClient
 from schedd.core.cluster.partition import shard_of_job
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.wait import wait_until
@@ -76,7 +76,7 @@ def runs_of(client: SyncClient, name: str) -> list[Run]:
 
 
 def owner_of_job(client: SyncClient, name: str) -> str:
-    shard = shard_of_job(JobId(UUID(client.jobs.get(name).job_id)), "default", "")
+    shard = shard_of_job(JobId(Id.parse(client.jobs.get(name).job_id)), "default", "")
     return owner_of(client, shard)
 
 

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 import grpc
 import grpc.aio
@@ -27,6 +26,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from schedclient import SyncClient
 from schedctl.dev.servers.http import fetch
 from schedd.api import calls
+from schedd.core.ids import Id
 from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2, peer_service_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -136,9 +136,9 @@ def _known(place: DevCluster) -> tuple[dict[str, Sequence[Any]], pb.AssignmentKe
     key = pb.AssignmentKey(run_id=live["runId"], fencing_token=int(live["fencingToken"]))
     key.scheduled_at.FromJsonString(live["scheduledAt"])
     known: dict[str, Sequence[Any]] = {
-        "run_id": [key.run_id, str(UUID(int=1))],
+        "run_id": [key.run_id, str(Id.from_int(1))],
         "fencing_token": [key.fencing_token, key.fencing_token + 1],
-        "incarnation": [live["incarnation"]] if live.get("incarnation") else [str(UUID(int=2))],
+        "incarnation": [live["incarnation"]] if live.get("incarnation") else [str(Id.from_int(2))],
         "job_id": [live["jobId"]],
         "job": ["held"],
         "worker": ["w1", "fuzz-1"],

@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from acceptance.conftest import pids
 from schedclient import SyncClient
+from schedd.core.ids import new_id
 from schedkit.clock import utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.cluster import DevCluster
@@ -177,7 +178,7 @@ async def test_a_heartbeat_that_claims_a_start_in_year_one_changes_nothing(
     quiet_cluster: DevCluster,
 ) -> None:
     long_ago = int(YEAR_ONE.seconds * 1_000_000)
-    piece = uuid4().bytes + (1 << 32).to_bytes(8, "big", signed=True)
+    piece = new_id() + (1 << 32).to_bytes(8, "big", signed=True)
     running = piece + long_ago.to_bytes(8, "big", signed=True)
     async with RawWorker(quiet_cluster.endpoints[0]) as worker:
         await worker.welcomed()

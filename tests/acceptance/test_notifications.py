@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from uuid import UUID
 
 import pytest
 from standardwebhooks import Webhook
@@ -14,7 +13,7 @@ from standardwebhooks import Webhook
 from acceptance.conftest import SECRET
 from schedclient import InvalidArgument, SyncClient
 from schedd.core.cluster.partition import shard_of
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
@@ -159,7 +158,7 @@ def test_the_next_owner_sends_the_notification_of_a_killed_owner(
     try:
         run = client.runs.wait(client.jobs.trigger("nightly"), timeout=WAIT_TIMEOUT)
         receiver.wait_for(1)
-        shard = shard_of(JobId(UUID(made.job_id)))
+        shard = shard_of(JobId(Id.parse(made.job_id)))
         query = "SELECT t.member FROM shards s JOIN tenures t ON t.id = s.owner WHERE s.id = %s"
         [(owner,)] = fault_cluster.sql(query, shard)
         fault_cluster.kill(owner)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
 from schedclient import Attempt, Run, SyncClient
 from schedd.core.cluster.partition import shard_of
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import Id, JobId, RunId
 from schedd.core.jobs.definition import RetryPolicy
 from schedd.core.runs.retry import wait
 from support.cluster import DevCluster
@@ -114,7 +113,7 @@ def test_each_retry_starts_at_the_time_of_the_formula_although_its_owner_is_kill
     client.jobs.create(name="failing", on_demand=True, shell=probe.shell("exit 1"), retry=retry)
     try:
         run = client.jobs.trigger("failing")
-        shard = shard_of(JobId(UUID(client.jobs.get("failing").job_id)))
+        shard = shard_of(JobId(Id.parse(client.jobs.get("failing").job_id)))
         backoffs = []
         with ThreadPoolExecutor(1) as beside:  # on a busy machine that takes longer than a wait
             for attempt in (1, 2, 3):
@@ -146,6 +145,6 @@ def assert_starts_at(run: Run, number: int, waiting: Run, before: Attempt, after
     assert before.finished_at is not None
     assert after.started_at is not None
     assert waiting.retry_at is not None
-    counted_from = waiting.retry_at - wait(POLICY, RunId(UUID(run.run_id)), number)
+    counted_from = waiting.retry_at - wait(POLICY, RunId(Id.parse(run.run_id)), number)
     assert abs(counted_from - before.finished_at) <= SECOND / 1000
     assert timedelta(0) <= after.started_at - waiting.retry_at < SECOND

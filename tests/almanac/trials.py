@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from random import Random
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -18,6 +17,7 @@ from cronsim import CronSim
 from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, after, changes, instants, walk
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule, cron
 from schedd.core.schedule.cron import EPOCH, CronExpression, DstGap, DstOverlap, DstPolicy
 
@@ -226,7 +226,7 @@ def _union(name: str, drawn: list[tuple[Meaning, list[int]]], here: Walk, dst: D
         return
     texts = tuple(meaning.text for meaning, _ in few)
     compiled = compiled_schedule.compile(
-        compiled_schedule.CronSchedule(texts, here.zone, dst), "", UUID(int=1)
+        compiled_schedule.CronSchedule(texts, here.zone, dst), "", Id.from_int(1)
     )
     start, end = (EPOCH + timedelta(seconds=at) for at in (here.start, here.end))
     found = [int(one.nominal.timestamp()) for one in compiled.instants_between(start, end, 1000)]

@@ -11,13 +11,12 @@ import os
 from collections.abc import Iterator
 from io import TextIOBase
 from typing import Final
-from uuid import UUID
 
 from bench.rig import NOOP
 from schedclient import Client
 from schedctl.dev.servers import postgres
 from schedd.core.cluster.partition import shard_of
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.store.schema import tables
 from support.cluster import DevCluster
 
@@ -124,7 +123,7 @@ def copy_runs(cluster: DevCluster, count: int) -> None:
 
 def _lines(start: int, stop: int, templates: range) -> Iterator[str]:
     for number in range(start, stop):
-        job = JobId(UUID(bytes=os.urandom(16), version=4))
+        job = JobId(Id(os.urandom(16), version=4))
         kind = templates[number % len(templates)]
         yield f"{job}\t{shard_of(job)}\t{kind}\t{number}\n"
 

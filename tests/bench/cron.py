@@ -23,9 +23,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from statistics import median
 from time import process_time
-from uuid import UUID
 
 from bench.numbers import positive
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule, cron, zones
 from schedd.core.schedule.calendars import CalendarVersion, Exclude, rules
 from schedd.core.schedule.cron import CronExpression, dialect, expand, expression
@@ -106,7 +106,7 @@ def _seconds(one: CronExpression, questions: int) -> None:
 
 def _occurrence(one: CronExpression, questions: int) -> None:
     compiled = compiled_schedule.compile(
-        compiled_schedule.CronSchedule((one.text,), one.zone), "", UUID(int=1)
+        compiled_schedule.CronSchedule((one.text,), one.zone), "", Id.from_int(1)
     )
     at = datetime.fromtimestamp(START, UTC)
     for _ in range(questions):
@@ -119,7 +119,7 @@ def _excluding(one: CronExpression, questions: int) -> None:
     exclude = Exclude((WEEKENDS, HOLIDAYS), zone=one.zone)
     when = compiled_schedule.CronSchedule((one.text,), one.zone)
     compiled = compiled_schedule.compile(
-        when, "", UUID(int=1), compiled_schedule.ScheduleBounds(), exclude
+        when, "", Id.from_int(1), compiled_schedule.ScheduleBounds(), exclude
     )
     at = datetime.fromtimestamp(START, UTC)
     for _ in range(questions):

@@ -24,14 +24,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 
 from bench.numbers import from_zero, positive
 from bench.rig import note, run, tell
-from schedd.core.ids import IncarnationId, ShardId, token_of
+from schedd.core.ids import IncarnationId, ShardId, new_id, token_of
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Claim, Firing
 from schedd.core.timers.pre_dispatch import GUARD
@@ -277,7 +276,7 @@ def _token(claim: Claim, shard: ShardId) -> Any:
 
 
 SEQUENCE: Final = itertools.count(1)
-INCARNATION: Final = IncarnationId(uuid4())
+INCARNATION: Final = IncarnationId(new_id())
 
 
 def _processor(pid: int) -> float:

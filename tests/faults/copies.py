@@ -6,11 +6,10 @@ A call takes a member some 4 ms of a processor, so that 30,000 would take two bu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import uuid4
 
 from faults.world.postgres import Server
 from schedd.core.cluster.partition import shard_of
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, new_id
 
 COPY = """
 INSERT INTO {table} ({own}, {same}) SELECT {values}, {same}
@@ -36,7 +35,7 @@ def copies(postgres: Server, model: str, names: Sequence[str]) -> list[str]:
     """The job of the id `model` under each of these names, with its timer; their ids. And the
     statistics that autovacuum would have made meanwhile.
     """
-    jobs = [JobId(uuid4()) for _ in names]
+    jobs = [JobId(new_id()) for _ in names]
     ids, shards = [str(job) for job in jobs], [shard_of(job) for job in jobs]
     for table, columns in COPIES.items():
         postgres.sql(COPY.format(table=table, **columns), ids, shards, list(names), model)

@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from schedd.core.ids import Hint, JobId, RunId
+from schedd.core.ids import Hint, JobId, RunId, new_id
 from schedd.rpc.peers import peer_changes
 from schedd.rpc.peers.peer_changes import BEAT, BEATS, PeerStreams
 from schedd.rpc.peers.peers import Peers
@@ -23,7 +22,7 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 SILENT_FOR = 10.0
 """Seconds after which a member that says nothing has been missed."""
 
-JOB = JobId(uuid4())
+JOB = JobId(new_id())
 
 
 class Watched:
@@ -64,14 +63,14 @@ async def test_a_watched_member_receives_what_another_member_stores(peer: Peer) 
         assert not peer.ears._listeners, "no caller watches"
         feed.watch(frozenset({JOB}))
         await wait_until_async(lambda: peer.ears._listeners, WAIT_TIMEOUT, "a listener")
-        ours, others, unknown = (RunId(uuid4()) for _ in range(3))
-        peer.ears.receive_hints([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
+        ours, others, unknown = (RunId(new_id()) for _ in range(3))
+        peer.ears.receive_hints([(ours, JOB), (others, JobId(new_id())), (unknown, None)])
         await wait_until_async(lambda: {ours, unknown} == feed.runs, WAIT_TIMEOUT, "what changed")
 
         feed.watch(None)
-        peer.ears.receive_hints([(others, JobId(uuid4()))])
+        peer.ears.receive_hints([(others, JobId(new_id()))])
         await wait_until_async(lambda: len(peer.ears._listeners) == 2, WAIT_TIMEOUT, "both streams")
-        peer.ears.receive_hints([(others, JobId(uuid4()))])
+        peer.ears.receive_hints([(others, JobId(new_id()))])
         await wait_until_async(lambda: others in feed.runs, WAIT_TIMEOUT, "what all jobs do")
         assert feed.deafened == 0
 
@@ -102,7 +101,7 @@ async def test_a_member_silent_on_an_open_connection_counts_as_not_received(
         assert time.monotonic() - stalled < SILENT_FOR
 
         await through.order("plain")
-        late = RunId(uuid4())
+        late = RunId(new_id())
 
         def received() -> bool:
             peer.ears.receive_hints([(late, None)])

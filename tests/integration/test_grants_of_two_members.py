@@ -80,7 +80,7 @@ class Desk:
         answer(refreshed=True, lost=False)
 
     def reported(self, reported: ReceivedResult, line: AttachedStream) -> None:
-        self.done.append(reported.key.run_id.int)
+        self.done.append(reported.key.run_id.number)
         line.acknowledge(reported.key, reported.token, stale=False)
 
     def refused(self, refusal: AssignmentRefusal) -> None:

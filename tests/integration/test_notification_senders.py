@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from aiohttp import web
@@ -24,7 +23,7 @@ from aiosmtpd.controller import Controller
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from schedd.config.servers import Smtp
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, new_id
 from schedd.core.jobs.notifications import (
     Notice,
     NotificationChannel,
@@ -42,8 +41,8 @@ SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 
 def notification(way: NotificationChannel, **changes: Any) -> OutboxNotification:
     made = OutboxNotification(
-        uuid4(), way, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE, "default", "etl",
-        RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "sh: 1: oh né", 3, 4, 1,
+        new_id(), way, JobId(new_id()), ShardId(1), NotificationKind.FAILURE, "default", "etl",
+        RunId(new_id()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "sh: 1: oh né", 3, 4, 1,
         "w1", 5, 2, NOW, NOW, 1,
     )  # fmt: skip
     return replace(made, **changes)

@@ -6,13 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import grpc.aio
 import pytest
 from aiohttp import web
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, new_id
 from schedd.core.jobs.notifications import NotificationChannel, NotificationKind, OutboxNotification
 from schedd.notify.senders.webhook import Webhook
 from schedkit.egress.policy import Egress, ignored_proxies
@@ -161,8 +160,9 @@ async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked(
 
 async def test_a_webhook_uses_the_members_proxy() -> None:
     one = OutboxNotification(
-        uuid4(), NotificationChannel.WEBHOOK, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE,
-        "default", "etl", RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "", 3, 4, 1,
+        new_id(), NotificationChannel.WEBHOOK, JobId(new_id()), ShardId(1),
+        NotificationKind.FAILURE,
+        "default", "etl", RunId(new_id()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "", 3, 4, 1,
         "w1", 5, 2, NOW, NOW, 1,
     )  # fmt: skip
     async with web_target() as at, forward_proxy(hooks_example=at) as proxy:

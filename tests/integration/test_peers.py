@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from uuid import UUID, uuid4
 
 import grpc
 import grpc.aio
@@ -14,7 +13,7 @@ import pytest
 
 from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.dispatch.placement import Unable
-from schedd.core.ids import SHARDS, JobId, RunId, ShardId
+from schedd.core.ids import SHARDS, Id, JobId, RunId, ShardId, new_id
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
@@ -34,8 +33,8 @@ from support.runs import NOW, SetClock, running, worker
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 KNOWN = CachedDefinition(
-    Definition(JobId(uuid4()), 1, "default", "j", action="shell"),
-    compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", JobId(uuid4())),
+    Definition(JobId(new_id()), 1, "default", "j", action="shell"),
+    compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", JobId(new_id())),
     job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])),
 )
 
@@ -178,7 +177,7 @@ async def test_a_revoke_over_one_hop_is_resolved_by_the_workers_answer(
     async def answer() -> None:
         [revoke] = (await outbox.next()).revokes
         assert revoke.key.fencing_token == run.token
-        peer.workers.revoke_answered(RunId(UUID(revoke.key.run_id)), run.token)
+        peer.workers.revoke_answered(RunId(Id.parse(revoke.key.run_id)), run.token)
 
     answering = asyncio.create_task(answer(), name="worker")
     assert await Relay(peers).revoke(one.id, [run]) == {(run.key.run_id, run.token)}
@@ -236,7 +235,7 @@ async def test_any_number_of_revokes_is_resolved_by_the_workers_answers(peers: P
         while len(asked) < len(runs):
             for revoke in (await outbox.next()).revokes:
                 asked.append(revoke.key.run_id)
-                peer.workers.revoke_answered(RunId(UUID(revoke.key.run_id)), runs[0].token)
+                peer.workers.revoke_answered(RunId(Id.parse(revoke.key.run_id)), runs[0].token)
 
     answering = asyncio.create_task(answer(), name="answering")
     async with asyncio.timeout(WAIT_TIMEOUT):
@@ -273,7 +272,7 @@ async def test_any_member_returns_the_refusals_that_the_shards_owner_knows(
     cluster: Cluster, peers: Peers, peer: Peer
 ):
     """The owner dispatches its runs, and it alone receives their refusals."""
-    one, job, shard = worker(), JobId(uuid4()), ShardId(1)
+    one, job, shard = worker(), JobId(new_id()), ShardId(1)
     here = WorkerRegistry(SetClock(), lambda _event: None)
     refusals = AskedRefusals(cluster, here, peers)  # type: ignore[arg-type]
     peer.workers.attach(one, WorkerFrameQueue())
@@ -287,7 +286,7 @@ async def test_any_member_returns_the_refusals_that_the_shards_owner_knows(
     assert await refusals.refusals_of_job(shard, job, 3) == {}, (
         "another generation, which it hasn't seen"
     )
-    assert await refusals.refusals_of_job(shard, JobId(uuid4()), 2) == {}
+    assert await refusals.refusals_of_job(shard, JobId(new_id()), 2) == {}
     cluster.assigned = {shard: ME}
     assert await refusals.refusals_of_job(shard, job, 2) == {}
 
@@ -295,7 +294,7 @@ async def test_any_member_returns_the_refusals_that_the_shards_owner_knows(
 async def test_a_member_returns_its_own_refusals_if_the_owner_is_unavailable_or_older(
     cluster: Cluster, peers: Peers
 ):
-    one, job, shard = worker(), JobId(uuid4()), ShardId(1)
+    one, job, shard = worker(), JobId(new_id()), ShardId(1)
     here = WorkerRegistry(SetClock(), lambda _event: None)
     here.attach(one, WorkerFrameQueue())
     here.unable(one.id, job, Unable(2, "no such limits"))

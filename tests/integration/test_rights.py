@@ -13,7 +13,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import grpc
 import grpc.aio
@@ -30,7 +30,7 @@ from schedd.api.calls import STREAMING, methods
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
 from schedd.core.auth.rights import ANONYMOUS, EVERY, Role, uris_of_user
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, Id
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.calls import serve_calls
 from schedd.rpc.health import Health
@@ -392,7 +392,7 @@ async def test_an_admin_of_a_namespace_makes_tokens_for_it_and_for_no_other(
 async def test_a_token_makes_none_that_outlives_it(place: Place) -> None:
     """Else one of an hour, in the wrong hands, is one of a year."""
     token_id, text = await place.token(auth.ROLE_ADMIN, EVERY, lifetime=timedelta(hours=1))
-    found = await place.web.services.access_tokens.find(AccessTokenId(UUID(token_id)))
+    found = await place.web.services.access_tokens.find(AccessTokenId(Id.parse(token_id)))
     assert found is not None
     maker = Caller(found.identity, "test")
     for longer in (timedelta(hours=1, seconds=1), timedelta(days=366)):

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
@@ -15,7 +14,7 @@ from schedd.api.auth.access_tokens import MOST_DEEP, MOST_NOTED
 from schedd.api.auth.authentication import FRESH
 from schedd.api.errors import UnauthenticatedError
 from schedd.core.auth.access_tokens import AccessTokenRecord
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, Id, new_id
 from schedd.store.access_tokens import MOST_LOGINS, MOST_MARKED
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
@@ -36,7 +35,7 @@ async def web(dsn: str) -> AsyncIterator[Web]:
 
 def expire_token_cache(web: Web) -> None:
     """Expire the member's token cache, as any revocation at this member does."""
-    web.services.authentication.revoked(AccessTokenId(uuid4()))
+    web.services.authentication.revoked(AccessTokenId(new_id()))
 
 
 async def create_token(
@@ -79,7 +78,7 @@ async def refused(web: Web, sent: dict[str, str]) -> bool:
 
 
 async def found(web: Web, token_id: str) -> AccessTokenRecord:
-    there = await web.services.access_tokens.find(AccessTokenId(UUID(token_id)))
+    there = await web.services.access_tokens.find(AccessTokenId(Id.parse(token_id)))
     assert there is not None
     return there
 
@@ -106,7 +105,7 @@ async def test_revoking_a_token_revokes_all_tokens_made_by_it_at_every_member(
     other = await create_token(web, bearer(root[1]))
     for one, maker in ((top, None), (child, top), (grandchild, child), (other, root)):
         parent = (await found(web, one[0])).maker
-        assert parent == (maker and UUID(maker[0]))
+        assert parent == (maker and Id.parse(maker[0]))
     theirs = [bearer(text) for _, text in (top, child, grandchild, last)] + [login]
     async with served(dsn, demanded=True) as far:
         for sent in theirs:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random, SystemRandom
-from uuid import UUID
 
 import pytest
 
 from almanac.closing import Case, Drawn, Foundations, draw_calendar, draw_expression
 from almanac.trials import ZONES
 from almanac.walker import changes
+from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
@@ -207,7 +207,7 @@ def compiled_of(case: Case, jitter: timedelta = timedelta(0)) -> CompiledSchedul
     )
     when = CronSchedule((case.meaning.text,), case.ground.zone, case.dst)
     return compiled_schedule.compile(
-        when, "ns/job", UUID(int=7), ScheduleBounds(jitter=jitter), exclude
+        when, "ns/job", Id.from_int(7), ScheduleBounds(jitter=jitter), exclude
     )
 
 
@@ -227,7 +227,7 @@ def test_a_timer_behind_an_excluded_instant_is_due_with_the_last_of_a_day() -> N
     weekend = CalendarVersion("weekends", 3, rules(weekdays=["sat", "sun"]))
     when = CronSchedule(("0 * * * *",))
     compiled = compiled_schedule.compile(
-        when, "", UUID(int=1), ScheduleBounds(), Exclude((weekend,))
+        when, "", Id.from_int(1), ScheduleBounds(), Exclude((weekend,))
     )
     friday = datetime.fromisoformat("2026-11-20T23:00Z")
     saturday, sunday = friday + timedelta(hours=1), friday + timedelta(hours=25)

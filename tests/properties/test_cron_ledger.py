@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.schedule import compiled_schedule
@@ -94,7 +94,9 @@ def test_each_due_instant_is_in_exactly_one_row(
     looks: list[timedelta],
     limit: int,
 ) -> None:
-    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=7), ScheduleBounds(jitter=jitter))
+    compiled = compiled_schedule.compile(
+        when, "ns/job", Id.from_int(7), ScheduleBounds(jitter=jitter)
+    )
     ledger = Ledger(compiled, policy, compiled.first(START))
     now = START
     for pause in looks:
@@ -122,7 +124,7 @@ def test_due_instants_keep_the_order_of_the_nominal_ones(
     when: compiled_schedule.Schedule, jitter: timedelta, offset: timedelta, job: int
 ) -> None:
     compiled = compiled_schedule.compile(
-        when, "ns/job", UUID(int=job), ScheduleBounds(jitter=jitter)
+        when, "ns/job", Id.from_int(job), ScheduleBounds(jitter=jitter)
     )
     found = compiled.instants_between(START + offset, START + timedelta(days=2), 40)
     for one, following in pairwise(found):
@@ -135,7 +137,7 @@ def test_due_instants_keep_the_order_of_the_nominal_ones(
 def test_the_newest_instant_and_the_count_are_those_of_a_walk(
     when: compiled_schedule.Schedule, offset: timedelta, span: timedelta
 ) -> None:
-    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=1))
+    compiled = compiled_schedule.compile(when, "ns/job", Id.from_int(1))
     after, until = START + offset, START + offset + span * 20
     walked = [one.nominal for one in compiled.instants_between(after, until, 100_000)]
     assert compiled.newest(after, until) == (walked[-1] if walked else None)

@@ -94,7 +94,7 @@ class World:
 
 
 def need_of(one: LiveRun) -> Need:
-    return NEEDS[one.key.run_id.int % 2]
+    return NEEDS[one.key.run_id.number % 2]
 
 
 @pytest.mark.slow

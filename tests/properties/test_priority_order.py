@@ -242,7 +242,7 @@ async def test_a_run_too_wide_for_the_free_slots_delays_no_run_of_any_owner() ->
 
     await cluster.free(1)
 
-    assert [key.run_id.int for key in cluster.given] == [3]
+    assert [key.run_id.number for key in cluster.given] == [3]
 
 
 async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() -> None:
@@ -258,7 +258,7 @@ async def test_a_wide_run_lends_its_age_to_no_younger_narrow_one_of_its_owner() 
 
     await cluster.free(3)
 
-    assert {key.run_id.int for key in cluster.given} == {2, 3, 4}
+    assert {key.run_id.number for key in cluster.given} == {2, 3, 4}
 
 
 @pytest.mark.slow

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
-from uuid import UUID
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from schedd.core.dispatch.placement import Need, SlotOffer, Unable, able, need_of, refused, weight
 from schedd.core.dispatch.slot_index import SlotIndex
-from schedd.core.ids import IncarnationId, JobId
+from schedd.core.ids import Id, IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Incarnation
@@ -29,7 +28,7 @@ matches = st.lists(
 ).map(tuple)
 definitions = st.builds(
     Definition,
-    st.sampled_from([JobId(UUID(int=number)) for number in (1, 2)]),
+    st.sampled_from([JobId(Id.from_int(number)) for number in (1, 2)]),
     st.just(1),
     st.just("default"),
     st.just("j"),
@@ -55,7 +54,7 @@ def best_by_rules(
         job = definition.job_id
         return max(fit, key=lambda one: weight(one.incarnation.worker, job), default=None)
     order = min if definition.placement is Placement.PACK else max
-    return order(fit, key=lambda one: (one.slots, one.id.int), default=None)
+    return order(fit, key=lambda one: (one.slots, one.id.number), default=None)
 
 
 class OffersThatChange(RuleBasedStateMachine):
@@ -79,7 +78,7 @@ class OffersThatChange(RuleBasedStateMachine):
     ) -> None:
         labels = {key: value for key, value in zip(LABELS, values, strict=True) if value}
         one = self.who.setdefault(number, replace(worker(number, slots=5), labels=labels))
-        said = {JobId(UUID(int=1)): Unable(1)} if unable else {}
+        said = {JobId(Id.from_int(1)): Unable(1)} if unable else {}
         self.plain[one.id] = SlotOffer(one, slots, last, said)
         self.offers.put(SlotOffer(one, slots, last, said))
 

@@ -113,7 +113,7 @@ class Rows:
                 begun += family(draft, next_token(draft.shard))
                 continue
             made = replace(
-                run(draft.key.run_id.int, shard=draft.shard, state=State.RUNNING),
+                run(draft.key.run_id.number, shard=draft.shard, state=State.RUNNING),
                 attempt=1,
                 due_at=self.due_at.get(draft.key, NOW),
                 job_id=draft.job_id,
@@ -147,7 +147,7 @@ class Rows:
 
 def family(draft: Draft, token: Token) -> list[LiveRun]:
     """A broadcast that has begun, and its children."""
-    number = draft.key.run_id.int
+    number = draft.key.run_id.number
     of = {"job_id": draft.job_id, "shard": draft.shard}
     state, children = State.RUNNING, len(draft.targets)
     parent = replace(run(number, state=state, token=token, children=children), **of)
@@ -297,7 +297,7 @@ class World:
         raise AssertionError("it never comes to rest")
 
     def handed(self) -> set[int]:
-        return {r.key.run_id.int for line in self.lines.values() for r in line.assigned}
+        return {r.key.run_id.number for line in self.lines.values() for r in line.assigned}
 
 
 def of(job: int, number: int, waited: float = 0) -> LiveRun:

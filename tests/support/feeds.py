@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import Id, JobId, RunId
 from schedd.core.runs.change_stream import (
     Change,
     ChangeGap,
@@ -34,7 +33,7 @@ from support.runs import record
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 ALL: Final = Scope("default")
-ETL, OTHER = JobId(UUID(int=1)), JobId(UUID(int=2))
+ETL, OTHER = JobId(Id.from_int(1)), JobId(Id.from_int(2))
 
 
 @fake_of(ChangeStore)
@@ -131,7 +130,7 @@ class Stream:
     def states(self) -> list[tuple[int, State]]:
         """The runs' numbers and states, as they were received."""
         changes = [news.what for news in self.messages if isinstance(news.what, Change)]
-        return [(change.run_id.int, change.record.run.state) for change in changes]
+        return [(change.run_id.number, change.record.run.state) for change in changes]
 
     @property
     def gaps(self) -> list[ChangeGap]:

@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
-from uuid import UUID
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.jobs.definition import CatchUp, Definition, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
@@ -186,7 +185,7 @@ class Herd(Rows):
     due: dict[JobId, Timer] = field(init=False)
 
     def __post_init__(self) -> None:
-        ids = (JobId(UUID(int=n)) for n in range(self.count))
+        ids = (JobId(Id.from_int(n)) for n in range(self.count))
         self.due = {job: replace(TIMER, job_id=job) for job in ids}
 
     async def due_timers(

@@ -13,13 +13,14 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
-from uuid import UUID
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.core.ids import Id
 
 M = TypeVar("M", bound=Message)
 
@@ -130,12 +131,14 @@ class Fuzz:
         return plain[field.type]()
 
     def _text(self) -> str:
-        return self.luck.choice(("a", "default", "w1", str(UUID(int=self.luck.getrandbits(128)))))
+        return self.luck.choice(
+            ("a", "default", "w1", str(Id.from_int(self.luck.getrandbits(128))))
+        )
 
     def held(self) -> bytes:
         """A part of `Held`: pieces of runs that are known or not, and perhaps half of one."""
         pieces = [
-            UUID(self.luck.choice([*self.known["run_id"], str(UUID(int=1))])).bytes
+            Id.parse(self.luck.choice([*self.known["run_id"], str(Id.from_int(1))])).bytes
             + self.luck.choice([*self.known["fencing_token"], *LARGE]).to_bytes(
                 8, "big", signed=True
             )

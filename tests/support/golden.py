@@ -23,18 +23,18 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from uuid import UUID
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
+from schedd.core.ids import Id
 from support.examples import examples
 from support.version_before import BEFORE, Code, lay
 
 FILE: Final = Path(__file__).parents[1] / "golden" / "before.json"
 PACKAGE: Final = "schedproto.v1"
-JOB, TENURE, OTHER = (UUID(int=number << 96 | number) for number in (7, 8, 9))
+JOB, TENURE, OTHER = (Id.from_int(number << 96 | number) for number in (7, 8, 9))
 SPREAD: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835
 AT: Final = datetime(2026, 3, 29, 0, 59, 59, 123456, UTC)
 
@@ -126,7 +126,7 @@ def reckoned() -> dict[str, Any]:
     retry = _module("schedd.core.runs.retry")
     schedules = _module("schedd.core.schedule.compiled_schedule")
     jobs = [
-        UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for number in range(1, 9)
+        Id.from_int(number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for number in range(1, 9)
     ]
     run = ids.scheduled_run_id(ids.JobId(JOB), AT)
     policy = definitions.RetryPolicy(max_attempts=5, backoff=timedelta(seconds=2), jitter=0.5)

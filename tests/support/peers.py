@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import UUID
 
 import grpc.aio
 
 from schedd.core.cluster.membership import ClusterView, MemberView
-from schedd.core.ids import ShardId, TenureId, Term
+from schedd.core.ids import Id, ShardId, TenureId, Term
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.peers.peer_service import PeerService
@@ -21,7 +20,7 @@ from schedd.watch.change_bus import ChangeBus
 from schedproto.v1 import peer_service_pb2
 from support.runs import SetClock
 
-ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
+ME, OTHER, THIRD = (TenureId(Id.from_int(n)) for n in (1, 2, 3))
 
 
 class Loops:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from schedd.cluster.ownership import Ownership
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
+    Id,
     IncarnationId,
     JobId,
     RunId,
@@ -31,8 +31,8 @@ NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 
 def run(number: int, *, shard: int = 0, state: State = State.PENDING, **changes: Any) -> LiveRun:
     values: dict[str, Any] = {
-        "key": RunKey(NOW, RunId(UUID(int=number))),
-        "job_id": JobId(UUID(int=1000 + number)),
+        "key": RunKey(NOW, RunId(Id.from_int(number))),
+        "job_id": JobId(Id.from_int(1000 + number)),
         "shard": ShardId(shard),
         "state": state,
         "priority": Priority.MEDIUM,
@@ -59,7 +59,7 @@ def running(number: int, worker: Incarnation, *, shard: int = 0, token: int = 7)
 
 def worker(number: int = 1, *, name: str = "", spool: str = "", slots: int = 4) -> Incarnation:
     return Incarnation(
-        id=IncarnationId(UUID(int=number)),
+        id=IncarnationId(Id.from_int(number)),
         worker=name or f"w{number}",
         spool_id=spool or f"spool-{number}",
         host="host",
@@ -73,7 +73,7 @@ def worker(number: int = 1, *, name: str = "", spool: str = "", slots: int = 4) 
 
 
 def owning(*shards: int, epoch: int = 5, lanes: int = 2) -> Ownership:
-    ownership = Ownership(TenureId(UUID(int=99)), Timeline(1), lanes)
+    ownership = Ownership(TenureId(Id.from_int(99)), Timeline(1), lanes)
     ownership.gain({ShardId(shard): Epoch(epoch) for shard in shards})
     return ownership
 

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 from sqlalchemy import Connection
 
@@ -28,6 +27,7 @@ from schedd.core.ids import (
     TenureId,
     Timeline,
     Token,
+    new_id,
     scheduled_run_id,
     token_of,
 )
@@ -132,7 +132,7 @@ class World:
         """Return a new member with an open tenure; `take`: it owns all shards."""
         store = Stores(Database(self.dsn, lanes=LANES), **options)
         probe = await store.membership.probe()
-        member = Member(store, TenureId(uuid4()), probe.timeline)
+        member = Member(store, TenureId(new_id()), probe.timeline)
         self.members.append(member)
         await store.membership.open_tenure(
             Tenure(member.tenure, f"member-{len(self.members)}", probe.now)
@@ -199,7 +199,7 @@ def job_record(
     ephemeral: bool = False,
     pool: str = "",
 ) -> JobRecord:
-    job_id = JobId(uuid4())
+    job_id = JobId(new_id())
     now = datetime.now(UTC)
     return JobRecord(
         StoredDefinition(
@@ -249,7 +249,7 @@ def new_run(job: JobRecord, at: datetime, **changes: Any) -> NewRun:
 
 def manual_run(at: datetime = START) -> NewRun:
     """A run that a person triggers."""
-    return NewRun(RunKey(at, RunId(uuid4())), at)
+    return NewRun(RunKey(at, RunId(new_id())), at)
 
 
 def draft(run: LiveRun, **changes: Any) -> Draft:
@@ -288,12 +288,12 @@ def report(run: LiveRun, **changes: Any) -> ResultDecision:
     return replace(made, **changes)
 
 
-INCARNATION = IncarnationId(uuid4())
+INCARNATION = IncarnationId(new_id())
 
 
 def incarnation(**changes: Any) -> Incarnation:
     made = Incarnation(
-        IncarnationId(uuid4()),
+        IncarnationId(new_id()),
         "worker-1",
         "spool-1",
         "host",

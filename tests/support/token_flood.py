@@ -14,13 +14,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import grpc
 import grpc.aio
 
 from schedd.core.auth.access_tokens import text_of
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 
 METHOD = "/schedd.v1.AuthService/GetIdentity"
 OF_CHANNEL = 200
@@ -28,7 +27,7 @@ OF_CHANNEL = 200
 
 
 def random_token() -> str:
-    return text_of(AccessTokenId(uuid4()), secrets.token_bytes(32))[0]
+    return text_of(AccessTokenId(new_id()), secrets.token_bytes(32))[0]
 
 
 async def flood(address: str, ca: bytes, concurrent: int) -> Counter[str]:

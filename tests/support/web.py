@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import aiohttp
 from starlette.applications import Starlette
@@ -27,7 +26,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.auth.rights import ANONYMOUS
 from schedd.core.checkup.facts import EtcdFacts, Facts, FailedRead
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
+from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term, new_id
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
@@ -54,7 +53,7 @@ def member(name: str, **changes: Any) -> MemberView:
     """A live member of this name."""
     plain = MemberView(
         name=name,
-        tenure=TenureId(uuid4()),
+        tenure=TenureId(new_id()),
         grpc=f"{name}:7420",
         http=f"{name}:7421",
         weight=100,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from uuid import uuid4
 
 import pytest
 
 from schedd.core.events import DeadLettered, DeadRun
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.runs.lifecycle import Reason
 from schedd.telemetry.recorder import A_SECOND, DeadRunLines, Telemetry
 from schedkit.daemon.logs import JsonLines
 
-DEAD = DeadRun(RunId(uuid4()), JobId(uuid4()), Reason.EXIT_CODE, 3)
+DEAD = DeadRun(RunId(new_id()), JobId(new_id()), Reason.EXIT_CODE, 3)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, get_args
-from uuid import uuid4
 
 import pytest
 from prometheus_client import Metric
@@ -50,7 +49,7 @@ from schedd.core.events import (
     WorkerAttached,
     WorkerDetached,
 )
-from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token, new_id
 from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.pools import PoolKey
@@ -60,9 +59,9 @@ from schedkit.clock import boottime
 from support.web import StubCluster
 
 MS = timedelta(milliseconds=1)
-INCARNATION = IncarnationId(uuid4())
-RUN, OTHER, THIRD = (RunId(uuid4()) for _ in range(3))
-DEAD = DeadRun(RUN, JobId(uuid4()), Reason.EXIT_CODE, 3)
+INCARNATION = IncarnationId(new_id())
+RUN, OTHER, THIRD = (RunId(new_id()) for _ in range(3))
+DEAD = DeadRun(RUN, JobId(new_id()), Reason.EXIT_CODE, 3)
 
 EVENTS: list[Event] = [
     TimersFired(2, 1, (3 * MS, -5 * MS)),
@@ -327,7 +326,7 @@ def test_results_of_runs_that_dont_exist_are_counted_and_write_no_line(
 
 def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    many = tuple(RunId(uuid4()) for _ in range(21))
+    many = tuple(RunId(new_id()) for _ in range(21))
     telemetry_after(RunsRescued((RUN, OTHER), (INCARNATION,)), AssignmentsNotStarted(many))
     rescued, back = caplog.records
     assert rescued.getMessage() == "rescued 2 runs of lost workers"

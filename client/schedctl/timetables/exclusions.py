@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import islice, takewhile
 from typing import Final
-from uuid import UUID
 
 from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
 from schedctl.manifests.manifests import CalendarManifest
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import (
     FARTHEST,
@@ -55,7 +55,7 @@ def without(
 ) -> CronExplanation:
     """Return the explanation with the times that run, and notes on the excluded ones between."""
     when = CronSchedule((found.expression,), found.time_zone, dst)
-    compiled = compiled_schedule.compile(when, seed, UUID(int=0), ScheduleBounds(), exclude)
+    compiled = compiled_schedule.compile(when, seed, Id.from_int(0), ScheduleBounds(), exclude)
     zone = found.instants[0].tzinfo if found.instants else after.tzinfo
     runs = [one.nominal for one in islice(compiled.walk_after(after), count)]
     until = runs[-1] if len(runs) == count else after + FARTHEST

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import uuid4
 
 from schedd.api import paging, views
 from schedd.api.auth.authentication import token_revoked_error
@@ -29,7 +28,7 @@ from schedd.core.auth.access_tokens import (
     text_of,
 )
 from schedd.core.auth.rights import EVERY, Role, is_name
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 from schedd.core.runs.model import AuditRecord
 from schedd.store.access_tokens import Revoked
 from schedproto.v1 import auth_service_pb2 as wire
@@ -54,7 +53,7 @@ async def create_token(
     await _not_too_deep(services, caller)
     token, text = _drawn(
         AccessTokenRecord(
-            id=AccessTokenId(uuid4()),
+            id=AccessTokenId(new_id()),
             digest=b"",
             name=request.name,
             role=Role(request.role),
@@ -137,7 +136,7 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
     token, text = _drawn(
         replace(
             made_by,
-            id=AccessTokenId(uuid4()),
+            id=AccessTokenId(new_id()),
             created_at=now,
             created_by=who.actor,
             expires_at=min(now + SESSION, made_by.expires_at),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
-from uuid import UUID
 
 from google.protobuf.message import Message
 
@@ -20,7 +19,7 @@ from schedd.api.errors import NotFoundError, PermissionDeniedError
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Services
 from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
-from schedd.core.ids import BackfillId, RedriveId, RunId
+from schedd.core.ids import BackfillId, Id, RedriveId, RunId
 
 ASK: Final = "ask an admin for a token with that role: `schedctl auth token create`"
 
@@ -88,27 +87,27 @@ async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Me
     return set(found.values()) | beside
 
 
-async def _of_runs(services: Services, runs: Sequence[UUID]) -> dict[UUID, str]:
+async def _of_runs(services: Services, runs: Sequence[Id]) -> dict[Id, str]:
     records = await services.store.get_runs([RunId(run) for run in runs])
     return {record.run.key.run_id: record.namespace for record in records}
 
 
-async def _of_letters(services: Services, letters: Sequence[UUID]) -> dict[UUID, str]:
+async def _of_letters(services: Services, letters: Sequence[Id]) -> dict[Id, str]:
     records = [await services.dead_letters.get(RunId(each)) for each in letters]
     return {each: one.run.namespace for each, one in zip(letters, records, strict=True) if one}
 
 
-async def _of_backfills(services: Services, backfills: Sequence[UUID]) -> dict[UUID, str]:
+async def _of_backfills(services: Services, backfills: Sequence[Id]) -> dict[Id, str]:
     records = [await services.backfills.get(BackfillId(each)) for each in backfills]
     return {each: one.namespace for each, one in zip(backfills, records, strict=True) if one}
 
 
-async def _of_redrives(services: Services, redrives: Sequence[UUID]) -> dict[UUID, str]:
+async def _of_redrives(services: Services, redrives: Sequence[Id]) -> dict[Id, str]:
     records = [await services.dead_letters.redrive(RedriveId(each)) for each in redrives]
     return {each: one.namespace for each, one in zip(redrives, records, strict=True) if one}
 
 
-_Look: TypeAlias = Callable[[Services, Sequence[UUID]], Awaitable[dict[UUID, str]]]
+_Look: TypeAlias = Callable[[Services, Sequence[Id]], Awaitable[dict[Id, str]]]
 _NAMESPACES_OF: Final[dict[What, _Look]] = {
     What.RUN: _of_runs,
     What.DEAD_LETTER: _of_letters,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from uuid import uuid4
 
 from schedd.api import paging, views
 from schedd.api.dead_letters.dead_letter_filter import (
@@ -24,7 +23,7 @@ from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services, compact
 from schedd.core.cluster.partition import shard_of
-from schedd.core.ids import JobId, RedriveId
+from schedd.core.ids import JobId, RedriveId, new_id
 from schedd.core.runs.records import StoreConflict
 from schedd.core.runs.redrive import (
     LEAST_RATE,
@@ -54,7 +53,7 @@ async def redrive_dead_letters(
         if not planned:
             await check_job(services, choice)
         return wire.RedriveDeadLettersResponse(total=planned)
-    redrive_id = RedriveId(uuid4())
+    redrive_id = RedriveId(new_id())
     redrive = RedriveRequest(
         redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor
     )

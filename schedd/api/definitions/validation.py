@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
-from uuid import UUID
 
 from google.protobuf.message import Message
 
 from schedd.api.definitions import actions, chains, exclusions, notifications
 from schedd.api.errors import FieldViolation, refuse
 from schedd.api.request_check import MOST_VIOLATIONS
+from schedd.core.ids import Id
 from schedd.core.runs import failure_kinds
 from schedd.core.runs.retention import LEAST, MOST
 from schedd.core.schedule import zones
@@ -104,7 +104,7 @@ def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
 def _is_id(name: str) -> bool:
     """Return whether a call that takes an id or a name would read this as an id."""
     try:
-        UUID(name)
+        Id.parse(name)
     except ValueError:
         return False
     return True

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
-from uuid import uuid4
 
 from schedd.api import paging, views
 from schedd.api.budgeted_calls import compute
@@ -24,7 +23,7 @@ from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import BackfillId
+from schedd.core.ids import BackfillId, new_id
 from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
@@ -57,7 +56,7 @@ async def backfill_job(
     first, last = _range(request, now)
     _check_parallel(request, definition.parsed)
     backfill = BackfillRequest(
-        BackfillId(uuid4()),
+        BackfillId(new_id()),
         first,
         last,
         await _instants(caller, definition, first, last),

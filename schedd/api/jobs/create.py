@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
-from uuid import uuid4
 
 from google.protobuf.message import Message
 
@@ -13,7 +12,7 @@ from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import JobId, ShardId, new_id
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
@@ -99,7 +98,7 @@ async def _checked(
     job = request.job
     namespace = stored_jobs.namespace_of(job.namespace)
     calendars = await exclusions.calendars_of(services, namespace, job)
-    definition = JobDefinition.requested(job, JobId(uuid4()), namespace, calendars)
+    definition = JobDefinition.requested(job, JobId(new_id()), namespace, calendars)
     await compute(caller, partial(validation.check, definition, now))
     await pools.check_there(services, namespace, job.pool)
     notifications.check_means(services, job)

@@ -1,14 +1,13 @@
 """Trigger a job: start a run by request."""
 
 from dataclasses import replace
-from uuid import uuid4
 
 from schedd.api import pools, views
 from schedd.api.definitions import validation
 from schedd.api.errors import FieldViolation, refuse
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services
-from schedd.core.ids import RunId
+from schedd.core.ids import RunId, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import NewRun, RunKey, Trigger
 from schedd.core.runs.records import StoreConflict
@@ -26,7 +25,7 @@ async def trigger_job(
     stored = record.definition
     now = services.clock.now()
     definition = JobDefinition.read(stored).parsed
-    run = NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta())
+    run = NewRun(RunKey(now, RunId(new_id())), now + request.delay.ToTimedelta())
     audit = stored_jobs.audited(caller, "trigger", stored, request.request_id)
     inserted = await services.store.insert_run(
         stored.job_id,

@@ -61,7 +61,7 @@ class EndedRuns:
     def __init__(self, watched: Sequence[RunId], after: str) -> None:
         """Raise InvalidArgumentError if `after` is a cursor of other runs."""
         self._places = {run_id: place for place, run_id in enumerate(watched)}
-        self._digest = f"{crc32(b''.join(run_id.bytes for run_id in watched)):08x}"
+        self._digest = f"{crc32(b''.join(watched)):08x}"
         self._bits = 0
         if after not in ("", BEGINNING):
             self._bits = self._read(after)

@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from uuid import UUID
 
 from schedd.api import paging, views
 from schedd.api.definitions import validation
@@ -16,7 +15,7 @@ from schedd.api.runs.cursors import LogPosition, refused
 from schedd.api.runs.why import explain
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
+from schedd.core.ids import NO_TOKEN, Id, JobId, RunId, Token
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
@@ -83,7 +82,7 @@ async def newest_states(
     """Return the states of the newest runs of each job, newest first, in one statement. The caller
     must be authorized already.
     """
-    found = await services.store.newest_states([JobId(UUID(one)) for one in job_ids], count)
+    found = await services.store.newest_states([JobId(Id.parse(one)) for one in job_ids], count)
     return {str(job_id): states for job_id, states in found.items()}
 
 

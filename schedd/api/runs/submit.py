@@ -5,7 +5,6 @@ Submitted work is a run with a definition of its own, which is deleted with the 
 
 from dataclasses import replace
 from typing import TypeAlias
-from uuid import uuid4
 
 from schedd.api import batches, pools, views
 from schedd.api.audit import audit_diff
@@ -14,7 +13,7 @@ from schedd.api.errors import FailedPreconditionError, wrong
 from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, taken
 from schedd.api.jobs.update_masks import SCHEDULES
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun, NewRun, RunKey
 from schedd.core.runs.records import StoreConflict, StoredDefinition, Submit
@@ -91,7 +90,7 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     if not spec.retry.ByteSize():
         spec.retry.max_attempts = 1  # a stored job without retry options has four
-    run_id = RunId(uuid4())
+    run_id = RunId(new_id())
     definition = JobDefinition.requested(spec, JobId(run_id), namespace, ephemeral=True)
     validation.check(definition, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)

@@ -18,10 +18,9 @@ import hmac
 import re
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID
 
 from schedd.core.auth.rights import CallerIdentity, IdentityKind, Role
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, Id
 from schedkit.records import dataclass
 
 LIFETIME: Final = timedelta(days=30)
@@ -75,13 +74,13 @@ class AccessTokenRecord:
 def text_of(token: AccessTokenId, chance: bytes) -> tuple[str, bytes]:
     """Return the text of a new token and its digest. `chance`: SECRET_BYTES random bytes."""
     secret = base64.urlsafe_b64encode(chance).decode().rstrip("=")
-    return f"schedd_{token.hex}_{secret}", digest_of(secret)
+    return f"schedd_{token.hex()}_{secret}", digest_of(secret)
 
 
 def parse_token(text: str) -> tuple[AccessTokenId, str] | None:
     """Return the id and the secret of a token's text; None: it isn't a valid token."""
     found = _FORM.fullmatch(text)
-    return None if found is None else (AccessTokenId(UUID(found[1])), found[2])
+    return None if found is None else (AccessTokenId(Id.parse(found[1])), found[2])
 
 
 def digest_of(secret: str) -> bytes:

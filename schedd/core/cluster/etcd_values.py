@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
-from uuid import UUID
+
+from schedd.core.ids import Id
 
 T = TypeVar("T")
 
@@ -77,9 +78,9 @@ def flag(value: object) -> bool:
     return value
 
 
-def uuid(value: object) -> UUID:
+def uuid(value: object) -> Id:
     """Return the UUID of a text."""
-    return UUID(text(value))
+    return Id.parse(text(value))
 
 
 def shown(key: str) -> str:

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import Final, TypeVar
-from uuid import UUID
 
 from schedd.core.cluster import etcd_values, prefix_owner
 from schedd.core.cluster.coordination import (
@@ -36,7 +35,7 @@ from schedd.core.cluster.coordination import (
 from schedd.core.cluster.etcd_values import InvalidValue, flag, number, parsed, shown, text, uuid
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner
 from schedd.core.cluster.shard_map import MOST_TERM, NO_MAP, NO_TIMELINE, ShardMap, decode, newer
-from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
+from schedd.core.ids import Id, IncarnationId, ShardId, TenureId, Term, Timeline
 from schedkit.records import dataclass
 from schedkit.text import naming
 
@@ -256,7 +255,7 @@ def incarnation_of(key: str) -> IncarnationId:
         InvalidValue: the key names no incarnation.
     """
     try:
-        return IncarnationId(UUID(key.rpartition("/")[2]))
+        return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:
         raise InvalidValue(f"{shown(key)}: not the key of a worker: {error!r}") from error
 

@@ -29,7 +29,7 @@ ALL_SHARDS: Final[tuple[ShardId, ...]] = tuple(map(ShardId, range(SHARDS)))
 
 def shard_of(job: JobId) -> ShardId:
     """Return the shard of a job without a pool."""
-    return ShardId(_number(b"job", job.bytes) % SHARDS)
+    return ShardId(_number(b"job", job) % SHARDS)
 
 
 def shard_of_pool(namespace: str, pool: str) -> ShardId:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from typing import Final
-from uuid import UUID
 
 from schedd.core.cluster import etcd_values
 from schedd.core.cluster.coordination import CoordinationEntry
 from schedd.core.cluster.etcd_values import parsed, text, uuid
+from schedd.core.ids import Id
 from schedkit.records import dataclass
 
 CLUSTER: Final = "cluster"
@@ -26,7 +26,7 @@ class PrefixOwner:
 
     cluster_id: str
     database: str
-    prefix_id: UUID
+    prefix_id: Id
 
 
 def encode(owner: PrefixOwner) -> bytes:

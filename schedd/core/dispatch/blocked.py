@@ -78,7 +78,7 @@ class Held:
 
     def __init__(self) -> None:
         self._runs: dict[RunId, LiveRun] = {}
-        self._heap: list[tuple[datetime, int, RunId]] = []
+        self._heap: list[tuple[datetime, RunId]] = []
         """Entries are stale unless their run is here."""
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class Held:
     def pop(self) -> LiveRun | None:
         """Remove and return the next run; None if none waits."""
         while self._heap:
-            run = self._runs.pop(heapq.heappop(self._heap)[2], None)
+            run = self._runs.pop(heapq.heappop(self._heap)[1], None)
             if run is not None:
                 return run
         return None
@@ -119,5 +119,5 @@ class Held:
         self._runs = {at: run for at, run in self._runs.items() if run.shard not in gone}
 
 
-def _place(run: LiveRun) -> tuple[datetime, int, RunId]:
-    return run.due_at - CLASS_STEP * run.priority, run.key.run_id.int, run.key.run_id
+def _place(run: LiveRun) -> tuple[datetime, RunId]:
+    return run.due_at - CLASS_STEP * run.priority, run.key.run_id

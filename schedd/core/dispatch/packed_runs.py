@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
-from uuid import UUID
 
-from schedd.core.ids import RunId, Token
+from schedd.core.ids import Id, RunId, Token
 
 _KEY: Final = Struct("!16sq")
 _START: Final = Struct("!16sqq")
@@ -22,12 +21,12 @@ _START: Final = Struct("!16sqq")
 
 def pack_key(run: RunId, token: Token) -> bytes:
     """Return a run's id and the token of its assignment, packed."""
-    return _KEY.pack(run.bytes, token)
+    return _KEY.pack(run, token)
 
 
 def pack_start(run: RunId, token: Token, since: int) -> bytes:
     """Return the packed key and start time of a run: microseconds since 1970."""
-    return _START.pack(run.bytes, token, since)
+    return _START.pack(run, token, since)
 
 
 class Holdings:
@@ -65,7 +64,7 @@ class Holdings:
         """Iterate over all assignments."""
         for piece in self._pieces():
             run, token = _KEY.unpack(piece)
-            yield RunId(UUID(bytes=run)), Token(token)
+            yield RunId(Id(run)), Token(token)
 
     def __eq__(self, other: object) -> bool:
         """Return whether both have the same assignments."""
@@ -86,7 +85,7 @@ class Holdings:
     def starts(self) -> Iterator[tuple[RunId, Token, int]]:
         """Iterate over running assignments with their start times: microseconds since 1970."""
         for run, token, since in _START.iter_unpack(self._running):
-            yield RunId(UUID(bytes=run)), Token(token), since
+            yield RunId(Id(run)), Token(token), since
 
     def _pieces(self) -> Iterator[bytes]:
         parts = (self._waiting, _KEY), (self._running, _START), (self._spooled, _KEY)

@@ -168,4 +168,4 @@ def weight(worker: str, job: JobId) -> bytes:
     When a worker joins or leaves, only jobs that move to or from it move. The name is hashed,
     because it outlives incarnations.
     """
-    return hashlib.sha256(job.bytes + worker.encode()).digest()
+    return hashlib.sha256(job + worker.encode()).digest()

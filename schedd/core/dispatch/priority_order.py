@@ -49,13 +49,12 @@ class Place(NamedTuple):
     rank: float
     order: float
     """Due time, which orders late runs of equal ranks: many of them are created at once."""
-    number: int
-    """The run's id. Of equal ranks, the smaller goes first."""
     run: RunId
+    """Of equal ranks, the smaller id goes first."""
     since: datetime
 
 
 def place_of(run: LiveRun) -> Place:
     """Return the run's current place."""
     order = run.due_at.timestamp() if run.late else 0.0
-    return Place(rank_of(run), order, run.key.run_id.int, run.key.run_id, run.ready_at)
+    return Place(rank_of(run), order, run.key.run_id, run.ready_at)

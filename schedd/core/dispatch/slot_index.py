@@ -49,14 +49,14 @@ class _Kind:
 
     like: Incarnation
     """Any of these workers."""
-    order: list[tuple[int, int, SlotOffer]] = field(default_factory=list)
+    order: list[tuple[int, IncarnationId, SlotOffer]] = field(default_factory=list)
     """Offers by slots, then by id, the fewest slots first."""
 
     def put(self, offer: SlotOffer) -> None:
-        insort(self.order, (offer.slots, offer.id.int, offer))
+        insort(self.order, (offer.slots, offer.id, offer))
 
     def drop(self, offer: SlotOffer) -> None:
-        del self.order[bisect_left(self.order, (offer.slots, offer.id.int))]
+        del self.order[bisect_left(self.order, (offer.slots, offer.id))]
 
     def fitting(self, slots: int, rank: float, *, fewest: bool = False) -> Iterator[SlotOffer]:
         """Iterate over offers that would take such a run, those with the most slots first, or
@@ -249,8 +249,8 @@ def _first(
 def _best(definition: Definition, fit: Iterable[SlotOffer]) -> SlotOffer | None:
     match definition.placement:
         case Placement.PACK:
-            return min(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
+            return min(fit, key=lambda offer: (offer.slots, offer.id), default=None)
         case Placement.STICKY:
             job = definition.job_id
             return max(fit, key=lambda offer: weight(offer.incarnation.worker, job), default=None)
-    return max(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
+    return max(fit, key=lambda offer: (offer.slots, offer.id), default=None)

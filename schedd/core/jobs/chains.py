@@ -27,9 +27,8 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
-from uuid import UUID
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.lifecycle import State
 from schedkit.records import dataclass
 
@@ -40,7 +39,7 @@ LONGEST_WAIT: Final = timedelta(days=7)
 """How long a join waits for its other parents, from the first parent's end on."""
 LOOK_SOONEST: Final = timedelta(seconds=5)
 LOOK_LATEST: Final = timedelta(minutes=5)
-OF_SCHEDULES: Final = UUID(int=0)
+OF_SCHEDULES: Final = Id.from_int(0)
 """The root of cycles that schedules start: all roots that fire at that time share the cycle."""
 _MOST_NAMED: Final = 3
 
@@ -67,7 +66,7 @@ class Cycle:
     """The key of a cycle: its scheduled time and its root."""
 
     scheduled_at: datetime
-    root: UUID
+    root: Id
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from urllib.parse import urlsplit
-from uuid import UUID
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.lifecycle import State
 from schedkit.records import dataclass, replace
 
@@ -237,7 +236,7 @@ def redirected(old: Notices | None, new: Notices | None) -> ReroutedNotification
 class PendingNotification:
     """A row of the outbox that may be delivered now."""
 
-    notification_id: UUID
+    notification_id: Id
     way: NotificationChannel
     job_id: JobId
     shard: ShardId
@@ -264,7 +263,7 @@ class Overdue:
 class OutboxNotification:
     """A row of the outbox that is being delivered, with the current data of its run."""
 
-    notification_id: UUID
+    notification_id: Id
     """The same id at each try, so that receivers can drop repeats."""
     way: NotificationChannel
     job_id: JobId

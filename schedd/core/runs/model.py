@@ -8,13 +8,13 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
-from uuid import UUID
 
 from schedd.core.dispatch.ready_bucket_ids import LineId
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
     Hint,
+    Id,
     IncarnationId,
     JobId,
     RunId,
@@ -88,7 +88,7 @@ class RunKey:
 
     def __hash__(self) -> int:
         """Hash the id only. Ids are unique, and each key is looked up about 24 times."""
-        return hash(self.run_id.int)
+        return hash(self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +389,7 @@ class Tenure:
     http: str = field(default="", compare=False)
     version: str = field(default="", compare=False)
     """The member's addresses and version, for lists of lost members."""
-    prefix: UUID | None = field(default=None, compare=False)
+    prefix: Id | None = field(default=None, compare=False)
     """Id of its etcd prefix (`core/claims.py`)."""
 
 

@@ -68,7 +68,7 @@ class AttemptDecision:
 def wait(policy: RetryPolicy, run: RunId, attempt: int) -> timedelta:
     """Return the backoff after the failed attempt `attempt` (from 1) of a run."""
     plain = min(_grown(policy, attempt - 1), LONGEST_WAIT.total_seconds())
-    digest = hashlib.sha256(run.bytes + attempt.to_bytes(4, "big")).digest()
+    digest = hashlib.sha256(run + attempt.to_bytes(4, "big")).digest()
     u = int.from_bytes(digest[:8], "big") / 2**63 - 1
     return timedelta(seconds=plain * (1 + policy.jitter * u))
 

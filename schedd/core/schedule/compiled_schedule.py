@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Final, TypeAlias
-from uuid import UUID
 
+from schedd.core.ids import Id
 from schedd.core.schedule import local_times
 from schedd.core.schedule.calendars import (
     NOTHING,
@@ -121,7 +121,7 @@ class CompiledSchedule:
 
     instants: Instants
     bounds: ScheduleBounds
-    job_id: UUID
+    job_id: Id
     exclusion: Exclusion | None = None
     excluding: "CompiledSchedule | None" = None
     """The same schedule with its excluded times; None: it excludes none."""
@@ -262,7 +262,7 @@ class CompiledSchedule:
         if following is not None:
             spread = min(spread, following - nominal)
         size = spread // _MILLISECOND
-        key = self.job_id.bytes + ((nominal - _EPOCH) // _TICK).to_bytes(8, "big", signed=True)
+        key = self.job_id + ((nominal - _EPOCH) // _TICK).to_bytes(8, "big", signed=True)
         number = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
         return nominal + number % size * _MILLISECOND if size else nominal
 
@@ -289,7 +289,7 @@ class CompiledSchedule:
 def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     schedule: Schedule,
     seed: str,
-    job_id: UUID,
+    job_id: Id,
     bounds: ScheduleBounds = _UNBOUNDED,
     exclude: Exclude = NOTHING,
 ) -> CompiledSchedule:

@@ -124,7 +124,6 @@ class _Place(NamedTuple):
 
     ready_at: datetime
     below: int
-    number: int
     run: RunId
 
 
@@ -167,7 +166,7 @@ class EarlyRuns:
         line.runs[run_id] = run
         self._where[run_id] = need
         if known is None or known.ready_at != run.ready_at:
-            heapq.heappush(line.heap, _Place(run.ready_at, -run.priority, run_id.int, run_id))
+            heapq.heappush(line.heap, _Place(run.ready_at, -run.priority, run_id))
 
     def discard(self, run: RunId) -> None:
         """Remove the run, if it is in the index."""

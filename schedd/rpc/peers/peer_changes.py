@@ -15,9 +15,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final, NoReturn, TypeAlias
-from uuid import UUID
 
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import Id, JobId, RunId
 from schedd.rpc.peers.peers import Peers
 from schedd.watch.change_bus import ChangeBus
 from schedd.watch.subscriptions import Subscriptions
@@ -88,7 +87,7 @@ class PeerStreams:
     async def _receive(self, endpoint: str, jobs: _Jobs) -> None:
         """Forward the peer's changes to the feed, until cancelled."""
         named = sorted(jobs) if jobs is not None and len(jobs) <= MOST_JOBS else ()
-        request = wire.ChangesRequest(jobs=[job.bytes for job in named])
+        request = wire.ChangesRequest(jobs=named)
         connected = True
         while True:
             try:
@@ -96,9 +95,7 @@ class PeerStreams:
                     if answer.lost or not connected:
                         self._feed.deaf()
                     connected = True
-                    self._feed.receive_hints(
-                        [(RunId(UUID(bytes=run)), None) for run in answer.runs]
-                    )
+                    self._feed.receive_hints([(RunId(Id(run)), None) for run in answer.runs])
             except Unavailable as away:
                 log.debug("%s", away)
             if connected:
@@ -136,13 +133,11 @@ async def changes(
     """Yield the changes of this member, for a peer that subscribes. The first answer is empty: it
     confirms the subscription. An empty answer also follows BEAT seconds without a change.
     """
-    jobs = frozenset(JobId(UUID(bytes=job)) for job in request.jobs) or None
+    jobs = frozenset(JobId(Id(job)) for job in request.jobs) or None
     with bus.listening(jobs) as ear:
         yield wire.ChangesResponse(max_interval_ms=BEAT_MS)
         while True:
             if await ear.wait(BEAT):
                 await asyncio.sleep(EVERY)
             runs, lost = ear.take_runs(MOST)
-            yield wire.ChangesResponse(
-                runs=[run.bytes for run in runs], lost=lost, max_interval_ms=BEAT_MS
-            )
+            yield wire.ChangesResponse(runs=runs, lost=lost, max_interval_ms=BEAT_MS)

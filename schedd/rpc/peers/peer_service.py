@@ -4,13 +4,12 @@ refusals, changes of runs.
 
 from collections.abc import AsyncIterator, Callable
 from typing import Final
-from uuid import UUID
 
 import grpc
 
 from schedd.api.errors import LimitReachedError
 from schedd.api.runs.stream_limits import Places
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import Id, IncarnationId
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.peers import peer_changes
@@ -79,7 +78,7 @@ class PeerService:
     ) -> wire.RelayResponse:
         """Relay a frame to a worker attached here."""
         try:
-            incarnation = IncarnationId(UUID(request.incarnation))
+            incarnation = IncarnationId(Id.parse(request.incarnation))
             return await pass_on(self._workers, incarnation, request.frame)
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")

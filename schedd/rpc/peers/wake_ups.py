@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Final, NoReturn, Protocol
-from uuid import UUID
 
 from schedd.cluster.observer import Observer
-from schedd.core.ids import Hint, JobId, RunId, ShardId
+from schedd.core.ids import Hint, Id, JobId, RunId, ShardId
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import StoredDefinition
 from schedd.rpc.peers.peers import Peers
@@ -168,8 +167,8 @@ class WakeUpSender:
 
 def take_nudge(here: WakeUpTargets, request: wire.WakeUpRequest) -> None:
     """Wake this member's loops for these rows."""
-    here.jobs_changed([JobId(UUID(text)) for text in request.job_ids])
+    here.jobs_changed([JobId(Id.parse(text)) for text in request.job_ids])
     here.runs_ready([ShardId(shard) for shard in request.shards])
-    here.runs_changed([(RunId(UUID(text)), None) for text in request.run_ids])
+    here.runs_changed([(RunId(Id.parse(text)), None) for text in request.run_ids])
     if request.cluster:
         here.cluster_changed()

@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from hashlib import sha256
 from math import inf
 from typing import Final
-from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -19,7 +18,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.dispatch import priority_order
 from schedd.core.dispatch.packed_runs import Holdings, pack_key, pack_start
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.ids import Id, IncarnationId, RunId, Token
 from schedd.core.runs.deadlines import START_WITHIN, time_left
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
@@ -119,7 +118,7 @@ def length(duration: Duration) -> timedelta:
 
 def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
     """Return the run and the token that a checked key names."""
-    run = RunKey(instant(message.scheduled_at), RunId(UUID(message.run_id)))
+    run = RunKey(instant(message.scheduled_at), RunId(Id.parse(message.run_id)))
     return run, Token(message.fencing_token)
 
 
@@ -134,7 +133,7 @@ def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
     """Return the incarnation in a hello. Raises BadFrame."""
     check(hello, "hello")
     return Incarnation(
-        id=IncarnationId(UUID(hello.incarnation)),
+        id=IncarnationId(Id.parse(hello.incarnation)),
         worker=hello.worker,
         spool_id=hello.spool_id,
         host=hello.host,
@@ -195,7 +194,7 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
 
 def traceparent(run: RunId, token: Token) -> str:
     """Return a W3C trace context: one trace a run, one span an assignment."""
-    return f"00-{run.hex}-{token & (2**64 - 1):016x}-01"
+    return f"00-{run.hex()}-{token & (2**64 - 1):016x}-01"
 
 
 def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
@@ -272,7 +271,7 @@ def _reason(said: int) -> Reason | None:
 @lru_cache(maxsize=1024)
 def _sender(text: str) -> IncarnationId:
     """Cached: few senders send all results."""
-    return IncarnationId(UUID(text))
+    return IncarnationId(Id.parse(text))
 
 
 def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
@@ -308,7 +307,7 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
 def _packed(listed: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
     for one in listed:
-        run, token = RunId(UUID(one.key.run_id)), Token(one.key.fencing_token)
+        run, token = RunId(Id.parse(one.key.run_id)), Token(one.key.fencing_token)
         if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
             spooled += pack_key(run, token)
         elif one.HasField("started_at"):

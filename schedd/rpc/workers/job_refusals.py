@@ -7,10 +7,9 @@ this member returns the refusals that it knows itself.
 
 import logging
 from collections.abc import Mapping
-from uuid import UUID
 
 from schedd.cluster.observer import Observer
-from schedd.core.ids import IncarnationId, JobId, ShardId
+from schedd.core.ids import Id, IncarnationId, JobId, ShardId
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.peers.peers import Peers
 from schedkit.errors import Unavailable
@@ -39,7 +38,7 @@ class AskedRefusals:
         request = wire.RefusalsRequest(job_id=str(job), generation=generation)
         try:
             answer = await self._peers.refusals(owner.grpc, request)
-            return {IncarnationId(UUID(one.incarnation)): one.why for one in answer.refused}
+            return {IncarnationId(Id.parse(one.incarnation)): one.why for one in answer.refused}
         except Unavailable as away:
             log.debug("%s", away)
         return here
@@ -47,7 +46,7 @@ class AskedRefusals:
 
 def known_refusals(workers: WorkerRegistry, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
     """Return the refusals that this member received."""
-    job = JobId(UUID(request.job_id))
+    job = JobId(Id.parse(request.job_id))
     said = workers.refusals(job, request.generation)
     refused = [
         wire.RefusalsResponse.Refused(incarnation=str(incarnation), why=why)

@@ -11,9 +11,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Final, TypeAlias
-from uuid import UUID
 
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import Id, IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import WorkerView
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -32,7 +31,7 @@ _Reported: TypeAlias = wire.WorkersResponse.Received
 async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
     """Return the state of workers that a peer has attached; of several states, the newest."""
     requests = [
-        wire.WorkersRequest(incarnations=[one.id.bytes for one in away[at : at + MOST_ASKED]])
+        wire.WorkersRequest(incarnations=[one.id for one in away[at : at + MOST_ASKED]])
         for at in range(0, len(away), MOST_ASKED)
     ]
     async with asyncio.TaskGroup() as group:
@@ -46,12 +45,12 @@ async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerVi
         before = newest.get(reported.incarnation)
         if before is None or reported.seconds_since_heartbeat < before.seconds_since_heartbeat:
             newest[reported.incarnation] = reported
-    return [_view(one, newest[one.id.bytes]) for one in away if one.id.bytes in newest]
+    return [_view(one, newest[one.id]) for one in away if one.id in newest]
 
 
 def attached_views(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
     """Return the state of the requested workers that are attached to this member."""
-    ids = {IncarnationId(UUID(bytes=one)) for one in request.incarnations}
+    ids = {IncarnationId(Id(one)) for one in request.incarnations}
     found = [_reported(view) for view in workers.workers() if view.incarnation.id in ids]
     return wire.WorkersResponse(received=found)
 
@@ -66,7 +65,7 @@ async def _one(peers: Peers, endpoint: str, request: wire.WorkersRequest) -> Seq
 
 def _reported(view: WorkerView) -> _Reported:
     return _Reported(
-        incarnation=view.incarnation.id.bytes,
+        incarnation=view.incarnation.id,
         draining=view.draining,
         free=view.free,
         running=view.running,

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from uuid import UUID
 
 from sqlalchemy import Connection
 
 from schedd.core.cluster.cluster_events import LEADER, ClusterEventRecord, EventKind, LossReason
-from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
+from schedd.core.ids import Epoch, Id, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
 from schedd.store.cluster import cluster_events
 from schedd.store.cluster.fence import lock_shards
@@ -109,7 +108,7 @@ def _instant(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def foreign_members(connection: Connection, prefix: UUID) -> list[str]:
+def foreign_members(connection: Connection, prefix: Id) -> list[str]:
     """Return members that joined under another etcd prefix while this one was used, and whose
     tenures ran within the last 15 minutes.
     """

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from uuid import UUID
 
 from sqlalchemy import Connection
 
 from schedd.core.cluster.data_loss_check import EVERY, Mark
-from schedd.core.ids import JobId, RunId, ShardId, Term
+from schedd.core.ids import Id, JobId, RunId, ShardId, Term
 from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.core.runs.records import WaitingRun
 from schedd.core.timers.cluster_pauses import Pause
@@ -119,7 +118,7 @@ WITH b AS MATERIALIZED (
 SELECT scheduled_at, run_id FROM ended
 """
 
-_NO_ID = UUID(int=0)
+_NO_ID = Id.from_int(0)
 
 NoteOf = Callable[[datetime, datetime, Pause | None], str]
 """Returns the note of a recovery, from the restore point, the end of the lost time, and the present

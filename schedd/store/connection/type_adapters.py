@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import UUID, SafeUUID
 
 from psycopg2 import DataError, extensions
 
-TIMESTAMPTZ, INTERVAL, UUID_ = 1184, 1186, 2950
+from schedd.core.ids import Id
+
+TIMESTAMPTZ, INTERVAL, UUID, UUIDS = 1184, 1186, 2950, 2951
 """Types of PostgreSQL, by their numbers."""
 
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
@@ -28,8 +29,6 @@ LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
 LONGEST: Final = timedelta(days=36_525)
 """A century: `LONGEST` added to a date of today is a date."""
 
-_UNKNOWN: Final = SafeUUID.unknown
-"""Looked up once: reading it from the enumeration takes as long as creating the id."""
 _OUT_OF_RANGE: Final = re.compile(
     r"(?P<past>-infinity|.* BC)|(?P<future>infinity|\d{4,}-\d\d-\d\d .*)", re.DOTALL
 )
@@ -41,7 +40,9 @@ def register(connection: Any, _record: object) -> None:
         extensions.new_type((TIMESTAMPTZ,), "UTC_INSTANT", instant), connection
     )
     extensions.register_type(extensions.new_type((INTERVAL,), "SPAN", span), connection)
-    extensions.register_type(extensions.new_type((UUID_,), "ID", identity), connection)
+    one = extensions.new_type((UUID,), "ID", identity)
+    extensions.register_type(one, connection)
+    extensions.register_type(extensions.new_array_type((UUIDS,), "IDS", one), connection)
 
 
 def instant(text: Any, cursor: Any) -> datetime | None:
@@ -84,11 +85,16 @@ def span(text: Any, cursor: Any) -> timedelta | None:
     return max(-LONGEST, min(read, LONGEST))
 
 
-def identity(text: Any, _cursor: object) -> UUID | None:
-    """From the one form that PostgreSQL writes."""
+def identity(text: Any, _cursor: object) -> Id | None:
+    """Return the id in the one form that PostgreSQL writes."""
     if text is None:
         return None
-    found: UUID = object.__new__(UUID)
-    object.__setattr__(found, "int", int(text.replace("-", ""), 16))
-    object.__setattr__(found, "is_safe", _UNKNOWN)
-    return found
+    return bytes.__new__(Id, bytes.fromhex(text.replace("-", "")))
+
+
+def quoted(value: Id) -> extensions.AsIs:
+    """Return the id as a literal in a statement."""
+    return extensions.AsIs(f"'{value}'::uuid")
+
+
+extensions.register_adapter(Id, quoted)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 from sqlalchemy import (
     Boolean,
@@ -37,7 +36,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from schedd.core.cluster.partition import shard_of_job
-from schedd.core.ids import JobId, ShardId
+from schedd.core.ids import Id, JobId, ShardId
 from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
 from schedd.core.jobs.notifications import NOT_REDIRECTED, ReroutedNotifications
 from schedd.core.runs import reasons
@@ -421,8 +420,8 @@ def _named(connection: Connection, taken: StoredDefinition) -> JobId | None:
     return None if found is None else found.definition.job_id
 
 
-def _uuid(text: str) -> UUID | None:
+def _uuid(text: str) -> Id | None:
     try:
-        return UUID(text)
+        return Id.parse(text)
     except ValueError:
         return None

@@ -16,11 +16,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.notifications import (
     DueNotification,
     NotifiableEvent,
@@ -213,7 +212,7 @@ def _write(connection: Connection, due: Sequence[DueNotification], now: datetime
         (one, way, identity)
         for one in due
         if (one.of.job_id, one.kind.value) not in joined or not one.joins
-        for identity in (uuid4(),)
+        for identity in (new_id(),)
         for way in _ways(one)
     ]
     if rows:

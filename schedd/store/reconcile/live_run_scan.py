@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import Connection
 
 from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT, line_of
-from schedd.core.ids import RunId, ShardId
+from schedd.core.ids import Id, RunId, ShardId
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
@@ -100,9 +99,7 @@ def changed_runs(
     changed, same = connection.exec_driver_sql(
         BY_CHANGE, {**_asked(shards, states, until), **span}
     ).one()
-    return ChangedRuns(
-        tuple(RunId(UUID(bytes=one)) for one in _cut(changed)), frozenset(_cut(same))
-    )
+    return ChangedRuns(tuple(RunId(Id(one)) for one in _cut(changed)), frozenset(_cut(same)))
 
 
 def _cut(ids: memoryview | None) -> list[bytes]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId, chained_run_id
+from schedd.core.ids import Id, JobId, RunId, ShardId, chained_run_id
 from schedd.core.jobs.chains import ChainJoin, Cycle, ParentEnded, Wanted
 from schedd.core.runs.lifecycle import State
 from schedd.store.cluster.fence import BY_INDEX
@@ -142,8 +141,8 @@ def _first_run(child: JobId, cycle: Cycle) -> RunId:
 def parents_of(rows: Any) -> dict[JobId, ParentEnded]:
     """Decode a run's `parents` column."""
     return {
-        JobId(UUID(one["id"])): ParentEnded(
-            one["job"], RunId(UUID(one["run"])), State(one["state"])
+        JobId(Id.parse(one["id"])): ParentEnded(
+            one["job"], RunId(Id.parse(one["run"])), State(one["state"])
         )
         for one in rows or ()
     }

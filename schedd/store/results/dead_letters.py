@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -25,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from schedd.core.ids import RedriveId, RunId
+from schedd.core.ids import Id, RedriveId, RunId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, StoreConflict
 from schedd.core.runs.redrive import LetterFilter, LetterOutcome
@@ -205,7 +204,7 @@ def locked(choice: LetterFilter) -> Select[Any]:
 
 def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
     try:
-        return dead_letters.c.job_id == UUID(job)
+        return dead_letters.c.job_id == Id.parse(job)
     except ValueError:
         named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
         return dead_letters.c.job_id.in_(select(jobs.c.job_id).where(named))

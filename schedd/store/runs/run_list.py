@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
-from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -32,7 +31,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from schedd.core.ids import RunId
+from schedd.core.ids import Id, RunId
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import Trigger
 from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
@@ -117,16 +116,16 @@ def _end(connection: Connection, reached: Select[Any]) -> Place | None:
     return None if last is None else (last.scheduled_at, RunId(last.run_id))
 
 
-def _ids(connection: Connection, namespace: str, job: str) -> Sequence[UUID]:
+def _ids(connection: Connection, namespace: str, job: str) -> Sequence[Id]:
     """Return the ids of the job: a name may have several, all but one of them deleted."""
     try:
-        return [UUID(job)]
+        return [Id.parse(job)]
     except ValueError:
         named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
         return connection.execute(select(jobs.c.job_id).where(named)).scalars().all()
 
 
-def _only(connection: Connection, namespace: str) -> Sequence[UUID] | None:
+def _only(connection: Connection, namespace: str) -> Sequence[Id] | None:
     """Return the only job of a namespace, or nothing if it has none; None: it has several."""
     of_namespace = select(jobs.c.job_id).where(jobs.c.namespace == clean(namespace)).limit(2)
     found = connection.execute(of_namespace).scalars().all()

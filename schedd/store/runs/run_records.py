@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
-from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
@@ -19,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
-from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
+from schedd.core.ids import BackfillId, Id, JobId, RunId, TenureId, Token
 from schedd.core.jobs.chains import ParentEnded
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import LIVE, Reason, State
@@ -161,14 +160,15 @@ def _reason(row: Row[Any]) -> str | None:
 
 def _parents(rows: Any) -> tuple[ParentEnded, ...]:
     return tuple(
-        ParentEnded(one["job"], RunId(UUID(one["run"])), State(one["state"])) for one in rows or ()
+        ParentEnded(one["job"], RunId(Id.parse(one["run"])), State(one["state"]))
+        for one in rows or ()
     )
 
 
 def of_job(namespace: str, job: str) -> Any:
     """Return the condition that a run belongs to this job, by id or name."""
     try:
-        return runs.c.job_id == UUID(job)
+        return runs.c.job_id == Id.parse(job)
     except ValueError:
         named = select(jobs.c.job_id).where(
             jobs.c.namespace == clean(namespace), jobs.c.name == clean(job)

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
-from uuid import UUID
+
+from schedd.core.ids import Id
 
 _SHORT: Final = 64
 
 
-def ids(values: Iterable[UUID | None]) -> str:
+def ids(values: Iterable[Id | None]) -> str:
     """Return a `uuid[]`."""
-    return _joined("NULL" if value is None else f"{value.int:032x}" for value in values)
+    return _joined("NULL" if value is None else value.hex() for value in values)
 
 
 def numbers(values: Iterable[float | None]) -> str:

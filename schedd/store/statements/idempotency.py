@@ -6,12 +6,11 @@ The row of the key is the lock: a second call with the key waits until the first
 from __future__ import annotations
 
 from datetime import timedelta
-from uuid import UUID
 
 from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.runs.records import Idempotency, StoreConflict
 from schedd.store.connection.database import RolledBack
 from schedd.store.schema.tables import idempotency_keys as keys
@@ -32,7 +31,7 @@ _TAKE = _FRESH.on_conflict_do_update(
 """Built once: building a statement costs more than running it."""
 
 
-def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UUID | None:
+def claim(connection: Connection, wanted: Idempotency | None, makes: Id) -> Id | None:
     """Claim the key for the object that the call creates. Returns the id of the earlier object if
     the key is in use.
 
@@ -53,7 +52,7 @@ def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UU
     ).one()
     if bytes(digest) != wanted.digest:
         raise RolledBack(StoreConflict("key", JobId(made)))
-    earlier: UUID = made
+    earlier: Id = made
     return earlier
 
 

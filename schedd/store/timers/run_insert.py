@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from sqlalchemy import Connection, func
 from sqlalchemy.dialects.postgresql import insert
 
-from schedd.core.ids import JobId, RunId, ShardId, TenureId
+from schedd.core.ids import Id, JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import TERMINAL
 from schedd.core.runs.model import NewRun, Trigger
@@ -27,7 +25,7 @@ def insert_run_row(
     overlap: Overlap | None = None,
     fired_by: TenureId | None = None,
     redrive_of: RunId | None = None,
-    root: UUID | None = None,
+    root: Id | None = None,
 ) -> bool:
     """Insert the run, and its live row if it hasn't ended. False: the key exists already.
     `fired_by`: the owner's tenure; None: a user's call. `redrive_of`: the failed run that it

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from schedd.app.claim_prefix import write_claim
 from schedd.core.cluster.coordination import Compare, Listing
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, decode, encode
+from schedd.core.ids import Id
 from schedd.etcd.client import EtcdClient
 from schedkit.errors import Misconfigured
 
-BEFORE = PrefixOwner("c1", "db1:5432/schedd", UUID(int=1))
-AFTER = PrefixOwner("c2", "db2:5432/schedd", UUID(int=2))
+BEFORE = PrefixOwner("c1", "db1:5432/schedd", Id.from_int(1))
+AFTER = PrefixOwner("c2", "db2:5432/schedd", Id.from_int(2))
 
 
 async def owner_in(client: EtcdClient) -> PrefixOwner:

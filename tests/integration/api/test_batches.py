@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api.errors import CallError, InvalidArgumentError
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as jobs
@@ -68,7 +68,7 @@ async def test_a_thousand_jobs_are_made_in_their_order_each_with_its_line_in_the
     assert results[700].job.warnings, "no worker runs"
     results[700].job.ClearField("warnings")
     assert stored == results[700].job
-    assert sorted(api.nudged.jobs) == sorted(JobId.__supertype__(o.job.job_id) for o in results)
+    assert sorted(api.nudged.jobs) == sorted(JobId(Id.parse(o.job.job_id)) for o in results)
     lines = await api.world.sql("SELECT object, source FROM audit WHERE action = 'create'")
     assert sorted(lines) == sorted(
         (f"job/default/job-{n}", f"test request:call-job-{n}") for n in range(1_000)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import uuid4
 
 from schedd.core.cluster.membership import EMPTY_VIEW
-from schedd.core.ids import SHARDS, IncarnationId, Term
+from schedd.core.ids import SHARDS, IncarnationId, Term, new_id
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member
 
@@ -36,7 +35,7 @@ async def test_the_cluster_lists_its_problems_and_none_when_healthy(api):
     [first] = api.world.members
     leads = replace(member("member-1"), tenure=first.tenure)
     seen = replace(EMPTY_VIEW, members=(leads,), leader=leads.tenure, term=Term(7))
-    api.cluster.now = replace(seen, workers=frozenset({IncarnationId(uuid4())}))
+    api.cluster.now = replace(seen, workers=frozenset({IncarnationId(new_id())}))
     assert not (await api("GetCluster", wire.GetClusterRequest())).problems
 
     api.cluster.now = replace(seen, leader=None, members=())

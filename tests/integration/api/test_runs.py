@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -24,7 +24,7 @@ from schedd.api.services import Caller
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import AuditRecord, Incarnation, Verdict
 from schedd.core.runs.records import WorkerView
@@ -77,7 +77,7 @@ async def test_the_owner_receives_the_definition_that_a_read_would_return(api):
     one = await api("SubmitRun", submit(name="once", spec=spec))
     batch = wire.BatchSubmitRunsRequest(requests=[submit(spec=spec)])
     many = await api("BatchSubmitRuns", batch)
-    jobs = [JobId(UUID(run.run_id)) for run in (one, many.results[0].run)]
+    jobs = [JobId(Id.parse(run.run_id)) for run in (one, many.results[0].run)]
     read = await api.world.store.owner.definitions(jobs)
     received = [replace(each, retention=None) for each in api.nudged.definitions]
     assert [replace(read[job], updated_at=None) for job in jobs] == received

@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from schedd.cluster.observer import Observer
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.worker_liveness import WatchedDeletions
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import IncarnationId, new_id
 from schedd.core.runs.model import Incarnation
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
@@ -87,7 +86,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 @pytest.fixture
 def a_worker() -> Incarnation:
-    return replace(worker(), id=IncarnationId(uuid4()))
+    return replace(worker(), id=IncarnationId(new_id()))
 
 
 async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_live_worker(

@@ -16,7 +16,7 @@ from schedd.cluster.leader.loss_recorder import LossRecorder
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.worker_liveness import WatchedDeletions
-from schedd.core.ids import IncarnationId, TenureId
+from schedd.core.ids import IncarnationId, TenureId, new_id
 from schedd.core.runs.model import AuditRecord, Incarnation, Tenure
 from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -92,11 +92,11 @@ def unwatched() -> WatchedDeletions:
 
 
 def next_incarnation(of: Incarnation, **changes: object) -> Incarnation:
-    return replace(of, id=IncarnationId(uuid4()), started_at=utcnow(), **changes)  # type: ignore[arg-type]  # fields by name
+    return replace(of, id=IncarnationId(new_id()), started_at=utcnow(), **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def new_worker(name: str = "w") -> Incarnation:
-    return replace(worker(name=name, spool="here"), id=IncarnationId(uuid4()))
+    return replace(worker(name=name, spool="here"), id=IncarnationId(new_id()))
 
 
 async def test_an_accepted_worker_has_a_key_under_a_lease(place: Place):
@@ -190,7 +190,7 @@ async def test_events_recorded_before_the_leaders_first_scan_of_losses_are_logge
     membership, [me] = place.world.store.membership, place.world.members
     term = await membership.raise_term(await membership.read_term(), me.tenure)
     assert term is not None
-    before = Tenure(TenureId(uuid4()), "m0", utcnow())
+    before = Tenure(TenureId(new_id()), "m0", utcnow())
     await membership.open_tenure(before)
     assert await membership.fence([before.id], term)
 

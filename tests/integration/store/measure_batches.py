@@ -12,7 +12,8 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
+
+from schedd.core.ids import new_id
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -51,7 +52,7 @@ async def measure(dsn: str, runs: int, batch: int, days: int) -> None:
         raw.close()
         seconds = dict.fromkeys(("fire", "assign", "accept"), 0.0)
         [(before,)] = await world.sql("SELECT pg_current_wal_insert_lsn()")
-        incarnation = uuid4()
+        incarnation = new_id()
         for start in range(0, runs, batch):
             some = jobs[start : start + batch]
             clock = time.perf_counter()

@@ -6,11 +6,10 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from schedd.core.ids import IncarnationId, ShardId, Token
+from schedd.core.ids import IncarnationId, ShardId, Token, new_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
@@ -573,7 +572,7 @@ async def test_a_refusal_by_another_incarnation_returns_no_run(
     me = await world.member()
     [run] = await fired(me, await world.job())
     [running] = await me.assigned(draft(run))
-    later_life = IncarnationId(uuid4())
+    later_life = IncarnationId(new_id())
 
     for sender, back in ((later_life, []), (running.incarnation, [run.key])):
         refused = Unstarted(run.key, run.shard, running.token, sender)

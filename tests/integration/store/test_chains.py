@@ -10,11 +10,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
 
-from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
+from schedd.core.ids import Id, TenureId, chained_run_id, new_id, redriven_run_id
 from schedd.core.jobs.chains import OF_SCHEDULES, ChainParents, Wanted, When
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
@@ -313,7 +312,7 @@ async def test_a_skipped_child_is_judged_again_with_its_parents(world: World) ->
         "INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)"
         " SELECT %s, r.scheduled_at, %s, r.job_id, r.run_id, 'SUCCEEDED' FROM runs r"
         " WHERE r.run_id = %s RETURNING 1",
-        *(c.definition.job_id, UUID(int=0), badly.key.run_id),
+        *(c.definition.job_id, Id.from_int(0), badly.key.run_id),
     )
     [due] = await me.store.chains.due([c.shard])
     assert {one.run_id for one in due.skipped_by.values()} == {well.key.run_id, badly.key.run_id}
@@ -483,7 +482,7 @@ async def test_a_child_that_is_deleted_while_it_waits_leaves_nothing(world: Worl
     await ended(me, a)
     await me.store.users.delete_job(b.definition.job_id, ok("delete"))
     assert await world.sql("SELECT * FROM chain_arrivals") == []
-    late = (b.definition.job_id, START, uuid4(), a.definition.job_id, uuid4())
+    late = (b.definition.job_id, START, new_id(), a.definition.job_id, new_id())
     await world.sql(
         "INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)"
         " VALUES (%s, %s, %s, %s, %s, 'SUCCEEDED')",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import RunId
+from schedd.core.ids import RunId, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.change_stream import Cursor, Scope
 from schedd.core.runs.lifecycle import State
@@ -151,7 +150,7 @@ async def test_runs_are_read_in_the_order_asked_for_with_the_transaction_that_wr
     me = await world.member()
     runs = [await fired(world, me) for _ in range(3)]
     store = change_store(world)
-    wanted = [runs[2].key.run_id, RunId(uuid4()), runs[0].key.run_id]
+    wanted = [runs[2].key.run_id, RunId(new_id()), runs[0].key.run_id]
 
     found = await store.read(wanted)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.jobs.job_filter import JobFilter
 from schedd.core.runs.lifecycle import State
@@ -238,7 +237,7 @@ async def test_an_edit_needs_the_generation_that_was_seen(world: World) -> None:
     assert (edited.due_at, edited.nominal) == (later, later)
     assert stale == StoreConflict("etag", job.definition.job_id)
     assert (
-        await me.store.users.update_job(JobId(uuid4()), 1, new, TimerEdit(), ok("update")) is None
+        await me.store.users.update_job(JobId(new_id()), 1, new, TimerEdit(), ok("update")) is None
     )
 
 

@@ -34,7 +34,7 @@ def ids(*runs: LiveRun) -> set[RunId]:
 
 
 def written(*runs: LiveRun) -> set[bytes]:
-    return {run.key.run_id.bytes for run in runs}
+    return {run.key.run_id for run in runs}
 
 
 async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed(

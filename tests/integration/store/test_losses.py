@@ -6,13 +6,12 @@ from dataclasses import replace
 from datetime import UTC, timedelta
 from functools import partial
 from itertools import pairwise
-from uuid import UUID, uuid4
 
 import pytest
 
 from schedd.api.views import cluster_event
 from schedd.core.cluster.cluster_events import ClusterEventRecord, EventKind, text_of
-from schedd.core.ids import IncarnationId, TenureId, Term
+from schedd.core.ids import Id, IncarnationId, TenureId, Term, new_id
 from schedd.core.runs.model import Incarnation, Tenure
 from schedd.store.cluster.workers import forget_lost
 from support.store import MINUTE, START, World, incarnation, job_record
@@ -48,7 +47,7 @@ async def leading_term(world: World, tenure: TenureId) -> Term:
 
 
 async def opened(world: World, name: str, number: int) -> TenureId:
-    tenure = Tenure(TenureId(uuid4()), name, START + number * MINUTE, grpc=f"{name}:7420")
+    tenure = Tenure(TenureId(new_id()), name, START + number * MINUTE, grpc=f"{name}:7420")
     await world.store.membership.open_tenure(tenure)
     return tenure.id
 
@@ -113,10 +112,8 @@ async def test_a_goodbye_is_not_a_loss_and_a_tenure_ended_for_a_reason_is(
     assert (event.reason, event.detail) == ("TENURE_ENDED", "the lease is lost")
 
 
-async def joined(
-    world: World, name: str, minute: int, prefix: UUID, *, fenced: bool = False
-) -> None:
-    tenure = Tenure(TenureId(uuid4()), name, START + minute * MINUTE, prefix=prefix)
+async def joined(world: World, name: str, minute: int, prefix: Id, *, fenced: bool = False) -> None:
+    tenure = Tenure(TenureId(new_id()), name, START + minute * MINUTE, prefix=prefix)
     await world.store.membership.open_tenure(tenure)
     if fenced:
         await world.store.membership.fence_own(tenure.id, "its lease ended")
@@ -126,7 +123,7 @@ async def test_members_from_before_a_new_claim_of_the_prefix_arent_of_another_cl
     world: World,
 ) -> None:
     """Etcd lost its data, or `claim-prefix` was run: the prefix has a new id."""
-    before, own = uuid4(), uuid4()
+    before, own = new_id(), new_id()
     await joined(world, "m1", 0, before, fenced=True)
     await joined(world, "m2", 0, before, fenced=True)
     await joined(world, "m3", 0, before)
@@ -135,7 +132,7 @@ async def test_members_from_before_a_new_claim_of_the_prefix_arent_of_another_cl
 
 
 async def test_members_from_before_a_restore_of_etcd_arent_of_another_cluster(world: World) -> None:
-    own, meanwhile = uuid4(), uuid4()
+    own, meanwhile = new_id(), new_id()
     await joined(world, "m1", 0, own, fenced=True)
     await joined(world, "m1", 1, meanwhile, fenced=True)
     await joined(world, "m1", 2, own)
@@ -144,7 +141,7 @@ async def test_members_from_before_a_restore_of_etcd_arent_of_another_cluster(wo
 
 async def test_members_that_join_under_another_prefix_are_found_from_both(world: World) -> None:
     """Each cluster fences the members of the other one, and these join again."""
-    one, other = uuid4(), uuid4()
+    one, other = new_id(), new_id()
     await joined(world, "m1", 0, one, fenced=True)
     await joined(world, "m1", 1, other)
     await joined(world, "m7", 2, other, fenced=True)
@@ -161,7 +158,7 @@ async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world
     await workers.lose([one.id], EventKind.WORKER_LOST)
 
     assert await names(world) == ([], ["w1"])
-    later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + MINUTE)
+    later = replace(one, id=IncarnationId(new_id()), started_at=one.started_at + MINUTE)
     await workers.register(later)
     assert await names(world) == ([], ["w1"]), "it can't serve yet"
     await workers.note_seen([later.id])
@@ -192,7 +189,7 @@ async def test_each_return_of_one_process_resolves_its_last_loss(world: World) -
     workers = world.store.workers
     one = incarnation(worker="w1")
     for number in (9, 1, 8, 2, 7, 3):
-        own = await seen(world, replace(one, id=IncarnationId(UUID(int=number))))
+        own = await seen(world, replace(one, id=IncarnationId(Id.from_int(number))))
         assert await names(world) == ([], [])
         await workers.lose([own.id], EventKind.WORKER_LOST)
         [(lost,)] = await world.sql("SELECT lost_at FROM incarnations WHERE id = %s", own.id)
@@ -203,7 +200,7 @@ async def test_each_return_of_one_process_resolves_its_last_loss(world: World) -
             f"{number} min",
             own.id,
         )
-    last = await seen(world, replace(one, id=IncarnationId(UUID(int=5))))
+    last = await seen(world, replace(one, id=IncarnationId(Id.from_int(5))))
 
     assert await names(world) == ([], [])
     times = await world.sql(
@@ -265,7 +262,9 @@ async def test_a_loss_stays_listed_while_later_incarnations_get_no_key(world: Wo
     one = await seen(world, incarnation(worker="w1"))
     await world.store.workers.lose([one.id], EventKind.WORKER_LOST)
     for number in (1, 2):
-        later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + number * MINUTE)
+        later = replace(
+            one, id=IncarnationId(new_id()), started_at=one.started_at + number * MINUTE
+        )
         await world.store.workers.register(later)
         await world.store.workers.lose([later.id], EventKind.WORKER_LOST)
 
@@ -349,7 +348,7 @@ async def test_jobs_that_failed_three_times_in_a_row_are_found_and_others_are_no
                 " priority, trigger, state, ready_at, generation, finished_at)"
                 " VALUES (%s, %s, %s, %s, now(), 0, 1, 'SCHEDULE', %s, now(), 1, now())",
                 START + at * MINUTE,
-                (run := uuid4()),
+                (run := new_id()),
                 job_id,
                 START,
                 {"F": "FAILED", "S": "SUCCEEDED"}[state],

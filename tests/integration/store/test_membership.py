@@ -6,12 +6,11 @@ import asyncio
 import threading
 import time
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
+from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline, new_id
 from schedd.core.runs.model import Tenure
 from schedd.store.cluster import membership
 from support.store import START, World, firing
@@ -398,7 +397,7 @@ async def test_connections_carry_the_name_of_their_tenure(world: World) -> None:
 
 async def test_opening_a_tenure_twice_changes_nothing(world: World) -> None:
     me = await world.member(take=False)
-    tenure = Tenure(TenureId(uuid4()), "twice", START)
+    tenure = Tenure(TenureId(new_id()), "twice", START)
 
     await me.store.membership.open_tenure(tenure)
     await me.store.membership.open_tenure(tenure)

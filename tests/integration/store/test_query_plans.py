@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, event
 
-from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
+from schedd.core.ids import BackfillId, Id, IncarnationId, JobId, RunId, ShardId, new_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.change_stream import Scope
 from schedd.core.runs.deadlines import DeadlineExpiry
@@ -169,7 +168,7 @@ async def test_retention_finds_arrivals_of_chains_by_an_index(
     found = explain(world)
     page = await me.store.retention.old_runs(
         sorted(me.epochs),
-        RunKey(datetime(2026, 1, 1, tzinfo=UTC), RunId(UUID(int=0))),
+        RunKey(datetime(2026, 1, 1, tzinfo=UTC), RunId(Id.from_int(0))),
         datetime.now(UTC),
         BATCH,
     )
@@ -195,7 +194,7 @@ FROM (SELECT *, row_number() OVER (ORDER BY scheduled_at DESC) n FROM runs) r
 async def test_a_redrive_of_very_many_reads_only_its_remaining_letters(world: World) -> None:
     me = await world.member()
     await filled(world)
-    await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": uuid4()}))
+    await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": new_id()}))
     await analyzed(world)
     found = explain(world)
 
@@ -222,7 +221,7 @@ async def test_groups_of_dead_letters_read_only_partitions_of_their_runs(
 ) -> None:
     me = await world.member()
     await filled(world)
-    await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": uuid4()}))
+    await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": new_id()}))
     await analyzed(world)
     found = explain(world, ("dead_letters",))
 
@@ -298,7 +297,7 @@ async def test_the_feed_of_backfills_scans_no_big_table_each_tenth_of_a_second(
     jobs = [await world.job(shard=2 * n, due=now + timedelta(days=1)) for n in range(20)]
     past = tuple(now - timedelta(minutes=n) for n in range(100, 0, -1))
     for job in jobs:
-        id_ = BackfillId(uuid4())
+        id_ = BackfillId(new_id())
         request = BackfillRequest(
             id_, past[0], past[-1], past, Rerun.NONE, None, 5, Priority.LOW, "tester"
         )
@@ -388,7 +387,7 @@ def loss(run: LiveRun) -> Loss:
         run.key,
         run.shard,
         run.token,
-        IncarnationId(run.incarnation or uuid4()),
+        IncarnationId(run.incarnation or new_id()),
         State.RETRYING,
         Reason.WORKER_LOST,
     )

@@ -6,14 +6,13 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, create_engine
 
 from schedd.cluster.leader.recovery import recover
 from schedd.core.cluster.data_loss_check import DOUBT, gap
-from schedd.core.ids import BackfillId, RedriveId, Term, child_run_id
+from schedd.core.ids import BackfillId, RedriveId, Term, child_run_id, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.broadcast import Closing
 from schedd.core.runs.lifecycle import Reason, State
@@ -330,7 +329,7 @@ async def test_recovery_ends_backfills_that_may_have_progressed_and_no_later_one
     job = (await world.job()).definition.job_id
 
     async def asked() -> BackfillId:
-        id_ = BackfillId(uuid4())
+        id_ = BackfillId(new_id())
         past = (START - HOUR,)
         request = BackfillRequest(id_, *past, *past, past, Rerun.ALL, None, 1, Priority.LOW, "ann")
         await me.store.backfills.create(job, 1, request, None, audited(NO_PAUSES, NO_PAUSES))
@@ -360,10 +359,10 @@ async def test_recovery_stops_redrives_that_may_have_progressed_and_no_later_one
         await world.sql(
             "INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
             " VALUES (%s, %s, %s, 'f')",
-            *(uuid4(), START, job.definition.job_id),
+            *(new_id(), START, job.definition.job_id),
         )
         chosen = LetterFilter("default", str(job.definition.job_id))
-        request = RedriveWish(RedriveId(uuid4()), job.shard, chosen, 10.0, None, "ann")
+        request = RedriveWish(RedriveId(new_id()), job.shard, chosen, 10.0, None, "ann")
         assert await letters.create(request, None, audited(NO_PAUSES, NO_PAUSES), str)
         return request.redrive_id
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
 
 from schedctl.dev.servers import postgres
-from schedd.core.ids import RunId
+from schedd.core.ids import RunId, new_id
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, Verdict
 from schedd.store import audit
@@ -410,7 +409,7 @@ async def test_an_audit_entry_is_rejected_until_a_restore_has_created_the_primar
 ) -> None:
     """Else it takes a number of a restored row, and `pg_restore` fails."""
     me = await world.member()
-    entry = AuditRecord("worker/w1", "result", "run/1", "rejected", "STALE", run_id=RunId(uuid4()))
+    entry = AuditRecord("worker/w1", "result", "run/1", "rejected", "STALE", run_id=RunId(new_id()))
 
     def entries(connection: Connection) -> int:
         return len(audit.list_audit(connection, "result", None, None, None, 10))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.ids import IncarnationId, RunId, Token, new_id
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, RunKey, Verdict
 from schedd.core.runs.redrive import LetterFilter
@@ -105,7 +104,7 @@ async def test_stale_results_under_assigned_tokens_are_always_audited(
     [second] = await me.assigned(draft(waiting, worker="worker-2"))
     made_up = [report(second, token=Token(second.token + n), audited=False) for n in range(1, 200)]
     late = report(first, digest=b"another outcome", audited=False)
-    forged = report(second, sender=IncarnationId(uuid4()), audited=False)
+    forged = report(second, sender=IncarnationId(new_id()), audited=False)
 
     assert set(await me.store.results.accept([*made_up, late, forged])) == {STALE}
 
@@ -150,7 +149,7 @@ async def test_a_late_result_sent_to_every_member_is_audited_once(
     audit = me.store.users.list_audit
     assert len(await audit("result", None, first.key.run_id, None, 10)) == 1
     await me.store.results.accept([report(second)])
-    forged = report(second, sender=IncarnationId(uuid4()))
+    forged = report(second, sender=IncarnationId(new_id()))
     assert await me.store.results.accept([forged]) == [STALE]
     assert len(await audit("result", None, first.key.run_id, None, 10)) == 2
 
@@ -159,7 +158,7 @@ async def test_a_result_of_another_sender_is_stale(world: World) -> None:
     """P5.2: who was never given the run ends it by no token."""
     me = await world.member()
     run = await running(world, me)
-    forged = report(run, sender=IncarnationId(uuid4()))
+    forged = report(run, sender=IncarnationId(new_id()))
 
     assert await me.store.results.accept([forged]) == [STALE]
     assert (await world.run_row(run.key.run_id))["state"] == "RUNNING"
@@ -197,7 +196,7 @@ async def test_a_repetition_is_recognised_among_earlier_attempts(world: World) -
     await me.assigned(draft(waiting))
 
     assert await me.store.results.accept([failed]) == [REPEATED]
-    assert await me.store.results.accept([replace(failed, sender=IncarnationId(uuid4()))]) == [
+    assert await me.store.results.accept([replace(failed, sender=IncarnationId(new_id()))]) == [
         STALE
     ]
 
@@ -205,7 +204,7 @@ async def test_a_repetition_is_recognised_among_earlier_attempts(world: World) -
 async def test_a_batch_has_a_verdict_each_in_order(world: World) -> None:
     me = await world.member()
     runs = [await running(world, me) for _ in range(4)]
-    unknown = replace(report(runs[0]), key=RunKey(START, RunId(uuid4())))
+    unknown = replace(report(runs[0]), key=RunKey(START, RunId(new_id())))
     await me.store.results.accept([report(runs[3])])
     batch = [
         report(runs[2]),
@@ -555,7 +554,7 @@ async def test_a_cancel_of_a_waiting_run_is_immediate_and_idempotent(world: Worl
     assert first == again
     assert (first.run.state, first.reason) == (State.CANCELLED, "BY_USER")
     assert not await world.is_live(run.key.run_id)
-    assert await me.store.users.cancel_run(RunId(uuid4()), ok("cancel")) is None
+    assert await me.store.users.cancel_run(RunId(new_id()), ok("cancel")) is None
     assert (await me.assign(draft(run))).assigned == []
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime, timedelta
-from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import Connection
 
+from schedd.core.ids import Id, new_id
 from schedd.store.connection.type_adapters import EARLIEST, LATEST, LONGEST
 from support.store import World
 
@@ -108,9 +108,9 @@ async def test_a_null_timestamp_is_read_as_none(world: World) -> None:
 
 
 async def test_ids_are_read_as_the_library_reads_them(world: World) -> None:
-    given = [uuid4() for _ in range(100)]
+    given = [new_id() for _ in range(100)]
 
-    def body(connection: Connection) -> list[UUID]:
+    def body(connection: Connection) -> list[Id]:
         rows = connection.exec_driver_sql("SELECT unnest(%s::uuid[])", ([str(g) for g in given],))
         return [row[0] for row in rows]
 

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 
@@ -17,7 +16,7 @@ from schedd.api.auth.authentication import MOST, Authentication, UnknownSubject
 from schedd.api.errors import InvalidArgumentError, MemberUnavailableError, UnauthenticatedError
 from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
 from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 from schedkit.errors import Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -42,7 +41,7 @@ class Place:
         return [row for row in found if row is not None]
 
     def token(self, **changes: Any) -> tuple[AccessTokenRecord, str]:
-        token_id = AccessTokenId(uuid4())
+        token_id = AccessTokenId(new_id())
         text, digest = text_of(token_id, bytes(32))
         until = NOW + timedelta(days=1)
         given = "alice", Role.OPERATOR, ("billing",)
@@ -310,7 +309,7 @@ async def test_a_caller_is_anonymous_where_authentication_is_off() -> None:
 async def test_the_token_cache_is_bounded() -> None:
     place = Place()
     for number in range(MOST + 10):
-        text, _ = text_of(AccessTokenId(uuid4()), number.to_bytes(32))
+        text, _ = text_of(AccessTokenId(new_id()), number.to_bytes(32))
         assert await place.refused(text) == "BAD_TOKEN"
     assert len(place.authentication._rows) == MOST
 
@@ -352,4 +351,4 @@ async def test_unknown_tokens_share_statements(monkeypatch: pytest.MonkeyPatch) 
 
 
 def random_text() -> str:
-    return text_of(AccessTokenId(uuid4()), uuid4().bytes * 2)[0]
+    return text_of(AccessTokenId(new_id()), new_id() * 2)[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 
@@ -15,7 +14,7 @@ from schedd.api.calls import UNARY
 from schedd.api.errors import MemberUnavailableError, OutcomeUnknownError, dependency_error
 from schedd.api.services import Caller, Services
 from schedd.core.auth.access_tokens import text_of
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 from schedkit.clock import boottime
 from schedkit.errors import DatabaseUnavailable
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -118,7 +117,7 @@ async def test_a_token_lookup_without_an_answer_times_out(
 ) -> None:
     monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     store, clock = cast("Any", SimpleNamespace(find_all=silent)), cast("Any", None)
-    text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
+    text, _ = text_of(AccessTokenId(new_id()), bytes(32))
     async with asyncio.timeout(5):
         with pytest.raises(MemberUnavailableError, match="PostgreSQL timed out"):
             await Authentication(store, clock, demanded=True).identify_caller(

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 from google.protobuf.message import Message
@@ -18,7 +17,7 @@ from schedd.api.runs import submit
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
-from schedd.core.ids import TenureId, Term, Timeline
+from schedd.core.ids import TenureId, Term, Timeline, new_id
 from schedd.core.runs.model import AuditRecord, LiveRun, NewRun, Trigger
 from schedd.core.runs.records import DatabaseProbe, JobRecord
 from schedd.core.runs.run_records import RunRecord
@@ -33,7 +32,7 @@ CALLER = Caller(TESTER, "test", deadline=1.0)
 
 
 def member(name: str) -> MemberView:
-    return MemberView(name, TenureId(uuid4()), f"{name}:1", f"{name}:2", 100, "1", "", False)
+    return MemberView(name, TenureId(new_id()), f"{name}:1", f"{name}:2", 100, "1", "", False)
 
 
 class Shard:

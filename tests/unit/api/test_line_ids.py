@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from uuid import UUID
 
 import pytest
 
 from schedd.core.dispatch.placement import Need, need_of
 from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT, PACED, needs_of
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import common_pb2, job_pb2
@@ -28,7 +27,7 @@ def job(*changes: Change) -> job_pb2.Job:
 
 
 def need(made: job_pb2.Job, namespace: str = "default") -> Need:
-    definition = JobDefinition.requested(made, JobId(UUID(int=1)), namespace)
+    definition = JobDefinition.requested(made, JobId(Id.from_int(1)), namespace)
     return need_of(definition.parsed, run(1))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from schedd.api import paging
 from schedd.api.errors import InvalidArgumentError
+from schedd.core.ids import new_id
 from schedproto.v1.job_service_pb2 import ListJobsRequest
 from schedproto.v1.run_service_pb2 import ListRunsRequest
 from support.runs import NOW
@@ -29,7 +30,7 @@ def listing(text: str) -> str:
 
 @pytest.mark.parametrize(("given", "asked"), [("", "name:a"), ("name:a", ""), ("name:a", "name:b")])
 def test_a_page_token_is_valid_only_with_its_filter(given: str, asked: str) -> None:
-    token = paging.token(listing(given), NOW, uuid4())
+    token = paging.token(listing(given), NOW, new_id())
     assert paging.read_token(listing(given), token) is not None
     assert "was issued for another filter" in refused(token, listing(asked))
 
@@ -44,12 +45,14 @@ def test_a_page_token_does_not_depend_on_the_page_size() -> None:
 
 
 def test_the_position_of_a_page_token_is_read_for_any_filter() -> None:
-    assert paging.reached(paging.token(listing("name:a"), NOW, uuid4())) == NOW
+    assert paging.reached(paging.token(listing("name:a"), NOW, new_id())) == NOW
     assert paging.reached("") is None
 
 
 def test_a_token_of_another_list_and_an_unreadable_one_have_different_errors() -> None:
-    assert "was issued for another list" in refused(paging.token("runs", NOW, uuid4()), listing(""))
+    assert "was issued for another list" in refused(
+        paging.token("runs", NOW, new_id()), listing("")
+    )
     for text in ("nonsense", paging.name_token("jobs", "x"), "W1tdLDEsMl0="):
         assert "is invalid" in refused(text, listing(""))
 
@@ -64,7 +67,7 @@ def test_an_instant_out_of_range_in_utc_is_not_a_list_position(at: str) -> None:
 
 
 def test_an_instant_of_another_offset_is_read_in_utc() -> None:
-    row = uuid4()
+    row = new_id()
     for at in ("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00"):
         read = paging.read_token("runs", crafted("runs", at, str(row)))
         assert read == (datetime(2026, 1, 1, tzinfo=UTC), row)

@@ -20,14 +20,14 @@ from schedd.api.errors import (
 from schedd.api.runs import runs
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.ids import TenureId, Term
+from schedd.core.ids import TenureId, Term, new_id
 from schedd.core.runs.model import AuditRecord
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2
 from support.callers import TESTER
 
 CALLER = Caller(TESTER, "test")
-M1 = MemberView("m1", TenureId(uuid4()), "m1:1", "m1:2", 100, "1", "", False)
+M1 = MemberView("m1", TenureId(new_id()), "m1:1", "m1:2", 100, "1", "", False)
 
 
 class World:

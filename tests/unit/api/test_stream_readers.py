@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
 
 import pytest
 
@@ -21,7 +20,7 @@ from schedd.api.runs import stream_readers
 from schedd.api.services import Caller
 from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
 from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
@@ -57,7 +56,7 @@ class Stored:
         return [self.rows[token] for token in tokens if token in self.rows]
 
     def token(self) -> tuple[AccessTokenId, str]:
-        token_id = AccessTokenId(uuid4())
+        token_id = AccessTokenId(new_id())
         text, digest = text_of(token_id, bytes(32))
         given = "alice", Role.OPERATOR, ("billing",)
         until = NOW + timedelta(days=1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api.jobs import timer_edit
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun
 from schedd.core.runs.records import JobRecord, StoredDefinition
@@ -21,7 +20,7 @@ from schedproto.v1 import job_pb2
 from support.store import job_record
 
 JITTER = 50
-JOB = JobId(UUID(int=1))
+JOB = JobId(Id.from_int(1))
 
 
 def at(text: str) -> datetime:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 from schedd.api.auth.token_cache import MOST, TokenCache
 from schedd.core.auth.access_tokens import AccessTokenRecord
 from schedd.core.auth.rights import Role
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER, THEN, LATER = 1.0, 2.0, 3.0
@@ -18,7 +17,7 @@ EARLIER, THEN, LATER = 1.0, 2.0, 3.0
 def token(*makers: AccessTokenRecord) -> AccessTokenRecord:
     over = tuple(each.id for each in makers)
     given = "alice", Role.VIEWER, ("*",), NOW, "root", NOW + timedelta(days=1)
-    return AccessTokenRecord(AccessTokenId(uuid4()), b"", *given, makers=over)
+    return AccessTokenRecord(AccessTokenId(new_id()), b"", *given, makers=over)
 
 
 def remembering(*rows: AccessTokenRecord, asked: float = EARLIER) -> TokenCache:
@@ -79,7 +78,7 @@ def test_invented_ids_evict_no_known_token() -> None:
     row = token()
     rows = remembering(row)
     for _ in range(MOST + 5):
-        rows.store_rows(THEN, {AccessTokenId(uuid4()): None})
+        rows.store_rows(THEN, {AccessTokenId(new_id()): None})
     assert len(rows) == MOST
     assert good(rows, row)
     many = [token() for _ in range(MOST)]

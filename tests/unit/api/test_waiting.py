@@ -6,13 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
-from uuid import UUID
 
 from schedd.api.cluster.full_workers import grouped, waiting_for_slots
 from schedd.api.runs.waiting_runs import WaitSummary, judged, read_wait_summary
 from schedd.api.services import Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.core.runs.records import Drain, SlotHolder, StoredDefinition, WaitingRuns, WorkerView
@@ -27,12 +26,12 @@ def stored(at: int, name: str, namespace: str = "default", **spec: object) -> St
     made = job_pb2.Job(name=name, on_demand=True, **spec)
     made.shell.argv.append("true")
     return StoredDefinition(
-        JobId(UUID(int=at)), 1, namespace, name, made.SerializeToString(), paused=False
+        JobId(Id.from_int(at)), 1, namespace, name, made.SerializeToString(), paused=False
     )
 
 
 def wait(at: int, runs: int = 1, since: datetime = OLD, target: str | None = None) -> WaitingRuns:
-    return WaitingRuns(JobId(UUID(int=at)), target, runs, since)
+    return WaitingRuns(JobId(Id.from_int(at)), target, runs, since)
 
 
 PICKY = stored(1, "picky", require=[common_pb2.LabelMatch(key="disk", any_of=["ssd"])])

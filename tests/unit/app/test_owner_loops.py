@@ -47,7 +47,7 @@ async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> Non
     made = [run(2), run(3, shard=7), run(4, state=State.SUCCEEDED), run(5, token=Token(3))]
     owner.runs_created(made)
 
-    assert [one.key.run_id.int for one in run_index.ready] == [2], (
+    assert [one.key.run_id.number for one in run_index.ready] == [2], (
         "the others aren't new, or not here"
     )
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
 from schedd.cluster.member import DatabaseWatch
 from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.ids import TenureId
+from schedd.core.ids import Id, TenureId
 
-ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
+ME, OTHER, THIRD = (TenureId(Id.from_int(n)) for n in (1, 2, 3))
 
 
 class World:

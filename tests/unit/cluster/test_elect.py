@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -11,11 +10,11 @@ from schedd.cluster.leader.election import Mandate, campaign, holds, withdraw
 from schedd.cluster.leader.term import TermOver, open_term
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import HEIR, LEADER, Heir, encode_heir, encode_leader
-from schedd.core.ids import TenureId, Term
+from schedd.core.ids import Id, TenureId, Term
 from schedkit.errors import Unavailable
 from support.fakes import FakeCoordination, FakeDatabase, FakeEtcd, FakeMembershipStore
 
-A, B = TenureId(UUID(int=1)), TenureId(UUID(int=2))
+A, B = TenureId(Id.from_int(1)), TenureId(Id.from_int(2))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from uuid import UUID, uuid4
 
 import pytest
 
@@ -15,7 +14,7 @@ from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import LEADER, MAP, MemberView, encode_member, member_key
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.cluster.shard_map import ShardMap, decode
-from schedd.core.ids import SHARDS, TenureId, Term
+from schedd.core.ids import SHARDS, Id, TenureId, Term, new_id
 from schedd.core.runs.model import Tenure
 from schedkit.clock import utcnow
 from support.fakes import FakeCoordination, FakeDatabase, FakeEtcd, FakeMembershipStore
@@ -26,7 +25,7 @@ def a_member(
 ) -> MemberView:
     return MemberView(
         name=name,
-        tenure=TenureId(uuid4()),
+        tenure=TenureId(new_id()),
         grpc=f"{name}:7420",
         http=f"{name}:7421",
         weight=weight,
@@ -79,7 +78,7 @@ class Throne:
         self.trusted = True
 
     async def reign(self) -> Leadership:
-        mandate = await campaign(self.etcd, TenureId(UUID(int=1)), (await self.etcd.grant(5)).id)
+        mandate = await campaign(self.etcd, TenureId(Id.from_int(1)), (await self.etcd.grant(5)).id)
         assert mandate is not None
         return await open_term(self.etcd, self.store, mandate, lambda: self.trusted)
 

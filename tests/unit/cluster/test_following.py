@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -12,12 +11,12 @@ from schedd.cluster.ownership import Ownership
 from schedd.cluster.shards import Shards
 from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
-from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
+from schedd.core.ids import Epoch, Id, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
 from schedkit.clock import utcnow
 from support.fakes import FakeDatabase, FakeMembershipStore
 
-ME, OTHER = TenureId(UUID(int=1)), TenureId(UUID(int=2))
+ME, OTHER = TenureId(Id.from_int(1)), TenureId(Id.from_int(2))
 MINE, ITS = ShardId(3), ShardId(4)
 
 

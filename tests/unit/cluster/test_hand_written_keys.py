@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 import pytest
 
 from schedd.core.cluster.coordination import NO_LEASE, CoordinationEntry, Put
 from schedd.core.cluster.membership import HEIR, LEADER, MAP, encode_leader, member_key
 from schedd.core.cluster.shard_map import ShardMap, decode, encode
-from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
+from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline, new_id
 from support import wait
 from support.members import FakeCluster
 from support.wait import wait_until_async
@@ -30,7 +28,7 @@ def stored_entry(cluster: FakeCluster, key: str) -> CoordinationEntry | None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"garbage", b"", DEEP, encode_leader(TenureId(uuid4()))], ids=["x", "", "deep", "id"]
+    "value", [b"garbage", b"", DEEP, encode_leader(TenureId(new_id()))], ids=["x", "", "deep", "id"]
 )
 async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
     value: bytes, caplog: pytest.LogCaptureFixture
@@ -67,7 +65,7 @@ async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
     async with FakeCluster("a", "b") as cluster:
         await cluster.wait_until_stable()
         strange = ShardMap(
-            Term(1 << 50), {ShardId(at): TenureId(uuid4()) for at in range(SHARDS)}, Timeline(1)
+            Term(1 << 50), {ShardId(at): TenureId(new_id()) for at in range(SHARDS)}, Timeline(1)
         )
         await cluster["a"].client.txn((), [Put(MAP, encode(strange))])
 

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
-from uuid import UUID
 
 from schedd.cluster.leader.election import Mandate
 from schedd.cluster.leader.term import Leadership, TermOver, lead
-from schedd.core.ids import TenureId, Term
+from schedd.core.ids import Id, TenureId, Term
 
-LEADERSHIP = Leadership(Mandate(TenureId(UUID(int=1)), 1), Term(1), lambda: True)
+LEADERSHIP = Leadership(Mandate(TenureId(Id.from_int(1)), 1), Term(1), lambda: True)
 
 
 @dataclass(frozen=True, slots=True)

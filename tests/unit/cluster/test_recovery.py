@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import UUID
 
 import pytest
 
@@ -16,7 +15,7 @@ from schedd.core.cluster import data_loss_check
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.cluster.membership import LEADER
-from schedd.core.ids import TenureId, Term
+from schedd.core.ids import Id, TenureId, Term
 from schedd.core.runs.records import WaitingRun
 from schedkit.errors import Unavailable
 from support.fakes import FakeCoordination, FakeDatabase, FakeEtcd, FakeMembershipStore
@@ -33,7 +32,7 @@ class Throne:
 
     async def reign(self) -> Leadership:
         await self.etcd.txn((), [Delete(LEADER)])
-        mandate = await campaign(self.etcd, TenureId(UUID(int=1)), (await self.etcd.grant(5)).id)
+        mandate = await campaign(self.etcd, TenureId(Id.from_int(1)), (await self.etcd.grant(5)).id)
         assert mandate is not None
         return await open_term(self.etcd, self.store, mandate, lambda: True)
 

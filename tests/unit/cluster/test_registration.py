@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID, uuid4
 
 import pytest
 
@@ -13,11 +12,11 @@ from schedd.cluster.registration import REPORT_EVERY, SPARE, Name, Registration
 from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import decode_member, encode_member, member_key
-from schedd.core.ids import TenureId
+from schedd.core.ids import Id, TenureId, new_id
 from support.fakes import FakeCoordination, FakeEtcd
 
-ME = MemberIdentity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))
-DUPLICATE = replace(ME, tenure=TenureId(uuid4()), grpc="elsewhere:7420")
+ME = MemberIdentity("a", "a:7420", "a:7421").view(TenureId(Id.from_int(1)))
+DUPLICATE = replace(ME, tenure=TenureId(new_id()), grpc="elsewhere:7420")
 KEY = member_key("a")
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.cluster.shards import plan
-from schedd.core.ids import Epoch, ShardId, TenureId, Timeline
+from schedd.core.ids import Epoch, Id, ShardId, TenureId, Timeline
 from schedd.core.runs.model import ShardRow
 
-ME, OTHER = TenureId(UUID(int=1)), TenureId(UUID(int=2))
+ME, OTHER = TenureId(Id.from_int(1)), TenureId(Id.from_int(2))
 S = ShardId(3)
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from uuid import UUID, uuid4
 
 import pytest
 
 from schedd.cluster.leader.transfer import HEIR_TIMEOUT, LeadershipTransfers
 from schedd.core.cluster.coordination import Get, Put
 from schedd.core.cluster.membership import HEIR, ClusterView, Heir, encode_heir
-from schedd.core.ids import TenureId, Term
+from schedd.core.ids import Id, TenureId, Term, new_id
 from support import wait
 from support.members import Daemon, FakeCluster
 from support.wait import wait_until_async
@@ -113,7 +112,7 @@ async def test_a_request_for_an_absent_member_is_deleted() -> None:
         await wait_for_one_map(cluster)
         old, (one, _) = cluster.leader(), others(cluster)
         term = cluster.rows.term
-        assert await succession(cluster[one]).ask(view(cluster[one]), TenureId(uuid4()))
+        assert await succession(cluster[one]).ask(view(cluster[one]), TenureId(new_id()))
         await wait_until_async(
             lambda: HEIR not in cluster.etcd.entries, wait.WAIT_TIMEOUT, "it to be deleted"
         )
@@ -126,7 +125,7 @@ async def test_a_second_request_or_one_of_an_earlier_term_is_rejected() -> None:
         one = cluster[others(cluster)[0]]
         assert one.tenure is not None
         known = view(one)
-        other = Heir(TenureId(UUID(int=9)), Term(1))
+        other = Heir(TenureId(Id.from_int(9)), Term(1))
         await one.client.txn((), [Put(HEIR, encode_heir(other))])
         assert not await succession(one).ask(known, one.tenure)
         await wait_until_async(

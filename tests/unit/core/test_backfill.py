@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.ids import BackfillId, JobId, RunId, backfilled_run_id, scheduled_run_id
+from schedd.core.ids import BackfillId, Id, JobId, RunId, backfilled_run_id, scheduled_run_id
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.timers.backfill import ExistingRuns, Ran, Rerun, plan
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 INSTANTS = tuple(NOON + timedelta(minutes=n) for n in range(6))
-RUN = RunId(UUID(int=7))
+RUN = RunId(Id.from_int(7))
 
 
 def ran(at: int, state: State, *, dispatched: bool = True) -> Ran:
@@ -89,7 +88,7 @@ def test_a_wider_rerun_policy_never_runs_less(
 
 
 def test_a_backfill_run_has_another_id_than_the_run_of_the_schedule() -> None:
-    job, backfill = JobId(UUID(int=1)), BackfillId(UUID(int=2))
+    job, backfill = JobId(Id.from_int(1)), BackfillId(Id.from_int(2))
 
     assert backfilled_run_id(backfill, NOON) == backfilled_run_id(backfill, NOON)
     ids = {backfilled_run_id(backfill, at) for at in INSTANTS}

@@ -16,7 +16,7 @@ def due(number: int, seconds: float, *, ready: float = 0.0, **changes: object) -
 
 
 def order(held: Held) -> list[int]:
-    return [each.key.run_id.int for each in iter(held.pop, None)]
+    return [each.key.run_id.number for each in iter(held.pop, None)]
 
 
 def test_the_first_due_run_has_priority_for_any_ready_time():
@@ -42,7 +42,7 @@ def test_a_removed_run_is_not_listed_and_a_repeated_run_is_listed_once():
     assert held.discard(one.key.run_id) is not None
     assert held.discard(one.key.run_id) is None
     held.add(one)
-    assert [each.key.run_id.int for each in sorted(held, key=lambda run: run.due_at)] == [1, 2]
+    assert [each.key.run_id.number for each in sorted(held, key=lambda run: run.due_at)] == [1, 2]
     assert order(held) == [1, 2]
     assert held.pop() is None
 

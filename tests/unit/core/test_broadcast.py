@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
 from schedd.core.dispatch.placement import need_of
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import Id, IncarnationId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.notifications import Notice, Notices
 from schedd.core.runs.broadcast import WORKER_AWAY, Away, BroadcastChild, End, end_of, own, targets
@@ -91,7 +90,7 @@ def test_a_child_counts_for_no_failure_streak_and_sends_no_notification() -> Non
 
 
 def test_a_broadcast_has_one_child_per_name_of_a_matching_worker() -> None:
-    again = replace(worker(1), id=IncarnationId(UUID(int=7)))
+    again = replace(worker(1), id=IncarnationId(Id.from_int(7)))
     there = [worker(2), worker(1), again, worker(3, slots=1), replace(worker(4), actions=())]
     assert targets(need_of(replace(DEFINITION, slots=2), run(1)), there) == ("w1", "w2")
 

@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 from time import process_time
-from uuid import UUID
 
 import pytest
 
+from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import (
@@ -47,7 +47,7 @@ def compiled(
         when = CronSchedule((when,), zone)
     named = tuple(CalendarVersion(f"c{n}", n + 1, each) for n, each in enumerate(calendars))
     return compiled_schedule.compile(
-        when, "", UUID(int=1), ScheduleBounds(), Exclude(named, cron, zone)
+        when, "", Id.from_int(1), ScheduleBounds(), Exclude(named, cron, zone)
     )
 
 
@@ -330,7 +330,9 @@ def test_two_expressions_that_exclude_each_second_are_evaluated_quickly() -> Non
     """Rows of 43,200 edges are merged once, not for each day of the search."""
     exclude = Exclude(cron=("*/2 * * * * *", "1-59/2 * * * * *"), zone="UTC")
     each = CronSchedule(("* * * * * *",), "UTC", DstPolicy())
-    compiled = compiled_schedule.compile(each, "default/j", UUID(int=1), ScheduleBounds(), exclude)
+    compiled = compiled_schedule.compile(
+        each, "default/j", Id.from_int(1), ScheduleBounds(), exclude
+    )
     began = process_time()
     assert compiled.next_after(at("2026-05-04T09:00")) is None
     assert process_time() - began < 1.0

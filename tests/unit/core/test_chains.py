@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import Id, JobId, RunId
 from schedd.core.jobs.chains import (
     LONGEST_WAIT,
     LOOK_LATEST,
@@ -23,7 +22,7 @@ from schedd.core.jobs.chains import (
 )
 from schedd.core.runs.lifecycle import TERMINAL, State
 
-A, B, C = (JobId(UUID(int=n)) for n in (1, 2, 3))
+A, B, C = (JobId(Id.from_int(n)) for n in (1, 2, 3))
 NAMES = {A: "a", B: "b", C: "c"}
 SOON = timedelta(seconds=1)
 S, F, X = State.SUCCEEDED, State.FAILED, State.SKIPPED

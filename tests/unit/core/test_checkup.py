@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -33,7 +32,7 @@ from schedd.core.checkup.finding import CheckupFinding, Severity
 from schedd.core.cluster.cluster_events import Losses, LostMember
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
-from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
+from schedd.core.ids import Epoch, Id, IncarnationId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.runs.records import SlotHolder
 from schedd.core.timers.cluster_pauses import Pause
@@ -58,7 +57,7 @@ SETTINGS = {
 def member(number: int, **changes: Any) -> MemberView:
     plain = MemberView(
         name=f"m{number}",
-        tenure=TenureId(UUID(int=number)),
+        tenure=TenureId(Id.from_int(number)),
         grpc=f"m{number}:7420",
         http="",
         weight=100,
@@ -77,7 +76,7 @@ def seen(*members: MemberView, **changes: Any) -> ClusterView:
         members=members,
         leader=members[0].tenure,
         term=Term(7),
-        workers=frozenset({IncarnationId(UUID(int=9))}),
+        workers=frozenset({IncarnationId(Id.from_int(9))}),
         timeline=ONE,
     )
     return replace(view, **changes)
@@ -449,7 +448,7 @@ def test_an_untrusted_lease_without_postgresql_isnt_blamed_on_etcd() -> None:
     assert remedies["view"].endswith("check PostgreSQL")
 
 
-LOST = LostMember("m2", TenureId(UUID(int=2)), NOW)
+LOST = LostMember("m2", TenureId(Id.from_int(2)), NOW)
 
 
 @pytest.mark.parametrize(
@@ -664,7 +663,7 @@ def test_losses_that_ended_are_counted() -> None:
 
 
 def test_a_restarted_member_is_counted_once() -> None:
-    old = member(1, tenure=TenureId(UUID(int=11)))
+    old = member(1, tenure=TenureId(Id.from_int(11)))
     view = seen(member(1), old, member(2), member(3))
     lost = WorkFacts(losses=Losses(members=(LOST,)))
     [finding] = losses_of(healthy(view, work=lost))
@@ -720,7 +719,7 @@ def test_a_worker_whose_loops_are_all_blocked_has_no_finding_about_its_disk() ->
 )
 def test_a_lost_worker_is_reported_with_the_number_of_live_ones(live: int, text: str) -> None:
     lost = replace(incarnation(worker="w1"), lost_at=NOW)
-    workers = frozenset(IncarnationId(UUID(int=n)) for n in range(live))
+    workers = frozenset(IncarnationId(Id.from_int(n)) for n in range(live))
     work = WorkFacts(losses=Losses(workers=(lost,)))
     found = examine(healthy(seen(workers=workers), work=work))
     [finding] = [one for one in found if one.check == "lost workers"]

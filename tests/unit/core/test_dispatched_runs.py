@@ -21,7 +21,7 @@ def late(number: int, *, token: int = 7, shard: int = 0) -> LiveRun:
 
 def numbers(runs: DispatchedRuns) -> list[int]:
     """Return the numbers of the late runs that are dispatched."""
-    return [one.key.run_id.int for one in runs.late]
+    return [one.key.run_id.number for one in runs.late]
 
 
 def of(*them: LiveRun) -> DispatchedRuns:

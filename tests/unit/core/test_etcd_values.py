@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 import pytest
 
@@ -22,9 +21,9 @@ from schedd.core.cluster.membership import (
 )
 from schedd.core.cluster.prefix_owner import CLUSTER
 from schedd.core.cluster.shard_map import ShardMap, encode
-from schedd.core.ids import ShardId, TenureId, Term
+from schedd.core.ids import Id, ShardId, TenureId, Term
 
-ME = TenureId(UUID(int=1))
+ME = TenureId(Id.from_int(1))
 MEMBER = MemberView("m1", ME, "h:7420", "h:7421", 100, "0.1", "2026a", draining=False)
 SHARD_MAP = ShardMap(Term(3), {ShardId(4): ME})
 GOOD = {

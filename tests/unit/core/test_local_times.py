@@ -3,12 +3,12 @@
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from random import Random
-from uuid import UUID
 
 import pytest
 
 from almanac import walker
 from almanac.trials import ZONES
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule, local_times
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
@@ -19,7 +19,7 @@ from schedd.core.schedule.compiled_schedule import (
 from schedd.core.schedule.cron import ScheduleError
 
 WEEK = timedelta(weeks=1)
-JOB = UUID(int=7)
+JOB = Id.from_int(7)
 
 
 def every(interval: timedelta, anchor: str, zone: str, **more: timedelta) -> CompiledSchedule:

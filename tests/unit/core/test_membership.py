@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 from schedd.core.cluster.coordination import CoordinationEntry, LeaseId, Listing, Revision
 from schedd.core.cluster.membership import (
@@ -19,10 +18,10 @@ from schedd.core.cluster.membership import (
     worker_key,
 )
 from schedd.core.cluster.shard_map import ShardMap, encode
-from schedd.core.ids import IncarnationId, ShardId, TenureId, Term
+from schedd.core.ids import Id, IncarnationId, ShardId, TenureId, Term
 
-ME = TenureId(UUID(int=1))
-INCARNATION = IncarnationId(UUID(int=9))
+ME = TenureId(Id.from_int(1))
+INCARNATION = IncarnationId(Id.from_int(9))
 MEMBER = MemberView("m1", ME, "h:7420", "h:7421", 100, "0.1", "2026a", draining=False)
 
 

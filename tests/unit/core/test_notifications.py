@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import JobId, RunId, ShardId, new_id
 from schedd.core.jobs.notifications import (
     ABANDONED_AFTER,
     LONGEST_WAIT,
@@ -30,12 +29,12 @@ from schedd.core.runs.lifecycle import State
 from support.runs import NOW
 
 HOOK = Notice(webhook="https://ops.example.com/hook")
-JOB = JobId(uuid4())
+JOB = JobId(new_id())
 MINUTE = timedelta(minutes=1)
 
 
 def happened(state: State | None, notices: Notices, *, dead: bool = False) -> NotifiableEvent:
-    return NotifiableEvent(NOW, RunId(uuid4()), JOB, ShardId(1), notices, state, dead=dead)
+    return NotifiableEvent(NOW, RunId(new_id()), JOB, ShardId(1), notices, state, dead=dead)
 
 
 def sent_for(states: str, notices: Notices) -> list[str]:
@@ -156,7 +155,7 @@ def notification(tries: int = 1) -> OutboxNotification:
         happened(State.FAILED, Notices(failure=HOOK)), NotificationKind.FAILURE, NOW
     ).of
     return OutboxNotification(
-        uuid4(), NotificationChannel.WEBHOOK, JOB, of.shard, NotificationKind.FAILURE, "default",
+        new_id(), NotificationChannel.WEBHOOK, JOB, of.shard, NotificationKind.FAILURE, "default",
         "etl", of.run_id, NOW, NOW,
         None, None, "FAILED", "EXIT_CODE", "", 1, 1, 1, "w1", 1, 0, NOW, NOW, tries,
     )  # fmt: skip

@@ -1,10 +1,10 @@
 """Scheduled times before, during and after a pause of the cluster."""
 
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import pytest
 
+from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
@@ -28,7 +28,7 @@ def at(text: str) -> datetime:
 def minutely(job: int = 1, jitter: timedelta = timedelta(0)) -> CompiledSchedule:
     every_minute = CronSchedule(("* * * * *",))
     return compiled_schedule.compile(
-        every_minute, "ns/job", UUID(int=job), ScheduleBounds(jitter=jitter)
+        every_minute, "ns/job", Id.from_int(job), ScheduleBounds(jitter=jitter)
     )
 
 
@@ -156,7 +156,7 @@ def test_old_pauses_have_no_effect() -> None:
 
 def test_a_long_pause_of_a_frequent_job_ends_in_bounded_steps() -> None:
     each_second = compiled_schedule.compile(
-        EverySchedule(timedelta(seconds=1)), "ns/j", UUID(int=1)
+        EverySchedule(timedelta(seconds=1)), "ns/j", Id.from_int(1)
     )
     merged, fires = walked(
         at("21:00:00.1"), at("12:00:01"), pause("12:00", "21:00"), compiled=each_second

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
@@ -16,13 +15,13 @@ from schedd.core.dispatch.placement import (
     skill_of,
 )
 from schedd.core.dispatch.slot_index import SlotIndex
-from schedd.core.ids import IncarnationId, JobId
+from schedd.core.ids import Id, IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.labels import Match, matches_text
 from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 
-JOB = JobId(UUID(int=1))
+JOB = JobId(Id.from_int(1))
 PROBE = Definition(JOB, 1, "default", "j", action="shell")
 ANY = run(1)
 SHELL = need_of(PROBE, ANY)
@@ -33,7 +32,7 @@ NEAR = Match("region", ("eu",))
 def labelled(number: int, labels: Mapping[str, str], slots: int = 8) -> Incarnation:
     one = worker(slots=slots)
     named = f"worker-{number}"
-    return replace(one, id=IncarnationId(UUID(int=number)), worker=named, labels=dict(labels))
+    return replace(one, id=IncarnationId(Id.from_int(number)), worker=named, labels=dict(labels))
 
 
 def offers(*workers: tuple[Mapping[str, str], int]) -> list[SlotOffer]:
@@ -46,7 +45,7 @@ def offers(*workers: tuple[Mapping[str, str], int]) -> list[SlotOffer]:
 
 def chosen(definition: Definition, of: list[SlotOffer]) -> int | None:
     offer = SlotIndex(of).choose(definition, need_of(definition, ANY), 0.0)
-    return None if offer is None else offer.id.int
+    return None if offer is None else offer.id.number
 
 
 def test_a_worker_matches_if_it_has_a_value_of_each_required_label() -> None:
@@ -88,7 +87,7 @@ def test_spread_takes_the_worker_with_the_most_slots_and_pack_the_one_with_the_f
 
 def test_a_sticky_job_goes_to_the_same_worker_until_it_is_full_or_lost() -> None:
     sticky = replace(PROBE, placement=Placement.STICKY)
-    jobs = [replace(sticky, job_id=JobId(UUID(int=number))) for number in range(1, 201)]
+    jobs = [replace(sticky, job_id=JobId(Id.from_int(number))) for number in range(1, 201)]
     four = [({}, 2)] * 4
     at_home = {job: chosen(job, offers(*four)) for job in jobs}
     assert {list(at_home.values()).count(number) > 20 for number in (1, 2, 3, 4)} == {True}
@@ -107,9 +106,9 @@ def test_a_worker_that_rejected_a_job_is_asked_again_only_without_an_alternative
         old, new = offers(({}, 8), ({}, 1))
         for offer, other in ((old, new), (new, old)):
             offer.unable = {JOB: Unable(3)}
-            assert chosen(job, [old, new]) == other.id.int
-            assert chosen(job, [offer]) == offer.id.int
-            assert chosen(replace(job, generation=4), [offer]) == offer.id.int
+            assert chosen(job, [old, new]) == other.id.number
+            assert chosen(job, [offer]) == offer.id.number
+            assert chosen(replace(job, generation=4), [offer]) == offer.id.number
             offer.unable = {}
     old.unable = {JOB: Unable(3)}
     assert chosen(replace(PROBE, generation=4), [old, new]) == 1, "it was edited since"
@@ -126,7 +125,7 @@ def test_only_workers_with_slots_for_the_rank_are_asked() -> None:
 
 def test_runs_of_equal_needs_share_one_queue() -> None:
     definition = replace(PROBE, require=(GPU,), prefer=(NEAR,), placement=Placement.PACK)
-    other = replace(PROBE, job_id=JobId(UUID(int=2)), name="k", require=(GPU,))
+    other = replace(PROBE, job_id=JobId(Id.from_int(2)), name="k", require=(GPU,))
     assert need_of(definition, ANY) == need_of(other, ANY)
     assert need_of(definition, ANY) != need_of(replace(other, require=()), ANY)
 

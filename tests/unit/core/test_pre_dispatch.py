@@ -172,7 +172,7 @@ def test_runs_are_ordered_by_due_time_and_then_by_priority() -> None:
     early.add(due(4, 2), WIDE)
 
     def numbers(count: int) -> list[int]:
-        return [one.key.run_id.int for one in early.take_runs(count, lambda _: True)]
+        return [one.key.run_id.number for one in early.take_runs(count, lambda _: True)]
 
     assert (numbers(3), numbers(3), len(early)) == ([3, 2, 4], [1], 0)
 
@@ -181,7 +181,7 @@ def test_a_need_that_cannot_be_dispatched_blocks_no_other() -> None:
     early = EarlyRuns()
     early.add(due(1, 1), WIDE)
     early.add(due(2, 2), NARROW)
-    assert [one.key.run_id.int for one in early.take_runs(9, lambda need: need == NARROW)] == [2]
+    assert [one.key.run_id.number for one in early.take_runs(9, lambda need: need == NARROW)] == [2]
     assert run(1).key.run_id in early
 
 
@@ -192,7 +192,7 @@ def test_a_run_added_again_is_listed_once_with_its_newest_state() -> None:
     early.add(due(1, 3), WIDE)
     early.add(due(2, 2), NARROW)
     assert len(early) == 2
-    assert [one.key.run_id.int for one in early.take_runs(9, lambda _: True)] == [2, 1]
+    assert [one.key.run_id.number for one in early.take_runs(9, lambda _: True)] == [2, 1]
     assert early.take_runs(9, lambda _: True) == []
 
 
@@ -218,4 +218,4 @@ def test_runs_of_a_lost_shard_and_discarded_runs_are_removed() -> None:
     early.discard(run(1).key.run_id)
     early.discard(run(1).key.run_id)
     early.drop_shards({run(1).shard})
-    assert [one.key.run_id.int for one in early.take_runs(9, lambda _: True)] == [3]
+    assert [one.key.run_id.number for one in early.take_runs(9, lambda _: True)] == [3]

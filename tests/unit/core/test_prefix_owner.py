@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
 from schedd.core.cluster.coordination import NO_LEASE, CoordinationEntry, Revision
 from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.prefix_owner import PrefixOwner, decode, encode, refusal
+from schedd.core.ids import Id
 from schedkit.records import replace
 
-OWNER = PrefixOwner("c1", "db1:5432/schedd", UUID(int=7))
+OWNER = PrefixOwner("c1", "db1:5432/schedd", Id.from_int(7))
 
 
 def entry(value: bytes) -> CoordinationEntry:
@@ -29,9 +28,9 @@ def test_an_invalid_owner_is_unreadable(value: bytes) -> None:
 
 
 def test_the_own_cluster_is_accepted_and_another_is_rejected_with_name_and_remedy() -> None:
-    assert refusal(OWNER, replace(OWNER, prefix_id=UUID(int=8)), "schedd/") == ""
+    assert refusal(OWNER, replace(OWNER, prefix_id=Id.from_int(8)), "schedd/") == ""
 
-    refused = refusal(OWNER, PrefixOwner("c2", "db1:5432/other", UUID(int=8)), "schedd/")
+    refused = refusal(OWNER, PrefixOwner("c2", "db1:5432/other", Id.from_int(8)), "schedd/")
 
     assert "'schedd/' belongs to cluster c1 (database db1:5432/schedd)" in refused
     assert "postgres.dsn names db1:5432/other, which is of cluster c2" in refused

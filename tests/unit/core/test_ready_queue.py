@@ -3,7 +3,6 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -11,7 +10,7 @@ from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from schedd.core.dispatch.ready_bucket_ids import LineId, line_id_of, line_of
 from schedd.core.dispatch.ready_queue import QueueHead, ReadyQueue
-from schedd.core.ids import JobId, RunId, ShardId, Token
+from schedd.core.ids import Id, JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, RunKey
@@ -23,15 +22,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def run(number: int, priority: Priority, waited: float = 0, shard: int = 0) -> LiveRun:
     ready = NOW - timedelta(seconds=waited)
-    key = RunKey(NOW, RunId(UUID(int=number)))
-    job = JobId(UUID(int=number))
+    key = RunKey(NOW, RunId(Id.from_int(number)))
+    job = JobId(Id.from_int(number))
     return LiveRun(key, job, ShardId(shard), State.PENDING, priority, due_at=ready, ready_at=ready)
 
 
 def order(queue: ReadyQueue) -> list[int]:
     found = []
     while (one := queue.pop()) is not None:
-        found.append(one.key.run_id.int)
+        found.append(one.key.run_id.number)
     return found
 
 
@@ -66,7 +65,7 @@ def test_a_run_is_queued_at_most_once():
 def test_a_removed_run_never_starts():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH), run(2, Priority.HIGH, shard=9), run(3, Priority.LOW)])
-    queue.discard(RunId(UUID(int=1)))
+    queue.discard(RunId(Id.from_int(1)))
     queue.drop_shards([ShardId(9)])
     assert order(queue) == [3]
 
@@ -75,7 +74,7 @@ def test_heads_have_the_oldest_run_of_each_priority_and_the_requested_slots():
     queue = ReadyQueue()
     queue.add([run(1, Priority.LOW, 1), run(2, Priority.HIGH, 2), run(3, Priority.HIGH, 5)])
     queue.add([run(4, Priority.HIGH, 9)])
-    queue.discard(RunId(UUID(int=4)))
+    queue.discard(RunId(Id.from_int(4)))
     queue.add([run(5, Priority.LOW, 3)], Need("shell"))
     assert queue.heads() == [
         QueueHead(Priority.HIGH, NOW - timedelta(seconds=5), 2),
@@ -113,7 +112,7 @@ def test_a_run_without_a_matching_worker_blocks_no_other_and_requests_no_slots()
     assert [head.priority for head in queue.heads(shell)] == [Priority.LOW]
     popped = queue.pop(lambda need, _: shell(need))
     assert popped is not None
-    assert popped.key.run_id.int == 5_000
+    assert popped.key.run_id.number == 5_000
     assert queue.pop(lambda need, _: shell(need)) is None
     assert len(queue) == 1_999
 
@@ -132,7 +131,7 @@ def test_runs_are_checked_in_order_and_only_as_far_as_needed():
 
     taken = queue.pop(goes)
     assert taken is not None
-    assert taken.key.run_id.int == 2
+    assert taken.key.run_id.number == 2
     assert asked == ["action 3", "action 2"]
 
 
@@ -199,9 +198,9 @@ def test_late_runs_without_room_block_no_other_and_request_no_slots():
     assert heads[0].waiting_since == NOW - timedelta(seconds=300) + CLASS_STEP
 
     popped = [queue.pop(room=room) for _ in range(4)]
-    assert [one and one.key.run_id.int for one in popped] == [3, 4, 5, None]
+    assert [one and one.key.run_id.number for one in popped] == [3, 4, 5, None]
     assert queue.paced == queue.late == 2
-    assert [one.key.run_id.int for one in queue] == [1, 2]
+    assert [one.key.run_id.number for one in queue] == [1, 2]
 
 
 def test_paced_runs_start_as_far_as_releases_allow_and_are_marked():
@@ -211,7 +210,7 @@ def test_paced_runs_start_as_far_as_releases_allow_and_are_marked():
     assert queue.heads(room=room)[0].slots == 1
     first, second = queue.pop(room=room), queue.pop(room=room)
     assert first is not None
-    assert (first.key.run_id.int, first.paced, second) == (1, True, None)
+    assert (first.key.run_id.number, first.paced, second) == (1, True, None)
 
 
 def test_a_scan_without_the_definition_leaves_a_paced_run_in_place():
@@ -278,7 +277,7 @@ def test_a_full_pool_limits_its_own_runs_and_blocks_no_other():
     queue.add([run(7, Priority.LOW, waited=1)], Need("shell"))
     rooms = PoolRooms({pool: 2})
     taken = queue.take_runs(9, pools=rooms)
-    assert [int(one.key.run_id) for one in taken] == [9, 0, 7]
+    assert [one.key.run_id.number for one in taken] == [9, 0, 7]
     assert rooms.left == {pool: 0}
     assert (len(queue), queue.pools()) == (3, {pool})
 
@@ -337,7 +336,7 @@ def of_line(number: int, line: LineId | None, **changes: Any) -> LiveRun:
 def in_lines(queue: ReadyQueue) -> dict[Need | None, set[int]]:
     """Return the numbers of the runs in the queue of each need."""
     return {
-        need: {one.key.run_id.int for one in replace_all(queue, need)}
+        need: {one.key.run_id.number for one in replace_all(queue, need)}
         for need in (None, SHELL, HTTP)
     }
 
@@ -401,7 +400,7 @@ def test_a_run_with_an_unknown_number_leaves_its_old_queue():
 def test_a_child_of_a_broadcast_neither_sets_nor_uses_the_need_of_its_job():
     queue = ReadyQueue()
     queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
-    child = of_line(2, SHELL_LINE, parent=RunId(UUID(int=9)), target="w1")
+    child = of_line(2, SHELL_LINE, parent=RunId(Id.from_int(9)), target="w1")
     assert queue.learn(child, HTTP, 1)
     queue.add([child, of_line(3, SHELL_LINE)])
     assert in_lines(queue) == {SHELL: {3}, HTTP: set(), None: {2}}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import pytest
 
-from schedd.core.ids import RunId, redriven_run_id
+from schedd.core.ids import Id, RunId, redriven_run_id
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.redrive import MOST_IN_LINE, again, allowance, line_of
@@ -51,7 +50,7 @@ def test_a_failed_canceled_or_missed_run_may_be_redriven(state: State) -> None:
 
 
 def test_the_id_of_a_redrive_is_always_the_same() -> None:
-    dead = RunId(UUID(int=7))
+    dead = RunId(Id.from_int(7))
     assert redriven_run_id(dead) == redriven_run_id(dead) != dead
     assert redriven_run_id(redriven_run_id(dead)) != redriven_run_id(dead)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import pytest
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.model import RunKey
 from schedd.core.runs.retention import FLOOR, EndedRun, Retention, is_over, log_is_over
 
@@ -19,7 +18,7 @@ DAY = timedelta(days=1)
 def ended(ago: timedelta) -> EndedRun:
     """Return a run that was due, and ended, so long ago."""
     at = NOW - ago
-    return EndedRun(RunKey(at, RunId(UUID(int=1))), ShardId(0), JobId(UUID(int=2)), at, at)
+    return EndedRun(RunKey(at, RunId(Id.from_int(1))), ShardId(0), JobId(Id.from_int(2)), at, at)
 
 
 @pytest.mark.parametrize(

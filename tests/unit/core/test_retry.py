@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.jobs.definition import Definition, Delivery, Priority, RetryPolicy
 from schedd.core.runs.failure_kinds import AttemptFailure
 from schedd.core.runs.lifecycle import Reason, State
@@ -22,8 +22,8 @@ from schedd.core.runs.retry import (
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-RUN = RunId(UUID(int=7))
-JOB = Definition(JobId(UUID(int=1)), 1, "default", "etl", action="shell")
+RUN = RunId(Id.from_int(7))
+JOB = Definition(JobId(Id.from_int(1)), 1, "default", "etl", action="shell")
 
 
 def running(attempt: int = 1, losses: int = 0) -> LiveRun:
@@ -50,7 +50,7 @@ def test_waits_grow_by_the_factor_up_to_the_maximum_within_the_jitter():
 def test_a_wait_is_the_same_on_every_member_and_differs_between_runs():
     policy = RetryPolicy()
     assert wait(policy, RUN, 1) == wait(policy, RUN, 1)
-    assert len({wait(policy, RunId(UUID(int=n)), 1) for n in range(50)}) > 40
+    assert len({wait(policy, RunId(Id.from_int(n)), 1) for n in range(50)}) > 40
 
 
 def test_without_jitter_the_wait_is_the_formula_to_the_millisecond():

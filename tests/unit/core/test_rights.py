@@ -1,7 +1,5 @@
 """Identities in certificates, and the rights of roles."""
 
-from uuid import uuid4
-
 import pytest
 
 from schedd.core.auth.access_tokens import SECRET_BYTES, digest_of, parse_token, text_of
@@ -16,7 +14,7 @@ from schedd.core.auth.rights import (
     uris_of_user,
     uris_of_worker,
 )
-from schedd.core.ids import AccessTokenId
+from schedd.core.ids import AccessTokenId, new_id
 
 
 @pytest.mark.parametrize("kind", [IdentityKind.MEMBER, IdentityKind.WORKER])
@@ -118,7 +116,7 @@ def test_a_role_in_every_namespace_is_one_in_each() -> None:
 
 
 def test_a_token_is_found_again_and_its_secret_is_not_stored() -> None:
-    token = AccessTokenId(uuid4())
+    token = AccessTokenId(new_id())
     text, digest = text_of(token, bytes(range(SECRET_BYTES)))
     found = parse_token(text)
     assert found is not None

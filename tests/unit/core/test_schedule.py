@@ -1,10 +1,10 @@
 """Compiled schedules: occurrences, bounds, jitter, and invalid settings."""
 
 from datetime import UTC, datetime, timedelta, timezone
-from uuid import UUID
 
 import pytest
 
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
@@ -17,7 +17,7 @@ from schedd.core.schedule.compiled_schedule import (
 )
 from schedd.core.schedule.cron import CronError, DstGap, DstPolicy, ScheduleError
 
-JOB = UUID("11111111-2222-3333-4444-555555555555")
+JOB = Id.parse("11111111-2222-3333-4444-555555555555")
 
 
 def at(text: str) -> datetime:
@@ -167,7 +167,7 @@ class TestJitter:
         jitter = ScheduleBounds(jitter=timedelta(seconds=30))
         hourly = CronSchedule(("0 * * * *",))
         dues = {
-            compiled_schedule.compile(hourly, "ns/j", UUID(int=n), jitter).due(at("01:00"))
+            compiled_schedule.compile(hourly, "ns/j", Id.from_int(n), jitter).due(at("01:00"))
             for n in range(50)
         }
         assert len(dues) > 45

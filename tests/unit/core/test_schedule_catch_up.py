@@ -2,10 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
+from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
@@ -37,7 +37,7 @@ def planned_step(
     bounds: ScheduleBounds | None = None,
     **options: Any,
 ) -> FirePlan:
-    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=1), bounds or ScheduleBounds())
+    compiled = compiled_schedule.compile(when, "ns/job", Id.from_int(1), bounds or ScheduleBounds())
     due = compiled.due(nominal)
     return plan(compiled, CatchUp(policy, window), nominal, due, now, **options)
 
@@ -76,7 +76,7 @@ class TestOnTime:
 
     def test_an_instant_waits_for_its_jitter(self) -> None:
         bounds = ScheduleBounds(jitter=timedelta(seconds=50))
-        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1), bounds)
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", Id.from_int(1), bounds)
         due = compiled.due(at("12:00"))
         assert due > at("12:00:02")
         waiting = planned_step(due - timedelta(milliseconds=1), at("12:00"), bounds=bounds)
@@ -86,7 +86,7 @@ class TestOnTime:
 
     def test_a_run_that_is_due_soon_may_be_prepared(self) -> None:
         compiled = compiled_schedule.compile(
-            EverySchedule(timedelta(seconds=1)), "ns/job", UUID(int=1)
+            EverySchedule(timedelta(seconds=1)), "ns/job", Id.from_int(1)
         )
         now = at("12:00")
         step = plan(compiled, CatchUp(), now, now, now, ahead=timedelta(seconds=3))
@@ -140,7 +140,7 @@ class TestLatest:
         assert [times.reason for times in step.merged] == [Reason.WINDOW]
 
     def test_a_lookahead_does_not_coalesce_late_times_into_the_future(self) -> None:
-        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", Id.from_int(1))
         step = plan(
             compiled,
             CatchUp(),
@@ -240,7 +240,7 @@ class TestLongOutages:
 
 class TestMergeUntil:
     def test_all_due_times_are_merged_into_one_row(self) -> None:
-        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", Id.from_int(1))
         times, following = merge_until(
             compiled, occurrence(at("12:00")), at("12:10:30"), State.SKIPPED, Reason.PAUSED
         )
@@ -250,7 +250,7 @@ class TestMergeUntil:
         assert following == occurrence(at("12:11"))
 
     def test_a_range_without_due_times_has_no_row(self) -> None:
-        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", Id.from_int(1))
         timer = occurrence(at("12:00"))
         assert merge_until(compiled, timer, at("11:59"), State.MISSED, Reason.EDITED) == (
             None,

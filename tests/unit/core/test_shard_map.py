@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.shard_map import NO_MAP, ShardMap, decode, encode, newer
-from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
+from schedd.core.ids import SHARDS, Id, ShardId, TenureId, Term, Timeline
 
-A, B = TenureId(UUID(int=1)), TenureId(UUID(int=2))
+A, B = TenureId(Id.from_int(1)), TenureId(Id.from_int(2))
 
 maps = st.builds(
     ShardMap,
@@ -37,7 +35,7 @@ def test_equal_maps_are_equal_bytes(shard_map: ShardMap) -> None:
 
 
 def test_a_full_map_of_three_members_stays_small() -> None:
-    tenures = [TenureId(UUID(int=at << 64 | at)) for at in range(3)]
+    tenures = [TenureId(Id.from_int(at << 64 | at)) for at in range(3)]
     assigned = {ShardId(at): tenures[at % 3] for at in range(SHARDS)}
     assert len(encode(ShardMap(Term(10**9), assigned))) < 1200
 

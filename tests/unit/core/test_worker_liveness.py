@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -11,10 +10,10 @@ from hypothesis import strategies as st
 
 from schedd.core.cluster.coordination import Revision
 from schedd.core.cluster.worker_liveness import AbsenceTracker, LivenessSnapshot, WatchedDeletions
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import Id, IncarnationId
 
 TTL = 3.0
-ONE, OTHER = IncarnationId(UUID(int=1)), IncarnationId(UUID(int=2))
+ONE, OTHER = IncarnationId(Id.from_int(1)), IncarnationId(Id.from_int(2))
 NOTHING: Mapping[IncarnationId, Revision] = {}
 
 

@@ -211,7 +211,7 @@ def test_a_run_deleted_from_the_rows_leaves_the_run_index():
 
     standing = run_index.standing(NOW + timedelta(seconds=10))
 
-    assert {run.key.run_id.int for run in standing} == {1, 2, 3}
+    assert {run.key.run_id.number for run in standing} == {1, 2, 3}
     for one in standing:
         run_index.forget(one.key.run_id, one.job_id)
     assert len(run_index.ready) == 0
@@ -333,8 +333,8 @@ async def test_a_broadcast_has_a_run_for_each_worker_and_needs_no_slot() -> None
     await world.run_until_idle()
 
     assert world.rows.drafts[0].targets == ("w1", "w2")
-    assert [one.key.run_id.int for one in world.run_index.broadcasts.values()] == [1]
-    assert {run.key.run_id.int for run in world.lines["w1"].assigned} == {101}
+    assert [one.key.run_id.number for one in world.run_index.broadcasts.values()] == [1]
+    assert {run.key.run_id.number for run in world.lines["w1"].assigned} == {101}
     assert [one.target for one in world.run_index.ready] == ["w2"], "it goes to no other"
     assert world.lines["w2"].demanded[-1] != []
     assert not world.lines["w1"].demanded[-1], "w1 has slots that w2's child can't use"
@@ -354,7 +354,7 @@ async def test_a_broadcast_waits_for_a_worker_and_skips_workers_that_have_done_i
     await world.run_until_idle()
 
     assert world.rows.drafts[0].targets == ("w2",)
-    assert {run.key.run_id.int for run in world.lines["w2"].assigned} == {101}
+    assert {run.key.run_id.number for run in world.lines["w2"].assigned} == {101}
 
 
 async def test_broadcasts_without_a_worker_hide_no_others() -> None:
@@ -374,7 +374,7 @@ async def test_broadcasts_without_a_worker_hide_no_others() -> None:
         world.dispatch._broadcasts._try_at = 0.0
         await world.run_until_idle()
 
-    assert [draft.key.run_id.int for draft in world.rows.drafts if draft.targets] == [many]
+    assert [draft.key.run_id.number for draft in world.rows.drafts if draft.targets] == [many]
     assert len([one for one in world.run_index.ready if one.target is None]) == many
 
 

@@ -27,7 +27,7 @@ def late(world: World, number: int, *, due: float = 600, **changes: Any) -> Live
 
 def numbers(world: World) -> list[int]:
     """Return the dispatched runs, in that order."""
-    return [key.run_id.int for key in world.rows.given]
+    return [key.run_id.number for key in world.rows.given]
 
 
 def catching_up(reserved: float, owned: int) -> World:

@@ -73,7 +73,7 @@ async def test_an_ended_run_leaves_the_run_index_and_the_next_is_tried() -> None
 
     assert released
     assert first.run_id not in world.run_index.running
-    assert world.handed() == {1, second.run_id.int}
+    assert world.handed() == {1, second.run_id.number}
 
 
 async def test_replaced_runs_and_runs_over_the_buffer_are_counted_as_ended() -> None:

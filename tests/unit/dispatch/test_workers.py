@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
 from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.dispatch.placement import PlacementCriteria
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.ids import IncarnationId, JobId, RunId, Token
+from schedd.core.ids import Id, IncarnationId, JobId, RunId, Token
 from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
 from schedd.core.runs.records import WorkerView, view_without_heartbeats
@@ -27,7 +26,7 @@ from support.wait import WAIT_TIMEOUT
 
 
 def cached_definition(slots: int = 1) -> CachedDefinition:
-    job = JobId(UUID(int=1))
+    job = JobId(Id.from_int(1))
     compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
     definition = Definition(job, 1, "default", "j", action="shell", slots=slots)
     return CachedDefinition(definition, compiled, job_pb2.Job())
@@ -415,7 +414,7 @@ class OtherMember(NoRemoteWorkers):
         return self.beat
 
     async def views(self, away: Sequence[Incarnation]) -> list[WorkerView]:
-        self.asked.append([one.id.int for one in away])
+        self.asked.append([one.id.number for one in away])
         return self.beats
 
 
@@ -571,7 +570,7 @@ async def test_no_member_is_asked_about_a_thousand_workers_that_are_received_her
     for number in range(2, 1001):
         world.workers.attach(worker(number), RecordingLine())
     found = await world.views(*range(1, 1001))
-    assert [view.incarnation.id.int for view in found] == [*range(1, 1001)]
+    assert [view.incarnation.id.number for view in found] == [*range(1, 1001)]
     assert world.other.asked == []
 
 

@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import cast
-from uuid import UUID
 
 import pytest
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Event, NotificationsExpired, Notified
-from schedd.core.ids import JobId, RunId, ShardId, TenureId
+from schedd.core.ids import Id, JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
     ABANDONED_AFTER,
     DeliveryOutcome,
@@ -51,7 +50,7 @@ class Outbox:
     """Rows in memory, of which some are shown at a time."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[UUID, NotificationChannel], PendingNotification] = {}
+        self.rows: dict[tuple[Id, NotificationChannel], PendingNotification] = {}
         self.outcomes: list[DeliveryOutcome] = []
         self.late: list[NotifiableEvent] = []
         self.away = 0
@@ -63,7 +62,7 @@ class Outbox:
     def put(self, count: int, job: JobId) -> None:
         for _ in range(count):
             one = PendingNotification(
-                UUID(int=len(self.rows)),
+                Id.from_int(len(self.rows)),
                 NotificationChannel.WEBHOOK,
                 job,
                 ShardId(0),
@@ -98,8 +97,8 @@ class Outbox:
         return [
             OutboxNotification(
                 one.notification_id, one.way, one.job_id, one.shard, one.kind, "default", "j",
-                RunId(UUID(int=1)), NOW, NOW, None, None, "FAILED", "", "", 1, 1, 1, "", 1, 0, NOW,
-                NOW, 1,
+                RunId(Id.from_int(1)), NOW, NOW, None, None, "FAILED", "", "", 1, 1, 1, "", 1, 0,
+                NOW, NOW, 1,
             )
             for one in mine
         ]  # fmt: skip
@@ -169,7 +168,7 @@ class World:
         )
 
     def job(self, number: int, notices: Notices | None) -> JobId:
-        job = JobId(UUID(int=1000 + number))
+        job = JobId(Id.from_int(1000 + number))
         self.definitions.jobs[job] = replace(SHELL, job_id=job, notices=notices)
         return job
 
@@ -212,7 +211,7 @@ async def test_a_notification_that_breaks_its_sender_ends_no_owner() -> None:
     world.outbox.put(1, world.job(2, to(FINE)))
     async with world.running():
         await world.wait_for_outcomes(2)
-    errors = {one.notification.job_id.int: one.error for one in world.outbox.outcomes}
+    errors = {one.notification.job_id.number: one.error for one in world.outbox.outcomes}
     assert errors == {1001: "IndexError: string index out of range", 1002: ""}
 
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
-from uuid import UUID
 
 import pytest
 
@@ -14,7 +13,7 @@ from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, RunsMissed
-from schedd.core.ids import JobId, RunId
+from schedd.core.ids import Id, JobId, RunId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.runs.broadcast import WORKER_AWAY
 from schedd.core.runs.deadlines import DeadlineExpiry
@@ -256,8 +255,8 @@ async def test_dispatch_sends_no_run_past_its_deadline() -> None:
     world.run_index.put_runs([waits(1, 31), waits(2, 1)], NOW)
     await world.run_until_idle()
     assert world.handed() == {2}
-    assert [one.key.run_id.int for one in passed] == [1]
-    assert [one.key.run_id.int for one in world.run_index.waiting_runs()] == []
+    assert [one.key.run_id.number for one in passed] == [1]
+    assert [one.key.run_id.number for one in world.run_index.waiting_runs()] == []
 
 
 async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
@@ -315,7 +314,7 @@ async def test_runs_without_a_deadline_that_wait_only_in_rows_arent_looked_up() 
     world = World()
     patient, unknown = waits(1, 31, line=line_id_of((), paced=True)), waits(2, 29)
     hasty = waits(3, 29, line=line_id_of((), hurried=True))
-    child = replace(patient, job_id=JobId(UUID(int=4)), parent=RunId(UUID(int=5)))
+    child = replace(patient, job_id=JobId(Id.from_int(4)), parent=RunId(Id.from_int(5)))
     world.definitions.unread = {one.job_id for one in (patient, unknown, hasty, child)}
 
     await world.deadlines.check_unloaded_runs([patient, unknown, hasty, child])

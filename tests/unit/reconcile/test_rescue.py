@@ -86,7 +86,7 @@ class Rows:
             if one.state is State.RUNNING or before.get(one.key) != one:
                 changed.append(one.key.run_id)
             else:
-                same.add(one.key.run_id.bytes)
+                same.add(one.key.run_id)
         return ChangedRuns(tuple(changed), frozenset(same))
 
     async def live_runs(
@@ -471,8 +471,8 @@ async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() 
     world.clock.time = NOW + timedelta(seconds=9)
     await world.rescue.step()
 
-    here = [one.key.run_id.int for one in world.run_index.ready]
-    assert sorted([*here, *(one.key.run_id.int for one in passed)]) == [1, 2, 3, 4, 5, 6, 7]
+    here = [one.key.run_id.number for one in world.run_index.ready]
+    assert sorted([*here, *(one.key.run_id.number for one in passed)]) == [1, 2, 3, 4, 5, 6, 7]
     assert 1 in here
     assert len(here) <= 2
 
@@ -622,7 +622,7 @@ async def test_a_run_left_out_of_the_ready_queue_during_a_scan_is_known_to_be_le
 
     world.run_index.standing = just_before_a_run_is_made  # type: ignore[method-assign]  # a moment in it
     await read_by_a_scan(world)
-    here = {one.key.run_id.int for one in world.run_index.ready}
+    here = {one.key.run_id.number for one in world.run_index.ready}
     assert here == {1, 2, 3, 4, 9} or world.run_index.ready.leaves_some
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.model import Claim, RunKey
 from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
 from schedd.dispatch.run_index import RunIndex
@@ -118,8 +117,8 @@ def _key(run: EndedRun) -> tuple[datetime, RunId]:
 
 def ended(n: int, *, days: int = 40, job: int = 1, own: timedelta | None = None) -> EndedRun:
     at = NOW - days * DAY + n * timedelta(seconds=1)
-    key = RunKey(at, RunId(UUID(int=n)))
-    return EndedRun(key, ShardId(0), JobId(UUID(int=job)), at, at, own)
+    key = RunKey(at, RunId(Id.from_int(n)))
+    return EndedRun(key, ShardId(0), JobId(Id.from_int(job)), at, at, own)
 
 
 async def sweep(rows: Rows, kept: Retention | None = None) -> None:
@@ -156,7 +155,7 @@ async def test_a_kept_run_of_a_job_keeps_none_of_its_later_runs() -> None:
         *(ended(n, own=DAY) for n in range(350)),
         *(ended(n, own=DAY, job=2) for n in range(1_000, 1_700)),
     )
-    rows.stays = {RunId(UUID(int=n)) for n in (*range(120), *range(1_000, 1_600))}
+    rows.stays = {RunId(Id.from_int(n)) for n in (*range(120), *range(1_000, 1_600))}
     await sweep(rows)
     assert {run.key.run_id for run in rows.runs} == rows.stays
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 
-from schedd.core.ids import IncarnationId, Token
+from schedd.core.ids import Id, IncarnationId, Token
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.log_followers import MOST_WAITING, LogFollowers
 from schedproto.v1 import run_pb2
@@ -59,7 +58,7 @@ def test_a_worker_is_notified_of_the_first_reader_and_of_the_last_that_leaves(wo
 
 def test_output_of_another_attempt_or_worker_isnt_passed_on(world: World) -> None:
     with world.tails.following(RUN, world.wake) as reader:
-        world.came(b"x", sender=IncarnationId(UUID(int=77)))
+        world.came(b"x", sender=IncarnationId(Id.from_int(77)))
         world.came(b"x", token=Token(RUN.token + 1))
         assert reader.take_pieces() == []
 
@@ -69,12 +68,12 @@ def test_a_worker_that_attaches_again_is_notified_again(world: World) -> None:
         line = RecordingLine()
         world.workers.attach(ONE, line)
         world.tails.attached(ONE.id)
-        world.tails.attached(IncarnationId(UUID(int=77)))
+        world.tails.attached(IncarnationId(Id.from_int(77)))
         assert line.followed == [follow_message(True)]
 
 
 def test_a_worker_attached_elsewhere_sends_no_output(world: World) -> None:
-    elsewhere = replace(RUN, incarnation=IncarnationId(UUID(int=77)))
+    elsewhere = replace(RUN, incarnation=IncarnationId(Id.from_int(77)))
     with world.tails.following(elsewhere, world.wake) as reader:
         assert reader.take_pieces() == []
     assert world.line.followed == []

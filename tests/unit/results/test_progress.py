@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.dispatch.packed_runs import Holdings
-from schedd.core.ids import IncarnationId, Token
+from schedd.core.ids import IncarnationId, Token, new_id
 from schedd.core.runs.lifecycle import State
 from schedd.results.progress import MOST_BEFORE, MemberProgress
 from schedd.rpc.workers import frames
@@ -34,7 +34,7 @@ def test_the_progress_of_the_present_token_from_its_own_worker_is_shown(run):
 
 def test_the_progress_of_another_worker_or_token_isnt_shown(run):
     advances = MemberProgress()
-    advances.record_progress(IncarnationId(uuid4()), run.key.run_id, run.token, QUARTER)
+    advances.record_progress(IncarnationId(new_id()), run.key.run_id, run.token, QUARTER)
     advances.record_progress(run.incarnation, run.key.run_id, Token(6), QUARTER)
     assert advances.progress_of(run) is None
 

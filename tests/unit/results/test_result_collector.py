@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
-from uuid import uuid4
 
 import pytest
 
@@ -19,7 +18,7 @@ from schedd.core.events import (
     StaleResult,
     dead_run,
 )
-from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, Token, token_of
+from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, Token, new_id, token_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, LiveRun, ResultDecision, RunKey, Verdict
@@ -303,7 +302,7 @@ async def test_the_end_of_a_run_dispatched_here_is_stored_without_reading_a_row(
 
 
 @pytest.mark.parametrize(
-    "other", [{"token": Token(2)}, {"incarnation": IncarnationId(uuid4())}, {"key": run(7).key}]
+    "other", [{"token": Token(2)}, {"incarnation": IncarnationId(new_id())}, {"key": run(7).key}]
 )
 async def test_the_row_is_read_for_any_other_dispatch(other: dict[str, object]) -> None:
     """The entry of the run index may be older than its row, or newer than the report."""
@@ -422,7 +421,7 @@ async def test_a_refusal_of_another_workers_assignment_raises_no_alarm() -> None
     """P4.4: else any worker could burn any shard's epochs."""
     world = World()
     stranger = refusal(world.run, greatest=token_of(Epoch(9), 3))
-    world.collector.refused(replace(stranger, sender=IncarnationId(uuid4())))
+    world.collector.refused(replace(stranger, sender=IncarnationId(new_id())))
     await world.collector.step()
     late = replace(stranger, token=Token(world.run.token - 1))
     world.collector.refused(late)
@@ -458,7 +457,7 @@ async def test_an_alarm_that_wasnt_written_down_is_raised_again() -> None:
 async def test_a_refusal_names_its_worker() -> None:
     """P4.2"""
     world = World()
-    sender = IncarnationId(uuid4())
+    sender = IncarnationId(new_id())
     world.collector.refused(replace(refusal(world.run, greatest=Token(0)), sender=sender))
     await world.collector.step()
     assert [one.sender for one in world.rows.refused] == [sender]
@@ -472,7 +471,7 @@ async def test_an_unable_worker_is_reported_only_by_its_own_current_refusal() ->
     run_index = world.collector.run_index = RunIndex(owning(0))
     run_index.put_runs([replace(world.run, generation=4)], NOW)
     unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE", detail="no limits")
-    world.collector.refused(replace(unable, sender=IncarnationId(uuid4())))
+    world.collector.refused(replace(unable, sender=IncarnationId(new_id())))
     world.collector.refused(replace(unable, token=Token(world.run.token - 1)))
     world.collector.refused(replace(unable, why="NO_SLOT"))
     assert reported == []
@@ -641,7 +640,7 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
         """Return how many of these results are looked up and answered."""
         before = len(world.line.acknowledged)
         for _ in range(count):
-            world.run = replace(world.run, key=replace(world.run.key, run_id=RunId(uuid4())))
+            world.run = replace(world.run, key=replace(world.run.key, run_id=RunId(new_id())))
             world.ends(ReportedOutcome.SUCCEEDED, worker)
             if len(world.collector._results) == BATCH:
                 await world.collector.step()

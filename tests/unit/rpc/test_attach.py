@@ -6,7 +6,7 @@ import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import grpc
 import grpc.aio
@@ -14,7 +14,7 @@ import pytest
 
 from schedd.core.auth.rights import CallerIdentity, IdentityKind
 from schedd.core.cluster.membership import EMPTY_VIEW
-from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.ids import Id, IncarnationId, RunId, Token, new_id
 from schedd.core.runs.model import RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
@@ -168,7 +168,7 @@ async def test_a_worker_attaches_only_by_its_own_name() -> None:
 
 def result_of(incarnation: IncarnationId) -> wire.WorkerFrame:
     """A result that says to be of this incarnation, of the worker `w1`."""
-    key = frames.key_message(RunKey(NOW, RunId(uuid4())), Token(7))
+    key = frames.key_message(RunKey(NOW, RunId(new_id())), Token(7))
     said = wire.Result(
         key=key, worker="w1", incarnation=str(incarnation), outcome=wire.Result.OUTCOME_SUCCEEDED
     )
@@ -177,11 +177,11 @@ def result_of(incarnation: IncarnationId) -> wire.WorkerFrame:
 
 async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> None:
     member, mine = Member(), hello()
-    earlier, others = IncarnationId(uuid4()), IncarnationId(uuid4())
+    earlier, others = IncarnationId(new_id()), IncarnationId(new_id())
     member.greeting.workers = {earlier: "w", others: "w1"}
     context = Context(mine)
     auth_interceptor._CALLER.set(CallerIdentity(IdentityKind.WORKER, "w"))
-    own = [IncarnationId(UUID(mine.incarnation)), earlier]
+    own = [IncarnationId(Id.parse(mine.incarnation)), earlier]
     context.frames[:0] = [result_of(others), *map(result_of, reversed(own))]
     with pytest.raises(Refused) as refused:
         await member.attach(context)
@@ -191,7 +191,7 @@ async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> Non
 
 
 def holding(state: wire.Holding.State.ValueType) -> wire.Holding:
-    return wire.Holding(key=frames.key_message(RunKey(NOW, RunId(uuid4())), Token(7)), state=state)
+    return wire.Holding(key=frames.key_message(RunKey(NOW, RunId(new_id())), Token(7)), state=state)
 
 
 @pytest.mark.parametrize("reported", ["by its hello", "by its heartbeat"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta, timezone
-from uuid import UUID
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import Id, IncarnationId
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.rpc.workers import frames
 from schedproto.v1 import common_pb2, worker_service_pb2
@@ -60,7 +59,7 @@ def test_a_timestamp_that_no_calendar_has_is_a_bad_frame(stamped: Timestamp) -> 
         frames.check(key, "key")
 
 
-SENDER = IncarnationId(UUID("1" * 32))
+SENDER = IncarnationId(Id.parse("1" * 32))
 
 
 def wire_result(**changes: object) -> worker_service_pb2.Result:

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import IncarnationId, new_id
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers import frames
@@ -23,7 +23,7 @@ KNOWN = CachedDefinition(
     SHELL, compiled_schedule.compile(SHELL.schedule, "default/j", SHELL.job_id), job_pb2.Job()
 )
 HUGE = 1 << 62
-WORKER = IncarnationId(uuid4())
+WORKER = IncarnationId(new_id())
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
 
 

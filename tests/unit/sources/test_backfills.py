@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
-from uuid import UUID
 
 import pytest
 
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.ids import BackfillId, ShardId
+from schedd.core.ids import BackfillId, Id, ShardId
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.timers.backfill_records import OpenBackfill
 from schedd.dispatch.run_index import RunIndex
@@ -21,8 +20,8 @@ from schedkit.errors import Unavailable
 from support.fake_of import fake_of
 from support.runs import SetClock, owning, run
 
-OPEN = OpenBackfill(BackfillId(UUID(int=1)), run(1).job_id, ShardId(0))
-ELSEWHERE = OpenBackfill(BackfillId(UUID(int=2)), run(2).job_id, ShardId(1))
+OPEN = OpenBackfill(BackfillId(Id.from_int(1)), run(1).job_id, ShardId(0))
+ELSEWHERE = OpenBackfill(BackfillId(Id.from_int(2)), run(2).job_id, ShardId(1))
 
 
 @fake_of(OwnerStore)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from uuid import UUID
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
-from schedd.core.ids import RunId
+from schedd.core.ids import Id, RunId
 from schedd.core.jobs.chains import ChainParents, ParentEnded
 from schedd.core.runs.lifecycle import State
 from schedd.sources.chains import LEFT_OUT, handed_on
@@ -16,11 +15,13 @@ Payload = common_pb2.Payload
 
 
 def ended(*names: str) -> list[ParentEnded]:
-    return [ParentEnded(name, RunId(UUID(int=n)), State.SUCCEEDED) for n, name in enumerate(names)]
+    return [
+        ParentEnded(name, RunId(Id.from_int(n)), State.SUCCEEDED) for n, name in enumerate(names)
+    ]
 
 
 def given(*payloads: common_pb2.Payload | None) -> dict[RunId, bytes]:
-    return {RunId(UUID(int=n)): one.SerializeToString() for n, one in enumerate(payloads) if one}
+    return {RunId(Id.from_int(n)): one.SerializeToString() for n, one in enumerate(payloads) if one}
 
 
 def payload(after: ChainParents, *payloads: common_pb2.Payload | None) -> common_pb2.Payload:
@@ -54,7 +55,7 @@ def test_results_over_the_size_limit_are_null_and_named() -> None:
 
 def test_results_in_the_result_store_are_null_and_named() -> None:
     kept = run_pb2.StoredResult(object={"size": 70_000, "json": True}).SerializeToString()
-    results = given(None, Payload(json="2")) | {RunId(UUID(int=0)): kept}
+    results = given(None, Payload(json="2")) | {RunId(Id.from_int(0)): kept}
     for names, left in ((("a",), '{"a": null, "_left_out": ["a"]}'), (("a", "b"), None)):
         document = Payload.FromString(handed_on(ChainParents(names), ended(*names), results)).json
         assert left in (None, document)

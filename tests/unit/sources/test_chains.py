@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.jobs.chains import (
     OF_SCHEDULES,
     ChainJoin,
@@ -43,7 +42,7 @@ from support.dispatching import SHELL, Definitions
 from support.fake_of import fake_of
 from support.runs import NOW, SetClock, owning, run
 
-PARENT = JobId(UUID(int=1))
+PARENT = JobId(Id.from_int(1))
 
 
 @fake_of(ChainStore)
@@ -97,9 +96,9 @@ class Arrivals:
 
 
 def join(n: int, *, shard: int = 0) -> ChainJoin:
-    ended = ParentEnded("a", RunId(UUID(int=n)), State.SUCCEEDED)
+    ended = ParentEnded("a", RunId(Id.from_int(n)), State.SUCCEEDED)
     cycle = Cycle(NOW, OF_SCHEDULES)
-    return ChainJoin(JobId(UUID(int=100 + n)), ShardId(shard), cycle, {PARENT: ended}, NOW)
+    return ChainJoin(JobId(Id.from_int(100 + n)), ShardId(shard), cycle, {PARENT: ended}, NOW)
 
 
 def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Definitions, list[int]]:
@@ -118,7 +117,7 @@ async def test_a_due_join_is_judged_by_the_present_definition_and_its_runs_are_r
     arrivals = Arrivals(join(1), join(2), join(3, shard=9))
     chains, _, ready = loop(arrivals)
     assert await chains.step() == WHILE_FED
-    assert [one.join.child.int for one in arrivals.wanted] == [101, 102]
+    assert [one.join.child.number for one in arrivals.wanted] == [101, 102]
     assert {one.after.jobs for one in arrivals.wanted} == {("a",)}
     assert {one.payload for one in arrivals.wanted} == {None}
     assert ready == [2]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
-from uuid import UUID
 
 import pytest
 
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.ids import JobId, RedriveId, ShardId
+from schedd.core.ids import Id, JobId, RedriveId, ShardId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
@@ -24,8 +23,8 @@ from support.fake_of import fake_of
 from support.runs import owning, run
 
 ETL, PING = run(1).job_id, run(2).job_id
-OPEN = OpenRedrive(RedriveId(UUID(int=1)), ShardId(0), (ETL, PING))
-ELSEWHERE = OpenRedrive(RedriveId(UUID(int=2)), ShardId(1), (ETL,))
+OPEN = OpenRedrive(RedriveId(Id.from_int(1)), ShardId(0), (ETL, PING))
+ELSEWHERE = OpenRedrive(RedriveId(Id.from_int(2)), ShardId(1), (ETL,))
 
 
 @fake_of(OwnerStore)

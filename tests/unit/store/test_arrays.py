@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
-from uuid import UUID
 
 import pytest
 
+from schedd.core.ids import Id
 from schedd.store.statements import arrays
 from support.repository import ROOT
 
@@ -19,7 +19,7 @@ def test_no_statement_uses_copy() -> None:
 
 
 def test_ids_are_their_hex_digits() -> None:
-    low = UUID(int=1)
+    low = Id.from_int(1)
     assert arrays.ids([low, None]) == "{00000000000000000000000000000001,NULL}"
 
 

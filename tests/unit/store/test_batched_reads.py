@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import UUID
 
-from schedd.core.ids import RunId
+from schedd.core.ids import Id, RunId
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.statements.batched_reads import MOST, BatchedReads
 from schedkit.errors import Unavailable
 
 
 def run(number: int) -> RunId:
-    return RunId(UUID(int=number))
+    return RunId(Id.from_int(number))
 
 
 class Table:
@@ -32,7 +31,7 @@ class Table:
         await asyncio.sleep(0.01)
         if self.away:
             raise Unavailable("gone")
-        return [_record(each) for each in run_ids if each.int < 1000]
+        return [_record(each) for each in run_ids if each.number < 1000]
 
 
 def _record(run_id: RunId) -> RunRecord:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from uuid import UUID
 
 import pytest
 
-from schedd.core.ids import Epoch, JobId, ShardId
+from schedd.core.ids import Epoch, Id, JobId, ShardId
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
@@ -65,7 +64,7 @@ class Outage(Rows):
 
 def outage(count: int, seconds: float, policy: CatchUpPolicy) -> tuple[World, Outage]:
     """Return so many jobs, due every five seconds, that no owner looked at for so long."""
-    jobs = [JobId(UUID(int=number)) for number in range(1, count + 1)]
+    jobs = [JobId(Id.from_int(number)) for number in range(1, count + 1)]
     rows = Outage(behind_by=dict.fromkeys(jobs, timedelta(seconds=seconds)))
     world = World(rows)
     world.definitions.catch_up = CatchUp(policy)
@@ -116,7 +115,7 @@ async def test_the_one_late_run_of_a_job_that_catches_up_with_the_latest_isnt_pa
 async def test_timers_due_during_a_catch_up_fire_first_and_soon() -> None:
     """A batch takes a few instants of each timer that is far behind, however many it has."""
     world, rows = outage(400, 600, CatchUpPolicy.ALL)
-    fresh = JobId(UUID(int=2**64))
+    fresh = JobId(Id.from_int(2**64))
     rows.timers_of[fresh] = replace(
         TIMER, job_id=fresh, due_at=NOW + timedelta(seconds=2), nominal=NOW + timedelta(seconds=2)
     )
@@ -144,12 +143,12 @@ async def test_a_recurring_timer_is_soon_on_time_beside_a_missed_herd() -> None:
     world, rows = outage(20_000, 60, CatchUpPolicy.ALL)
     missed = NOW - timedelta(seconds=4)
     for job, timer in rows.timers_of.items():
-        if job.int > 60:
+        if job.number > 60:
             rows.timers_of[job] = replace(timer, due_at=missed, nominal=missed)
     for _ in range(12):
         await world.step()
 
-    ticking = [job for job in rows.timers_of if job.int <= 60]
+    ticking = [job for job in rows.timers_of if job.number <= 60]
     assert {sum(run.count for run in rows.rows[job]) for job in ticking} == {13}
     assert len(rows.rows) < 12 * fire.BATCH
 
@@ -157,7 +156,7 @@ async def test_a_recurring_timer_is_soon_on_time_beside_a_missed_herd() -> None:
 @pytest.mark.slow
 async def test_the_last_missed_run_has_no_herd_before_it() -> None:
     world, rows = outage(3 * LOAD_LIMIT, 600, CatchUpPolicy.LATEST)
-    last = JobId(UUID(int=3 * LOAD_LIMIT))
+    last = JobId(Id.from_int(3 * LOAD_LIMIT))
     missed = NOW - timedelta(seconds=30)
     rows.timers_of[last] = replace(rows.timers_of[last], due_at=missed, nominal=missed)
     await world.step()
@@ -182,7 +181,7 @@ async def test_the_window_is_measured_again_once_nothing_is_behind() -> None:
     world.clock.time = NOW + timedelta(minutes=90)
     await world.step()
 
-    [missed, *_] = [run for run in rows.rows[JobId(UUID(int=1))] if run.state is State.MISSED]
+    [missed, *_] = [run for run in rows.rows[JobId(Id.from_int(1))] if run.state is State.MISSED]
     assert missed.count == 30 * 12 - 1
 
 
@@ -192,7 +191,7 @@ async def test_a_timer_due_after_the_first_step_has_its_own_window() -> None:
     world, rows = outage(30, 600, CatchUpPolicy.ALL)
     await world.near.step()
     await world.fire.step()
-    made = rows.rows[JobId(UUID(int=1))]
+    made = rows.rows[JobId(Id.from_int(1))]
     assert 0 < len(made) < 121, "it takes several steps"
     world.clock.time = NOW + timedelta(hours=3)
     await caught_up(world)

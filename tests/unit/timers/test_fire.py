@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
 from schedd.core.cluster.queue_stats import LATE, Behind
 from schedd.core.dispatch.batch_size import LEAST, MOMENT
-from schedd.core.ids import JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Timer
@@ -254,7 +253,7 @@ async def test_the_batch_size_follows_the_time_of_a_batch() -> None:
 
 async def test_firing_rests_while_enough_runs_are_ready_except_for_urgent_timers() -> None:
     """Fired runs wait for a worker anyway, and urgent ones find less before them."""
-    rows, urgent = Herd(count=3_000, each=0.001), JobId(UUID(int=2**64))
+    rows, urgent = Herd(count=3_000, each=0.001), JobId(Id.from_int(2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=3)

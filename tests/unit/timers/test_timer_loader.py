@@ -7,11 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from schedd.core.ids import Epoch, JobId
+from schedd.core.ids import Epoch, Id, JobId
 from schedd.core.runs.model import Timer
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers import timer_loader
@@ -44,7 +43,7 @@ async def test_loaded_timers_arent_loaded_again_for_each_batch(
 
 async def test_an_urgent_timer_is_fired_before_a_herd_that_was_due_earlier() -> None:
     """Its definition was read while nothing was due; of what is due, it goes with the first."""
-    rows, urgent = Herd(count=4_000), JobId(UUID(int=2**64))
+    rows, urgent = Herd(count=4_000), JobId(Id.from_int(2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=3)
@@ -64,7 +63,7 @@ async def test_an_urgent_timer_is_fired_before_a_herd_that_was_due_earlier() -> 
 
 async def test_an_urgent_timer_is_found_behind_a_herd_larger_than_a_load() -> None:
     """Of what comes after it a load brings the latest, and reads ahead first what they are."""
-    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
+    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(Id.from_int(2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=1)
@@ -80,7 +79,7 @@ async def test_an_urgent_timer_is_found_behind_a_herd_larger_than_a_load() -> No
 
 async def test_an_urgent_timer_is_found_though_others_are_always_due() -> None:
     """The timer comes within the horizon while a herd is fired for minutes."""
-    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
+    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(Id.from_int(2**64))
     rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     await world.step()

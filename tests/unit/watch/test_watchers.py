@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from uuid import UUID
 
-from schedd.core.ids import RunId
+from schedd.core.ids import Id, RunId
 from schedd.watch.run_waiters import Watchers
 
-ONE, OTHER = RunId(UUID(int=1)), RunId(UUID(int=2))
+ONE, OTHER = RunId(Id.from_int(1)), RunId(Id.from_int(2))
 LONG = 10.0
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.services import Caller
-from schedd.core.ids import SHARDS, JobId
+from schedd.core.ids import SHARDS, JobId, new_id
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
 from schedd.web.formatting import LOOKS
@@ -292,7 +292,7 @@ def stored(
     name: str, cron: str = "0 * * * *", *, paused: bool = False, idle: bool = False
 ) -> StoredDefinition:
     spec = job_pb2.Job(cron=[cron]).SerializeToString(deterministic=True)
-    return StoredDefinition(JobId(uuid4()), 1, "default", name, spec, paused, idle=idle)
+    return StoredDefinition(JobId(new_id()), 1, "default", name, spec, paused, idle=idle)
 
 
 def test_a_forecast_is_computed_once_for_the_same_definitions_and_hour() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
-from uuid import uuid4
 
 import pytest
 
+from schedd.core.ids import new_id
 from schedkit.clock import boottime
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import AssignmentKey
@@ -17,7 +17,7 @@ from workerd.runs.delayed_start import DelayedStarts
 
 
 def key() -> AssignmentKey:
-    return AssignmentKey(uuid4(), 1)
+    return AssignmentKey(new_id(), 1)
 
 
 async def herd(

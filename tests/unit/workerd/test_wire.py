@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import TypeAlias
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as some
 
+from schedd.core.ids import Id
 from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, reader
 from schedd.rpc.workers import frames
 from schedkit.net.channel import MAX_MESSAGE
@@ -112,7 +113,7 @@ def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat(tell: T
     tell(beat, zip(keys, states, starts, strict=True))
 
     held = frames.holdings(beat)
-    listed = [(UUID(key.run_id), key.fencing_token) for key in keys]
+    listed = [(Id.parse(key.run_id), key.fencing_token) for key in keys]
     assert (held.unended, held.spooled, {*held}) == (3, 2, {*listed})
     [(run, token, since)] = held.starts()
     assert ((run, token), frames.since_epoch(since)) == (listed[2], start)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import field
 from typing import Final
-from uuid import UUID
 
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule as schedules
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Schedule, ScheduleBounds
 from schedd.core.schedule.cron import EPOCH, ScheduleError
@@ -18,7 +18,7 @@ from schedd.core.schedule.timetable.minutes import (
 )
 from schedkit.records import dataclass
 
-_NO_JOB: Final = UUID(int=0)
+_NO_JOB: Final = Id.from_int(0)
 """Placeholder for the job id, which only jitter uses. Scheduled times have no jitter."""
 
 

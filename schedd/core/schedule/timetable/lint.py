@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice, pairwise
 from typing import Final
-from uuid import UUID
 
+from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule as schedules
 from schedd.core.schedule import zones
 from schedd.core.schedule.compiled_schedule import Schedule
@@ -36,7 +36,7 @@ from schedd.core.schedule.cron.rewrites import both_days, if_meant, instead
 from schedd.core.schedule.timetable.spreading import fixed, spread
 from schedkit.records import dataclass
 
-_NO_JOB: Final = UUID(int=0)
+_NO_JOB: Final = Id.from_int(0)
 
 _ALL_DAYS: Final = (2 << 31) - 2
 _ALL_WEEKDAYS: Final = 127

@@ -18,11 +18,10 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
-from uuid import UUID
 
 from schedd.api.calls import STREAMING
 from schedd.api.errors import CallError
-from schedd.core.ids import RunId
+from schedd.core.ids import Id, RunId
 from schedd.web.pages.page import PageRequest
 from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2, run_service_pb2
@@ -101,7 +100,7 @@ async def read_newest_parts(asked: PageRequest, run_id: str) -> tuple[LogPart, .
 
 async def _ends(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
     """Return the beginning and the end of a long log."""
-    stored = await asked.services.store.output(RunId(UUID(run_id)), None)
+    stored = await asked.services.store.output(RunId(Id.parse(run_id)), None)
     pieces = run_pb2.Output.FromString(stored[1]).pieces if stored else ()
     text = LogText()
     return (_ENDS, *(part for piece in pieces for part in text.parts(piece)))
