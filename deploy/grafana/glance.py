@@ -168,7 +168,7 @@ QUEUE = Row(
             "For a slot, blocked by their pool, and by the catch-up limit.",
             "short",
             Query("sum(schedd_queue_ready)", "all"),
-            Query("sum(schedd_queue_pool_blocked)", "blocked by pool"),
+            Query("sum(schedd_queue_in_pools)", "in pools"),
             Query("sum(schedd_queue_catch_up)", "catch-up"),
         ),
         lines(

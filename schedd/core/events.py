@@ -220,8 +220,8 @@ class Waiting:
     timers: int
     catch_up: int = 0
     """Ready runs from catch-up, which wait behind runs that are due now."""
-    pool_blocked: int = 0
-    """Ready runs that wait for room in their pool."""
+    in_pools: int = 0
+    """Ready runs whose job has a pool: they wait for a slot or for room in their pool."""
     oldest: timedelta | None = None
     """Longest waiting time of a ready run; None: no run is ready."""
 

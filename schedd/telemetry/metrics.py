@@ -378,8 +378,8 @@ class Queue:
             "schedd_queue_catch_up",
             "Late runs among these, which wait behind runs that are due now.",
         )
-        self.pool_blocked = make.gauge(
-            "schedd_queue_pool_blocked", "Runs among these that wait for room in their pool."
+        self.in_pools = make.gauge(
+            "schedd_queue_in_pools", "Runs among these whose job has a pool."
         )
         self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
         self.timers = make.gauge(

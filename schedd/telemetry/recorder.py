@@ -352,7 +352,7 @@ def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
     oldest = event.oldest
     metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
     metrics.queue.catch_up.set(event.catch_up)
-    metrics.queue.pool_blocked.set(event.pool_blocked)
+    metrics.queue.in_pools.set(event.in_pools)
     metrics.queue.running.set(event.running)
     metrics.queue.timers.set(event.timers)
 
