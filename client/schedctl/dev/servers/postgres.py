@@ -306,6 +306,8 @@ def prepare(
         cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
         if cursor.fetchone() is None:
             origin = f' TEMPLATE "{template}"' if template else ""
+            if template and session.server_version >= 150_000:
+                origin += " STRATEGY FILE_COPY"  # half the CPU time of a copy through the WAL
             cursor.execute(f'CREATE DATABASE "{database}" OWNER {ROLE}{origin}')
     return dsn(port, database=database, host=host, password=password)
 
