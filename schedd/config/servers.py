@@ -55,7 +55,8 @@ class Etcd:
         """Return the settings as the adapter takes them."""
         files = (self.ca, self.cert, self.key)
         tls = EtcdTls(*files) if any(files) else None
-        return EtcdAccess(self.endpoints, tls, self.user or None, self.password or None)
+        login = (self.user or None, self.password or None)
+        return EtcdAccess(self.endpoints, tls, *login, prefix=self.prefix)
 
 
 @dataclass(frozen=True, slots=True)

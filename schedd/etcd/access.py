@@ -88,13 +88,15 @@ class EtcdAccess:
     """The endpoints of etcd, with user and TLS.
 
     `endpoints`: `host:port`, or `http://host:port`, or `https://host:port` (with `tls` only).
-    `login` may be replaced at any time: the next login to etcd uses the new one.
+    `login` may be replaced at any time: the next login to etcd uses the new one. `prefix`: the keys
+    that the user must be able to read and write.
     """
 
     endpoints: tuple[str, ...]
     tls: EtcdTls | None = None
     user: InitVar[str | None] = None
     password: InitVar[str | None] = None
+    prefix: str = "schedd/"
     login: Login | None = field(init=False, repr=False)
 
     def __post_init__(self, user: str | None, password: str | None) -> None:

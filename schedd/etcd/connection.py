@@ -162,7 +162,8 @@ class EtcdConnection:
             stub = self._channel(position).stream_stream(
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )
-            return EtcdStream(stub(metadata=metadata(token)), self.deadline, position)
+            call = stub(metadata=metadata(token))
+            return EtcdStream(call, self.deadline, position, self._access)
         raise Unavailable("etcd: no endpoint accepted a connection in time")
 
     def distrust(self, stream: EtcdStream[RequestT, ReplyT]) -> None:
@@ -234,7 +235,12 @@ class EtcdConnection:
                 self._channel(position), clock.remaining_seconds(), metadata(token)
             )
         except grpc.aio.AioRpcError as error:
-            failure = judge(error.code(), error.details() or "", writes=what.method.writes)
+            failure = judge(
+                error.code(),
+                error.details() or "",
+                writes=what.method.writes,
+                access=self._access,
+            )
             raise EtcdCallFailed(failure) from error
 
     # ── tokens ───────────────────────────────────────────────────────────────────────────────

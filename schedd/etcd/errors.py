@@ -23,11 +23,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from shlex import quote
 from typing import Final
 
 from grpc import StatusCode
 
-from schedd.etcd.access import Login
+from schedd.etcd.access import EtcdAccess, Login
 from schedkit.clock import boottime
 from schedkit.errors import Fault, OutcomeUnknown, Rejected, ScheddError, Unavailable
 
@@ -157,17 +158,21 @@ _NOT_APPLIED: Final = (
 )
 
 
-def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
-    """Return the meaning of a failed call. `writes`: sending the request twice could do harm."""
+def judge(
+    code: StatusCode, details: str, *, writes: bool, access: EtcdAccess | None = None
+) -> EtcdFailure:
+    """Return the meaning of a failed call. `writes`: sending the request twice could do harm.
+    `access`: for the names in the remedy of a missing permission.
+    """
     words = details or code.name
     message = f"etcd: {words}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
-        return EtcdFailure(_denied(words), EtcdRemedy.TOKEN, distrust=False)
+        return EtcdFailure(_denied(words, access), EtcdRemedy.TOKEN, distrust=False)
     if details.endswith("authentication is not enabled"):
         off = RightsOff("auth_disabled", f"etcd's authentication is off: {words}", _LOGIN_REMEDY)
         return EtcdFailure(off, EtcdRemedy.NONE, distrust=False)
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
-        return EtcdFailure(_denied(words), EtcdRemedy.NONE, distrust=False)
+        return EtcdFailure(_denied(words, access), EtcdRemedy.NONE, distrust=False)
     if details.startswith(_NOT_APPLIED):
         return EtcdFailure(Unavailable(message), EtcdRemedy.ELSEWHERE, distrust=True)
     if code in _AWAY:
@@ -175,9 +180,14 @@ def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
     return EtcdFailure(_answered(code, details, message), EtcdRemedy.NONE, distrust=False)
 
 
-def _denied(words: str) -> AccessDenied:
+def _denied(words: str, access: EtcdAccess | None) -> AccessDenied:
     if "permission denied" in words:
-        remedy = "Grant the user's role read and write access to the prefix (etcdctl role …)"
+        user = access.login.user if access and access.login else "USER"
+        prefix = quote(access.prefix) if access else "PREFIX"
+        remedy = (
+            "Grant a role of the user access to the prefix: `etcdctl role grant-permission ROLE"
+            f" --prefix=true readwrite {prefix}`; `etcdctl user get {quote(user)}` lists the roles"
+        )
         return AccessDenied(
             "permission_denied", f"etcd denies the user a permission: {words}", remedy
         )

@@ -120,7 +120,7 @@ class Lifeline:
             left = max(0.001, ends - boottime())
             return stub(request, timeout=left, metadata=metadata(self._token))
         except grpc.RpcError as error:
-            raise EtcdCallFailed(_judged(error)) from error
+            raise EtcdCallFailed(_judged(error, self._access)) from error
 
     def _channel(self, position: int) -> grpc.Channel:
         channel = self._channels.get(position)
@@ -135,6 +135,6 @@ class Lifeline:
         return grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
 
 
-def _judged(error: grpc.RpcError) -> EtcdFailure:
+def _judged(error: grpc.RpcError, access: EtcdAccess) -> EtcdFailure:
     assert isinstance(error, grpc.Call)  # as for every call that was started
-    return judge(error.code(), error.details() or "", writes=False)
+    return judge(error.code(), error.details() or "", writes=False, access=access)

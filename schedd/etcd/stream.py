@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.errors import judge
 from schedkit.errors import Unavailable
 
@@ -27,11 +28,16 @@ class EtcdStream(Generic[RequestT, ReplyT]):
     """An open stream. `position`: of its endpoint, in the connection's targets."""
 
     def __init__(
-        self, call: grpc.aio.StreamStreamCall[RequestT, ReplyT], deadline: float, position: int
+        self,
+        call: grpc.aio.StreamStreamCall[RequestT, ReplyT],
+        deadline: float,
+        position: int,
+        access: EtcdAccess,
     ) -> None:
         self.position = position
         self._call = call
         self._deadline = deadline
+        self._access = access
         self._reading: asyncio.Task[object] | None = None
 
     async def send(self, request: RequestT) -> None:
@@ -44,7 +50,7 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         except asyncio.InvalidStateError as error:
             raise Unavailable("etcd: the stream has ended") from error
         except grpc.aio.AioRpcError as error:
-            raise _converted(error) from error
+            raise _converted(error, self._access) from error
 
     async def receive(self, timeout: float) -> ReplyT | None:
         """Return the next message, or None if none arrives within `timeout` seconds."""
@@ -57,7 +63,7 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         try:
             message = reading.result()
         except grpc.aio.AioRpcError as error:
-            raise _converted(error) from error
+            raise _converted(error, self._access) from error
         if message is grpc.aio.EOF:
             raise Unavailable("etcd: the stream was ended")
         return cast("ReplyT", message)
@@ -71,5 +77,5 @@ class EtcdStream(Generic[RequestT, ReplyT]):
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
-def _converted(error: grpc.aio.AioRpcError) -> Exception:
-    return judge(error.code(), error.details() or "", writes=False).error
+def _converted(error: grpc.aio.AioRpcError, access: EtcdAccess) -> Exception:
+    return judge(error.code(), error.details() or "", writes=False, access=access).error

@@ -154,8 +154,10 @@ _STARTING: Final = re.compile(
 )
 _STARTING_REMEDY: Final = "Wait until PostgreSQL has started; its log shows the progress"
 _FULL: Final = re.compile(r"too many (?:connections|clients)|connection slots are reserved")
+_LIMITED: Final = re.compile(r'too many connections for (role|database) "(.*)"')
 _FULL_REMEDY: Final = (
-    "Raise CONNECTION LIMIT of the role or the database, or max_connections; or end other sessions"
+    "Raise max_connections (present value: SHOW max_connections): ALTER SYSTEM SET max_connections"
+    " = n, then restart PostgreSQL; or end other sessions (SELECT * FROM pg_stat_activity)"
 )
 
 
@@ -202,11 +204,26 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
 def _lost(words: str) -> DatabaseUnavailable:
     if _FULL.search(words):
         message = f"PostgreSQL has no connection left: {words.rpartition('FATAL:')[2].strip()}"
-        return DatabaseUnavailable(message, reason="no_connection", remedy=_FULL_REMEDY)
+        remedy = _limit_remedy(words)
+        return DatabaseUnavailable(message, reason="no_connection", remedy=remedy)
     if starting := _STARTING.search(words):
         message = f"PostgreSQL is starting: {starting[0]}"
         return DatabaseUnavailable(message, reason="starting", remedy=_STARTING_REMEDY)
     return DatabaseUnavailable(f"PostgreSQL: {words}")
+
+
+def _limit_remedy(words: str) -> str:
+    """Return what raises the limit of connections that PostgreSQL names."""
+    if (limited := _LIMITED.search(words)) is None:
+        return _FULL_REMEDY
+    kind, name = limited.groups()
+    table, column = ("pg_roles", "rol") if kind == "role" else ("pg_database", "dat")
+    quoted, text = name.replace('"', '""'), name.replace("'", "''")
+    return (
+        f'Raise CONNECTION LIMIT of the {kind}, as a superuser: ALTER {kind.upper()} "{quoted}"'
+        f" CONNECTION LIMIT n (-1: no limit); present limit: SELECT {column}connlimit FROM {table}"
+        f" WHERE {column}name = '{text}'; or end other sessions (SELECT * FROM pg_stat_activity)"
+    )
 
 
 def sqlstate(error: DBAPIError) -> str:

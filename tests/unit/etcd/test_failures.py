@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from grpc import StatusCode
 
-from schedd.etcd.access import Login
+from schedd.etcd.access import EtcdAccess, Login
 from schedd.etcd.codec import Codec, end_of
 from schedd.etcd.endpoint_rotation import Ring
 from schedd.etcd.errors import (
@@ -140,6 +140,22 @@ def test_a_rejection_has_a_reason_and_a_remedy(code, details, reason):
     assert error.reason == reason
     assert details in error.cause
     assert error.remedy in str(error)
+
+
+def test_a_missing_permission_has_the_command_that_grants_it():
+    access = EtcdAccess(("a:1",), user="app", password="secret", prefix="schedd/")
+    for writes in (True, False):
+        failure = judge(
+            StatusCode.PERMISSION_DENIED,
+            "etcdserver: permission denied",
+            writes=writes,
+            access=access,
+        )
+        assert isinstance(failure.error, Rejected)
+        assert "`etcdctl role grant-permission ROLE --prefix=true readwrite schedd/`" in (
+            failure.error.remedy
+        )
+        assert "`etcdctl user get app`" in failure.error.remedy
 
 
 def test_a_rejected_login_isnt_sent_again_at_once():
