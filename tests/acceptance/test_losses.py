@@ -141,6 +141,21 @@ def test_a_daemon_that_is_stopped_on_purpose_is_not_lost(fault_cluster: DevClust
     assert findings(fault_cluster, "lost members") == findings(fault_cluster, "lost workers") == {}
 
 
+def test_a_drained_worker_that_is_stopped_is_listed_as_stopped_and_is_not_lost(
+    fault_cluster: DevCluster,
+) -> None:
+    wait_until(fault_cluster.leader, WAIT_TIMEOUT, "a leader")
+    fault_cluster.schedctl("worker", "drain", "w3", "--wait").check_returncode()
+    try:
+        fault_cluster.terminate("w3")
+        state_is(fault_cluster, "w3", "STOPPED", "worker", "list")
+        assert state_of(fault_cluster, "w3", "worker", "list")["lostAt"] is None
+        assert fault_cluster.json("cluster", "status")["lostWorkers"] == []
+    finally:
+        fault_cluster.schedctl("worker", "undrain", "w3").check_returncode()
+    assert "w3" not in {one["name"] for one in fault_cluster.json("worker", "list")}
+
+
 def test_a_job_without_a_worker_is_found_by_the_doctor(fault_cluster: DevCluster) -> None:
     fault_cluster.schedctl(
         "job", "create", "stuck", "--every", "2s", "--python", "no.such.handler"

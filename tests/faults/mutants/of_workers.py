@@ -97,7 +97,7 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 DISPATCH,
-                "    workers.lose(connection, gone, EventKind.WORKER_LOST)\n",
+                "    workers.lose(connection, gone, EventKind.WORKER_LOST, owner)\n",
                 "",
             ),
         ),
