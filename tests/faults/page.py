@@ -79,7 +79,7 @@ On Debian and Ubuntu, install iproute2, procps, util-linux and postgresql. Tests
 | column or word | meaning |
 |---|---|
 | judged | scheduled times that the checker compared with the oracle |
-| lost | due times that neither ran nor have a row with a reason |
+| lost | due times without a run, and without a record (such as MISSED) that gives the reason |
 | started twice | runs that started twice without a lost lease, killed process or retry as reason |
 | late | runs that started more than 1 s after their due time |
 | missed | scheduled times that didn't run, for a reason in their row (SKIPPED, MISSED, COALESCED) |

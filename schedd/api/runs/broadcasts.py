@@ -48,8 +48,8 @@ def check_no_child(record: RunRecord) -> None:
             f"run {record.run.key.run_id} is a child of a broadcast, for worker"
             f" {record.run.target} only",
             reason="IS_CHILD",
-            remedy=f"`schedctl run retry {parent}` runs the broadcast again on all workers where it"
-            " didn't succeed, once it has ended",
+            remedy="when the broadcast has ended, run it again on the workers that failed:"
+            f" schedctl run retry {parent}",
         )
 
 

@@ -101,14 +101,14 @@ async def publish(coordination: Coordination, leadership: Leadership, shard_map:
     guards, value = leadership.mandate.guards, encode(shard_map)
     present = await coordination.txn(guards, [Get(MAP)])
     if not present.succeeded:
-        raise TermOver("the election key is another's")
+        raise TermOver("another member holds the leader's key in etcd")
     [entry] = present.read
     if entry is not None and entry.value == value:
         return False
     leadership.check()
     written = await coordination.txn(guards, [Put(MAP, value)])
     if not written.succeeded:
-        raise TermOver("the election key is another's")
+        raise TermOver("another member holds the leader's key in etcd")
     log.info(
         "shard map written: term %d, %d shards, %d members",
         shard_map.term,

@@ -105,7 +105,7 @@ class Recovery:
     async def _remembered(self, leadership: Leadership) -> Mark | None:
         read = await self._coordination.txn(leadership.mandate.guards, [Get(KEY)])
         if not read.succeeded:
-            raise TermOver("the election key is another's")
+            raise TermOver("another member holds the leader's key in etcd")
         [entry] = read.read
         try:
             return None if entry is None else decode(entry.value)
@@ -144,7 +144,7 @@ class Recovery:
             raise TermOver("the term was raised by another leader")
         written = await self._coordination.txn(leadership.mandate.guards, [Put(KEY, encode(mark))])
         if not written.succeeded:
-            raise TermOver("the election key is another's")
+            raise TermOver("another member holds the leader's key in etcd")
 
 
 async def recover(

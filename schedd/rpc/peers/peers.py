@@ -94,13 +94,17 @@ class Peers:
         stream = call(request)
         try:
             async for answer in stream:
-                yield _within_bounds(answer, f"Changes of {endpoint}")
+                yield _within_bounds(answer, f"change stream of member {endpoint}")
         except grpc.aio.AioRpcError as error:
-            raise Unavailable(f"Changes of {endpoint}: {error.code().name}") from error
+            raise Unavailable(
+                f"change stream of member {endpoint} failed: {error.code().name}"
+            ) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            raise Unavailable(f"Changes of {endpoint}: the member has left") from None
+            raise Unavailable(
+                f"change stream of member {endpoint} ended: the member has left"
+            ) from None
         finally:
             stream.cancel()
 
@@ -142,13 +146,17 @@ class Peers:
         try:
             response: A = await call(request, timeout=DEADLINE)
         except grpc.aio.AioRpcError as error:
-            raise Unavailable(f"{method} to {endpoint}: {error.code().name}") from error
+            raise Unavailable(
+                f"call {method} of member {endpoint} failed: {error.code().name}"
+            ) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             # The channel was closed during the call: the member has left.
-            raise Unavailable(f"{method} to {endpoint}: the member has left") from None
-        return _within_bounds(response, f"{method} to {endpoint}")
+            raise Unavailable(
+                f"call {method} of member {endpoint} failed: the member has left"
+            ) from None
+        return _within_bounds(response, f"call {method} of member {endpoint}")
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._rotation.turned():
@@ -167,5 +175,5 @@ class Peers:
 def _within_bounds(answer: B, what: str) -> B:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
-        raise Unavailable(f"{what}: the member sent an invalid answer: {problem(found)}")
+        raise Unavailable(f"{what}: invalid answer: {problem(found)}")
     return answer
