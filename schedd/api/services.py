@@ -62,7 +62,7 @@ class Services:
     refusals: Refusals
     changes: Watchers
     feed: Subscriptions
-    tails: LogFollowers
+    log_followers: LogFollowers
     advances: MemberProgress
     cluster: Observer
     succession: LeadershipTransfers

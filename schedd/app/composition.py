@@ -88,7 +88,7 @@ class MemberParts:
     owner: Owner
     cluster_pause: ClusterPause
     checkup: CheckupCollector
-    tails: LogFollowers
+    log_followers: LogFollowers
     advances: MemberProgress
     ears: ChangeBus
     feed: Subscriptions
@@ -124,7 +124,7 @@ def build(ground: Foundations) -> MemberParts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.request_leader_check)
     tls = config.tls.files()
-    tails, advances = LogFollowers(workers), MemberProgress()
+    log_followers, advances = LogFollowers(workers), MemberProgress()
     checkup = CheckupCollector(
         store,
         ground.etcd,
@@ -140,7 +140,7 @@ def build(ground: Foundations) -> MemberParts:
     ground.objects.on_away = lambda: emit(ResultStoreAway())
     feed = Subscriptions(store.changes, watchers.ears)
     services = _services(
-        ground, member, wake_ups, workers, peers, watchers, feed, tails, advances, checkup
+        ground, member, wake_ups, workers, peers, watchers, feed, log_followers, advances, checkup
     )
 
     def duties() -> list[Loop]:
@@ -159,7 +159,7 @@ def build(ground: Foundations) -> MemberParts:
         owner=owner,
         cluster_pause=cluster_pause,
         checkup=checkup,
-        tails=tails,
+        log_followers=log_followers,
         advances=advances,
         ears=watchers.ears,
         feed=feed,
@@ -261,7 +261,7 @@ def _services(
     peers: Peers,
     watchers: Watchers,
     feed: Subscriptions,
-    tails: LogFollowers,
+    log_followers: LogFollowers,
     advances: MemberProgress,
     checkup: CheckupCollector,
 ) -> Services:
@@ -287,7 +287,7 @@ def _services(
         refusals=AskedRefusals(member.cluster, workers, peers),
         changes=watchers,
         feed=feed,
-        tails=tails,
+        log_followers=log_followers,
         advances=advances,
         cluster=member.cluster,
         succession=LeadershipTransfers(

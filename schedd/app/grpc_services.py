@@ -57,7 +57,7 @@ def _attach(parts: MemberParts, terms: ClusterTerms) -> WorkerService:
         parts.collector,
         cluster,
         parts.clock,
-        parts.tails,
+        parts.log_followers,
         parts.advances,
         parts.worker_audit,
     )

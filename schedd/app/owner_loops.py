@@ -31,7 +31,7 @@ from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_usage_cache import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
 from schedd.notify.outbox_delivery import OutboxDelivery
@@ -228,7 +228,7 @@ class Owner:
             emit,
         )
         catch_up = CatchUpLimiter(self._limits, run_index, definition_cache, workers)
-        pools = PoolLimits(store, lambda: run_index.ended)
+        pools = PoolUsageCache(store, lambda: run_index.ended)
         assigner = Assigner(
             run_index,
             definition_cache,

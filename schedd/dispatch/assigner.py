@@ -28,7 +28,7 @@ from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.assignment import Chosen, draft_of
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_usage_cache import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -55,9 +55,9 @@ class Assigner:
         transactor: Transactor,
         clock: ClusterClock,
         wake_ups: WakeUps,
-        crowds: OverlapEnforcer,
+        overlap: OverlapEnforcer,
         late: CatchUpLimiter,
-        pools: PoolLimits,
+        pools: PoolUsageCache,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
@@ -67,7 +67,7 @@ class Assigner:
         self._transactor = transactor
         self._clock = clock
         self._wake_ups = wake_ups
-        self._crowds = crowds
+        self._overlap = overlap
         self._late = late
         self._pools = pools
         self._emit = emit
@@ -118,7 +118,7 @@ class Assigner:
         if refused:
             again = await self._look_into(refused) or again
         entries = {run.job_id: entry for run, entry, _ in chosen}
-        return (bool(held) and await self._crowds.part(held, entries)) or again
+        return (bool(held) and await self._overlap.part(held, entries)) or again
 
     def _begin(self, answers: Sequence[Assignments | Failed[Draft]]) -> int:
         """Record broadcasts that have begun, and their children; return how many are ready."""

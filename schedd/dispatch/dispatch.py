@@ -2,7 +2,7 @@
 
     ready queue + offers ──choose──→ chosen ──assign──→ worker
 
-From choice to push, the slots of a run are reserved (`attached_worker`). A worker that lowers its
+From choice to push, the slots of a run are reserved (`attached_slots`). A worker that lowers its
 grant meanwhile is sent the reserved number, and keeps those slots.
 
 A batch is written in one statement. When many runs are ready, a batch contains only the priority
@@ -39,7 +39,7 @@ from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
-from schedd.dispatch.pool_usage_cache import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
@@ -80,7 +80,7 @@ class Dispatch:
         cluster_pause: ClusterPause,
         broadcasts: Broadcasts,
         late: CatchUpLimiter,
-        pools: PoolLimits,
+        pools: PoolUsageCache,
         assigner: Assigner,
         emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,

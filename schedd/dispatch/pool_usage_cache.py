@@ -42,7 +42,7 @@ class _Seen:
         return math.inf if left is None else self.at + left.total_seconds()
 
 
-class PoolLimits:
+class PoolUsageCache:
     """Known usage of the pools whose runs wait here."""
 
     def __init__(

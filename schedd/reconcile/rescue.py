@@ -182,11 +182,11 @@ class Rescue:
         transactor: Transactor,
         clock: ClusterClock,
         wake_ups: WakeUps,
-        crowds: OverlapEnforcer,
+        overlap: OverlapEnforcer,
         emit: Emit,
     ) -> None:
         self._run_index = run_index
-        self._crowds = crowds
+        self._overlap = overlap
         self._definition_cache = definition_cache
         self._workers = workers
         self._leases = leases
@@ -208,7 +208,7 @@ class Rescue:
         """Changes committed before it are in the run index; None: unknown."""
         self._full_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
-        self._asking_back = UnconfirmedAssignments(run_index.ownership, workers, clock)
+        self._unconfirmed = UnconfirmedAssignments(run_index.ownership, workers, clock)
         look_every = leases.ttl / 6
         self._search = Loop(
             "missing workers",
@@ -223,7 +223,7 @@ class Rescue:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """Return the loops of a tenure."""
-        return self.loop, self._search, self._asking_back.loop
+        return self.loop, self._search, self._unconfirmed.loop
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when runs became ready."""
@@ -291,7 +291,7 @@ class Rescue:
 
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
-        crowds: list[LiveRun] = []
+        overlapping: list[LiveRun] = []
         piled: dict[JobId, Sequence[LiveRun]] = {}
         at = self._clock.now()
         until, now = self._until(), boottime()
@@ -327,7 +327,7 @@ class Rescue:
                 self._run_index.were_read(part)
                 running += (r for r in runs if r.state is State.RUNNING and r.children is None)
                 live = [*runs, *(here[one] for one in same)]
-                crowds += crowded(live)
+                overlapping += crowded(live)
                 piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # let other tasks run between two parts
         self._parts = max(1, math.ceil(rows / PART))
@@ -336,7 +336,7 @@ class Rescue:
             await self._look_after(running)
         else:
             self._leases.forget_missing()
-        if crowds and await self._crowds.judge_blocked(crowds, piled):
+        if overlapping and await self._overlap.judge_blocked(overlapping, piled):
             self._ready()
 
     async def _look_after(self, running: Sequence[LiveRun]) -> None:
@@ -345,7 +345,7 @@ class Rescue:
         nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
         await self._rescue([run for run in running if run.incarnation in nowhere])
         alive = [run for run in running if run.incarnation in standing.live]
-        self._asking_back.set_found(alive)
+        self._unconfirmed.set_found(alive)
         await self._give_back(await self._workers.never_started(alive))
 
     async def _read(

@@ -1,13 +1,13 @@
 """Receive workers' results, decide the next state, store it, and only then acknowledge.
 
-    results ──their runs──→ decide (core/runs/retry) ──one transaction──→ acknowledge
+    results ──their runs──→ decide (result_decision) ──one transaction──→ acknowledge
                                                                     └──→ run index, or wake-up
 
 Any member does this, with or without a tenure: the token alone protects the row (P5.2). A
 decision made before the transaction stays valid, because the statement compares token and state.
 Runs that this member dispatched under that token come from its run index; the other rows are read.
 While the database is unavailable nothing is acknowledged and the worker keeps the result. Results
-that this member can't decide (`reports`) aren't acknowledged either.
+that this member can't decide (`result_decision`) aren't acknowledged either.
 
 Invariant: a result, refusal or start that fails is set aside; the others of its batch are stored. A
 result that was set aside isn't acknowledged: its worker keeps it, and sends it to another member.

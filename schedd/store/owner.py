@@ -164,7 +164,7 @@ class OwnerStore:
 
     pools = in_transaction(pool_limits.standings)
 
-    async def part(self, claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
+    async def part(self, claim: Claim, candidates: Sequence[OverlapCandidates]) -> OverlapOutcome:
         """End runs that the overlap policy of their job replaces or skips, a limited number: call
         again. Running ones are marked, and the caller sends the cancels to their workers.
         """
@@ -178,7 +178,7 @@ class OwnerStore:
             _, answer = await fenced(self.database, claim, batch, body)
             return answer or OverlapOutcome([], [])
 
-        answers, _ = await halved(crowds, write) if crowds else ([], [])
+        answers, _ = await halved(candidates, write) if candidates else ([], [])
         return OverlapOutcome(
             [each for _, parted in answers for each in parted.ended],
             [run for _, parted in answers for run in parted.cancelled],

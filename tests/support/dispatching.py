@@ -44,7 +44,7 @@ from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_usage_cache import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
@@ -71,7 +71,7 @@ class Rows:
     """Dispatched runs, in that order; once each."""
     due_at: dict[RunKey, datetime] = field(default_factory=dict)
     """Of runs, if it isn't NOW."""
-    crowds: list[JobId] = field(default_factory=list)
+    judged: list[JobId] = field(default_factory=list)
     """Jobs whose runs were judged."""
     places: dict[PoolKey, int] = field(default_factory=dict)
     """How many more of a pool may go."""
@@ -140,8 +140,8 @@ class Rows:
     async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
         return {key.run_id: self.done_on for key in keys}
 
-    async def part(self, claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
-        self.crowds += [crowd.job_id for crowd in crowds]
+    async def part(self, claim: Claim, candidates: Sequence[OverlapCandidates]) -> OverlapOutcome:
+        self.judged += [each.job_id for each in candidates]
         return self.parted
 
 
@@ -245,7 +245,7 @@ class World:
         store = cast("OwnerStore", self.rows)
         transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         parts = (self.run_index, self.definitions, self.workers)
-        self.crowds = OverlapEnforcer(
+        self.overlap = OverlapEnforcer(
             *parts, store, transactor, SetClock(), WakeUps(), self.events.append
         )
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
@@ -258,10 +258,10 @@ class World:
         broadcasts = Broadcasts(
             *parts, leases, store, transactor, SetClock(), WakeUps(), lambda _event: None
         )
-        pools = PoolLimits(store, lambda: self.run_index.ended, boot=lambda: self.seconds)
+        pools = PoolUsageCache(store, lambda: self.run_index.ended, boot=lambda: self.seconds)
         assigner = Assigner(
             *(*parts, store, transactor, self.clock, WakeUps()),
-            *(self.crowds, self.late, pools, self.events.append),
+            *(self.overlap, self.late, pools, self.events.append),
         )
         return Dispatch(
             *(*parts, self.clock, self.cluster_pause, broadcasts, self.late, pools),

@@ -229,7 +229,7 @@ async def served(
         refusals=AskedRefusals(cluster, lines, peers),
         changes=(watchers := Watchers()),
         feed=Subscriptions(store.changes, watchers.ears),
-        tails=LogFollowers(lines),
+        log_followers=LogFollowers(lines),
         advances=MemberProgress(),
         cluster=cluster,
         succession=NoSuccession(),

@@ -205,7 +205,7 @@ async def _as_it_comes(
     services: Services, run: LiveRun, reach: Reached, changes: RunWaiter
 ) -> AsyncIterator[run_pb2.LogPiece]:
     """Follow a running attempt until it has ended."""
-    with services.tails.following(run, changes.wake) as reader:
+    with services.log_followers.following(run, changes.wake) as reader:
         polled, over = boottime(), False
         while True:
             if not over:

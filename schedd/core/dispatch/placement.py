@@ -1,4 +1,4 @@
-"""Choose the worker for a run, among those that can run it.
+"""The rules by which a worker is chosen for a run; `slot_index` applies them.
 
     able      may work for the namespace; has the executor, the handler, the labels and (with all of
               them free) enough slots

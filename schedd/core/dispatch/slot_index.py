@@ -9,7 +9,7 @@ STICKY compares all offers that fit.
 Invariants
 - An offer without slots isn't in the index.
 - A label that no run has asked for yet doesn't divide kinds: each worker may have its own label.
-- The choice is the one that `placement` would make among all offers.
+- The choice is the one that the rules of `placement` give among all offers.
 """
 
 from __future__ import annotations

@@ -108,12 +108,12 @@ class WorkerService:
         collector: ResultCollector,
         cluster: Observer,
         clock: ClusterClock,
-        tails: LogFollowers,
+        log_followers: LogFollowers,
         advances: MemberProgress,
         audit: WorkerAudit,
     ) -> None:
         self._audit = audit
-        self._tails = tails
+        self._log_followers = log_followers
         self._advances = advances
         self._terms = terms
         self._greeting = greeting
@@ -155,7 +155,7 @@ class WorkerService:
             running=len(hello.running),
             unstored_results=len(hello.spooled),
         )
-        self._tails.attached(incarnation.id)
+        self._log_followers.attached(incarnation.id)
         self._outboxes.add(outbox)
         try:
             await self._talk(context, attached, outbox)
@@ -260,7 +260,7 @@ class WorkerService:
             with self._aside("log chunk", who):
                 frames.check(chunk, "log_chunks")
                 key, token = frames.key_of(chunk.key)
-                self._tails.came(who.id, key.run_id, token, chunk.piece)
+                self._log_followers.came(who.id, key.run_id, token, chunk.piece)
         for said in frame.progress:
             with self._aside("progress", who):
                 progress = frames.progress(said)

@@ -1,11 +1,11 @@
 """Apply overlap policies to runs of one job: which ones are replaced, skipped or canceled, decided
 on rows (core/runs/overlap.py).
 
-    crowds ─→ DECIDE: read their runs, choose what happens ─→ lock those rows in order ─→ PART
+    candidates ─→ DECIDE: read their runs, choose what happens ─→ lock those rows in order ─→ PART
 
 This needs no free slot: a job whose own run has the last slot is decided as well. Called under the
-locks of the crowds' shards, so no run is assigned at the same time. Calls and results may come in
-between, so PART compares token and state.
+locks of the candidates' shards, so no run is assigned at the same time. Calls and results may come
+in between, so PART compares token and state.
 
 Invariants
 - Only the present definition counts, and nothing is decided during a cluster pause. A run that
@@ -186,18 +186,20 @@ ROOMS = "{{{}}}".format(", ".join(f'"{policy}": {room}' for policy, room in BUFF
 
 
 def part(
-    connection: Connection, tenure: TenureId, crowds: Sequence[OverlapCandidates]
+    connection: Connection, tenure: TenureId, candidates: Sequence[OverlapCandidates]
 ) -> OverlapOutcome:
-    """End waiting runs by policy, and mark running ones for cancel. At most one crowd for a job."""
+    """End waiting runs by policy, and mark running ones for cancel. Each job has one candidate."""
     arguments = {
-        "jobs": arrays.ids(crowd.job_id for crowd in crowds),
-        "shards": arrays.numbers(crowd.shard for crowd in crowds),
-        "generations": arrays.numbers(crowd.generation for crowd in crowds),
-        "policies": arrays.texts(crowd.overlap.value for crowd in crowds),
-        "as_of": arrays.instants(crowd.as_of for crowd in crowds),
+        "jobs": arrays.ids(candidate.job_id for candidate in candidates),
+        "shards": arrays.numbers(candidate.shard for candidate in candidates),
+        "generations": arrays.numbers(candidate.generation for candidate in candidates),
+        "policies": arrays.texts(candidate.overlap.value for candidate in candidates),
+        "as_of": arrays.instants(candidate.as_of for candidate in candidates),
         "rooms": ROOMS,
-        "piled": arrays.ids(crowd.job_id for crowd in crowds if crowd.ending is not None),
-        "ending": arrays.ids(run for crowd in crowds for run in crowd.ending or ()),
+        "piled": arrays.ids(
+            candidate.job_id for candidate in candidates if candidate.ending is not None
+        ),
+        "ending": arrays.ids(run for candidate in candidates for run in candidate.ending or ()),
     }
     decided = connection.exec_driver_sql(DECIDE, arguments).all()
     if not decided:
@@ -216,7 +218,7 @@ def part(
     found = connection.exec_driver_sql(PART, keys | fates)
     parted = decoded("runs", found, live_run, run_id_of)
     ended = [(run.key, run.job_id) for run in parted if run.state is not State.RUNNING]
-    counted = {crowd.job_id for crowd in crowds if crowd.counted}
+    counted = {candidate.job_id for candidate in candidates if candidate.counted}
     run_quota.give_back(connection, [key for key, job in ended if job in counted])
     skipped = {run.key.run_id for run in parted if run.state is State.SKIPPED}
     overlapped = sum(row[1] in skipped and row[5] == Reason.OVERLAP for row in decided)

@@ -198,7 +198,7 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             refusals=lines,
             changes=Watchers(),
             feed=Subscriptions(member.store.changes, ChangeBus()),
-            tails=LogFollowers(WorkerRegistry(clock, lambda _event: None)),
+            log_followers=LogFollowers(WorkerRegistry(clock, lambda _event: None)),
             advances=MemberProgress(),
             cluster=cluster,
             succession=cluster,

@@ -26,7 +26,7 @@ from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_usage_cache import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import WakeUps
@@ -84,7 +84,7 @@ class Owner:
             self.workers,
             boot=lambda: self.seconds,
         )
-        pools = PoolLimits(store, lambda: run_index.ended)
+        pools = PoolUsageCache(store, lambda: run_index.ended)
         assigner = Assigner(
             *(
                 run_index,

@@ -117,7 +117,7 @@ async def followed(looks: list[tuple[State, int]], asked: int = 0, after: str = 
     services = SimpleNamespace(
         store=Rows(looks, {1: b"one ", 2: b"two ", 3: b"three "}),
         changes=Watchers(),
-        tails=SimpleNamespace(following=lambda _run, _wake: nullcontext(Silent())),
+        log_followers=SimpleNamespace(following=lambda _run, _wake: nullcontext(Silent())),
     )
     position = LogPosition.read(after)
     given = logs.followed(cast("Any", services), run(1).key.run_id, Token(asked), position)

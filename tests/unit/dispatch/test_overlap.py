@@ -38,7 +38,7 @@ async def test_a_run_behind_another_is_blocked_and_judged_if_its_policy_buffers(
     await world.run_until_idle()
 
     assert world.run_index.held == [run(1).job_id]
-    assert world.rows.crowds == ([run(1).job_id] if policy in LINED_UP else [])
+    assert world.rows.judged == ([run(1).job_id] if policy in LINED_UP else [])
 
 
 async def test_a_job_is_judged_by_the_overlap_policy_of_a_trigger() -> None:
@@ -46,7 +46,7 @@ async def test_a_job_is_judged_by_the_overlap_policy_of_a_trigger() -> None:
     world.run_index.put_runs([replace(of(1, 2, waited=1), overlap=Overlap.BUFFER_ONE)], NOW)
     await world.run_until_idle()
 
-    assert world.rows.crowds == [run(1).job_id]
+    assert world.rows.judged == [run(1).job_id]
 
 
 @pytest.mark.parametrize("kills", [False, True])
@@ -68,7 +68,7 @@ async def test_an_ended_run_leaves_the_run_index_and_the_next_is_tried() -> None
     world.rows.parted = OverlapOutcome([(first, job)], [])
     [waiting] = world.run_index._held
 
-    released = await world.crowds.part([waiting], await world.definitions.newest([job]))
+    released = await world.overlap.part([waiting], await world.definitions.newest([job]))
     await world.run_until_idle()
 
     assert released
@@ -80,9 +80,9 @@ async def test_replaced_runs_and_runs_over_the_buffer_are_counted_as_ended() -> 
     world = busy(Overlap.CANCEL_OTHER)
     job, keys = run(1).job_id, [of(1, number).key for number in (1, 2, 3)]
     world.rows.parted = OverlapOutcome([(key, job) for key in keys], [], skipped=1)
-    await world.crowds.part([of(1, 1)], await world.definitions.newest([job]))
+    await world.overlap.part([of(1, 1)], await world.definitions.newest([job]))
     world.rows.parted = OverlapOutcome([], [running(1, worker())])
-    await world.crowds.part([of(1, 1)], await world.definitions.newest([job]))
+    await world.overlap.part([of(1, 1)], await world.definitions.newest([job]))
 
     assert [one for one in world.events if isinstance(one, EndedUnreported)] == [
         EndedUnreported(State.CANCELLED, Reason.BY_OVERLAP, 2),
@@ -108,13 +108,13 @@ async def test_runs_past_their_start_deadline_are_reported_as_ending_to_skip() -
     line = [replace(of(1, n), due_at=NOW - timedelta(seconds=9 - n)) for n in (1, 2, 3)]
     asked: list[OverlapCandidates] = []
 
-    async def part(_claim: Claim, crowds: Sequence[OverlapCandidates]) -> OverlapOutcome:
-        asked.extend(crowds)
+    async def part(_claim: Claim, candidates: Sequence[OverlapCandidates]) -> OverlapOutcome:
+        asked.extend(candidates)
         return OverlapOutcome([], [])
 
     world.rows.part = part  # type: ignore[method-assign]
     late = [replace(run, ready_at=run.due_at) for run in line]
-    await world.crowds.judge_blocked(late[:1], piled_up(late, NOW))
+    await world.overlap.judge_blocked(late[:1], piled_up(late, NOW))
 
     assert [crowd.ending for crowd in asked] == [(late[0].key.run_id, late[1].key.run_id)]
 
@@ -127,9 +127,9 @@ async def test_a_line_whose_head_must_end_first_isnt_judged_yet() -> None:
     due = NOW - timedelta(seconds=9)
     late = [replace(of(1, n, waited=9), due_at=due) for n in range(1, MOST_OF_LINE + 3)]
 
-    await world.crowds.judge_blocked(late[:1], piled_up(late, NOW))
+    await world.overlap.judge_blocked(late[:1], piled_up(late, NOW))
 
-    assert world.rows.crowds == []
+    assert world.rows.judged == []
 
 
 def test_a_job_with_an_undispatched_run_beside_another_is_judged_for_overlap() -> None:
@@ -158,9 +158,9 @@ async def test_a_scan_judges_a_limited_number_of_jobs_and_the_next_scan_the_othe
     world.definitions.default = replace(SHELL, overlap=Overlap.BUFFER_ALL)
     runs = [of(job, 10 * job + number) for job in (1, 2, 3) for number in (1, 2)]
 
-    await world.crowds.judge_blocked(runs)
-    await world.crowds.judge_blocked(runs)
+    await world.overlap.judge_blocked(runs)
+    await world.overlap.judge_blocked(runs)
 
     one, two, three = (run(number).job_id for number in (1, 2, 3))
-    asked = world.rows.crowds
+    asked = world.rows.judged
     assert (set(asked[:2]), set(asked[2:])) == ({one, two}, {three, one})

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.dispatch.pool_usage_cache import PoolLimits
+from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.store.owner import OwnerStore
 from support.fake_of import fake_of
 
@@ -33,9 +33,9 @@ class Rows:
         self.now += self.takes
         return {pool: self.standings[pool] for pool in pools if pool in self.standings}
 
-    def known(self) -> PoolLimits:
+    def known(self) -> PoolUsageCache:
         store: Any = self
-        return PoolLimits(store, lambda: self.ended, boot=lambda: self.now)
+        return PoolUsageCache(store, lambda: self.ended, boot=lambda: self.now)
 
 
 async def test_a_pool_is_read_once_a_second_while_it_has_room() -> None:

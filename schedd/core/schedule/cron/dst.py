@@ -52,7 +52,7 @@ def runs_after_gap(segment: Segment, masks: Masks, dst: DstPolicy) -> bool:
     return skipped is not None and skipped < segment.start + segment.offset
 
 
-def fixed_times(segment: Segment, dst: DstPolicy) -> tuple[int, int]:
+def fixed_time_span(segment: Segment, dst: DstPolicy) -> tuple[int, int]:
     """Return the part [start, end) of a segment in which fixed times count: one pass only."""
     start, end = segment.start, segment.end
     if segment.before > segment.offset and dst.overlap is DstOverlap.FIRST:

@@ -17,7 +17,7 @@ from typing import Final
 from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.dialect import is_hashed, translate
-from schedd.core.schedule.cron.dst import DEBIAN, DstPolicy, fixed_times, runs_after_gap
+from schedd.core.schedule.cron.dst import DEBIAN, DstPolicy, fixed_time_span, runs_after_gap
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.expand import build
 from schedd.core.schedule.cron.masks import Masks
@@ -92,7 +92,7 @@ class CronExpression:
         if masks is None or masks.times.count == 1:
             return ()
         segment = zone_of(self.zone).segment(found)
-        end = segment.end if self.wildcard else fixed_times(segment, dst)[1]
+        end = segment.end if self.wildcard else fixed_time_span(segment, dst)[1]
         day = (found + segment.offset) // DAY
         if not masks.matches_day(day):
             return ()  # a time that a gap moved to this day
@@ -111,7 +111,7 @@ class CronExpression:
         for segment in zone_of(self.zone).segments(start - 1, start + DAY - 1):
             first, stop = segment.start, segment.end
             if not self.wildcard:
-                first, stop = fixed_times(segment, dst)
+                first, stop = fixed_time_span(segment, dst)
                 if start <= segment.start and runs_after_gap(segment, masks, dst):
                     found |= 1 << (segment.start - start)
             first, stop = max(first, start), min(stop, start + DAY)
@@ -146,7 +146,7 @@ def _first_from(
         else:
             if second == segment.start and runs_after_gap(segment, masks, dst):
                 return second
-            start, end = fixed_times(segment, dst)
+            start, end = fixed_time_span(segment, dst)
             local = masks.next_local(max(second, start) + offset)
         if local is None:
             return None
@@ -177,7 +177,7 @@ def _count_in(
     """Return how many members of the set lie in [first, stop) and in this segment."""
     start, end, extra = segment.start, segment.end, 0
     if not wildcard:
-        start, end = fixed_times(segment, dst)
+        start, end = fixed_time_span(segment, dst)
         if segment.start >= first and runs_after_gap(segment, masks, dst):
             # This counts once, even if the first time after the gap also matches.
             own = segment.start + segment.offset

@@ -17,7 +17,7 @@ from math import gcd
 from typing import Final, TypeAlias
 
 from schedd.core.schedule.cron import EPOCH, CronExpression, DstPolicy
-from schedd.core.schedule.cron.dst import fixed_times, runs_after_gap
+from schedd.core.schedule.cron.dst import fixed_time_span, runs_after_gap
 from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.scheduled_times import (
@@ -183,7 +183,7 @@ def _expression_layers(expression: CronExpression, dst: DstPolicy, grid: MinuteG
             return _walked(expression.seconds(grid.start - 1, grid.stop - 1, dst), grid)
         start, end = segment.start, segment.end
         if not expression.wildcard:
-            start, end = fixed_times(segment, dst)
+            start, end = fixed_time_span(segment, dst)
             after_gaps |= _after_gap(segment, masks, dst, grid)
         low, high = max(start, grid.start), min(end, grid.stop)
         if low < high:
