@@ -410,7 +410,7 @@ async def test_a_deletion_records_unfired_times_of_the_job_as_missed(api):
 
 
 async def test_waiting_runs_of_a_deleted_job_are_counted_as_ended_and_running_ones_not(api):
-    await api("CreateJob", create(job(overlap=job_pb2.OVERLAP_ALLOW)))
+    await api("CreateJob", create(job(cron=["0 0 1 1 *"], overlap=job_pb2.OVERLAP_ALLOW)))
     for _ in range(3):
         await api("TriggerJob", wire.TriggerJobRequest(job="j"))
     me = api.world.members[0]
