@@ -35,6 +35,10 @@ SETTINGS = {
     "shared_buffers": "64MB",
 }
 
+MEMORY = Path("/dev/shm")
+LEAST_MEMORY = 6 * 1024**3
+"""Bytes that must be free there: each of several servers keeps up to a gigabyte of WAL."""
+
 _lock = threading.Lock()
 _shared: ScratchServer | None = None
 
@@ -140,13 +144,23 @@ def _promoted(server: ScratchServer) -> None:
 
 
 def _start(**settings: str) -> ScratchServer:
-    folder = Path(tempfile.mkdtemp(prefix="schedd-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="schedd-pg-", dir=_memory()))
     guard = _guard(folder)
     postgres.initialise(binaries.find_postgres(), folder / "data", {**SETTINGS, **settings})
     [port] = ports.reserve(1)
     server = ScratchServer(folder, port, _run(folder, port), guard)
     atexit.register(_stop, server)
     return server
+
+
+def _memory() -> Path | None:
+    """Return a file system in memory with enough space; None if there is none.
+
+    The copy of a database has hundreds of files: 25 ms here, 140 to 300 ms on a disk.
+    """
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < LEAST_MEMORY:
+        return None
+    return MEMORY
 
 
 def _run(folder: Path, port: int) -> DevProcess:
