@@ -7,7 +7,6 @@ goes last.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from io import TextIOBase
 from typing import Final
@@ -16,7 +15,7 @@ from bench.rig import NOOP
 from schedclient import Client
 from schedctl.dev.servers import postgres
 from schedd.core.cluster.partition import shard_of
-from schedd.core.ids import Id, JobId
+from schedd.core.ids import JobId, new_id
 from schedd.store.schema import tables
 from support.cluster import DevCluster
 
@@ -123,7 +122,7 @@ def copy_runs(cluster: DevCluster, count: int) -> None:
 
 def _lines(start: int, stop: int, templates: range) -> Iterator[str]:
     for number in range(start, stop):
-        job = JobId(Id(os.urandom(16), version=4))
+        job = JobId(new_id())
         kind = templates[number % len(templates)]
         yield f"{job}\t{shard_of(job)}\t{kind}\t{number}\n"
 

@@ -138,7 +138,7 @@ class Fuzz:
     def held(self) -> bytes:
         """A part of `Held`: pieces of runs that are known or not, and perhaps half of one."""
         pieces = [
-            Id.parse(self.luck.choice([*self.known["run_id"], str(Id.from_int(1))])).bytes
+            Id.parse(self.luck.choice([*self.known["run_id"], str(Id.from_int(1))]))
             + self.luck.choice([*self.known["fencing_token"], *LARGE]).to_bytes(
                 8, "big", signed=True
             )

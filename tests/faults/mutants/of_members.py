@@ -22,7 +22,7 @@ OF_MEMBERS: Sequence[Mutant] = (
             Edit(
                 FIRINGS,
                 "RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),",
-                'RunKey(fire.nominal, __import__("uuid").uuid4()),',
+                'RunKey(fire.nominal, __import__("schedd.core.ids", fromlist=[""]).new_id()),',
             ),
         ),
         trials.IN_DOUBT,

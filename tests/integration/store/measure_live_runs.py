@@ -97,7 +97,7 @@ def batches(runs: int) -> Iterator[tuple[str, str, str, str]]:
             array((START + timedelta(seconds=number // RATE)).isoformat() for number in numbers),
             array(str(uuid.uuid4()) for _ in numbers),
             array(str(job) for job in of_jobs),
-            array(str(job.number % 256) for job in of_jobs),
+            array(str(job.int % 256) for job in of_jobs),
         )
 
 
