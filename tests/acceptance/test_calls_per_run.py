@@ -19,11 +19,11 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 RUNS = 4_000
-LIMITS = {"schedd": 640, "workerd": 320}
+LIMITS = {"schedd": 560, "workerd": 310}
 """Calls of Python functions a run."""
-SLACK = 0.3
+SLACK = 0.35
 """The share of a limit by which it may exceed what was measured. Batches are smaller, and calls a
-run more, where other processes take the processors.
+run more, where other processes take the processors: 387 to 526 in a member, 245 to 283 in a worker.
 """
 
 

@@ -122,7 +122,7 @@ async def test_a_job_that_was_read_can_be_created_under_another_name(web: Web) -
     job = (await web.get("/api/v1/jobs/etl")).json
     assert job["generation"] == 2
     for given, name in ((job["jobId"], "a"), ("x", "b"), ("", "c")):
-        sent = job | {"name": name, "jobId": given, "createdBy": "nobody", "runsCreated": 7}
+        sent = job | {"name": name, "jobId": given, "createdBy": "ann", "runsCreated": 7}
         alone = await web.post("/api/v1/jobs", sent)
         batch = {"requests": [{"job": sent | {"name": f"{name}-2"}}]}
         [many] = (await web.post("/api/v1/jobs:batchCreate", batch)).json["results"]
