@@ -112,11 +112,14 @@ class Mirror:
                 applied: discard the mirror.
         """
         if cluster_id != self.cluster_id:
-            raise Doubt(f"cluster {cluster_id:x} answers in place of {self.cluster_id:x}")
+            raise Doubt(f"etcd cluster {cluster_id:x} answered instead of {self.cluster_id:x}")
         known, newest = self.revision, self.revision
         for change in changes:
             if change.revision <= known or change.revision < newest:
-                raise Doubt(f"a change of revision {change.revision} after {newest}")
+                raise Doubt(
+                    f"etcd sent a change of revision {change.revision},"
+                    f" which isn't newer than the known revision {newest}"
+                )
             newest = change.revision
             self._apply_change(change)
         self.revision = newest

@@ -9,9 +9,10 @@ Invariants
 - A missing request times out after REQUEST_WITHIN, whatever the caller's deadline. grpcio itself
   waits until the caller disconnects. So each call is registered as a stream of requests, of which
   the first is read: on the wire that is the same.
-- Parts are counted before any is decoded: the cost of a message grows with its parts, not its
-  bytes. 4 MiB may hold two million empty parts, a gigabyte once decoded, and seconds of the event
-  loop that keeps the lease alive. Nesting is limited by protobuf itself (100).
+- Parts (fields and list items, nested ones included) are counted before any is decoded: the cost of
+  a message grows with its parts, not its bytes. 4 MiB may hold two million empty parts, a gigabyte
+  once decoded, and seconds of the event loop that keeps the lease alive. Nesting is limited by
+  protobuf itself (100).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def reader(
                 return UndecodedRequest("INVALID_ARGUMENT", problem(found), OUT_OF_BOUNDS)
             return message
         except _TooMany:
-            why = f"the message has more than {most:,} parts"
+            why = f"the message has more than {most:,} fields and list items"
             return UndecodedRequest("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
         except DecodeError:  # its own message quotes the bytes
             return UndecodedRequest(

@@ -57,7 +57,7 @@ processes on one machine, each in its own network namespace, with leases of 3 s.
 faults](#not-shown-here) aren't tested yet.
 
 1. Probe jobs record their own runs. Simulated users submit, edit, pause and delete jobs meanwhile.
-2. The test injects the fault and heals the fault.
+2. The test injects the fault, then removes the fault (*healing*).
 3. A checker compares the records of the jobs, the answers to the users, every commit of the
    database in order, and the injected faults. An oracle, which shares no code with schedd, computes
    the scheduled times.
@@ -70,21 +70,42 @@ make faults-all ROW='NAME'                    run one row: NAME is the whole sec
 make faults-long SECONDS=1800 SEED=7          run random faults; a seed repeats the same faults. The
                                               row `faults-long, seed 7` is this command, not a ROW
 make mutants                                  test the checker: it must find the fault of each
-                                              mutant, and no fault in the product
+                                              mutant, and none without a mutant
 ```
 
 On Debian and Ubuntu, install iproute2, procps, util-linux and postgresql. Tests that move a clock
 (rows of clocks and of days, two mutants) also need faketime. The tests name a missing package.
 
+## When a row fails
+
+The test keeps a [violated, inconclusive](#the-rows) or aborted test run in `schedd-faults-kept`, in
+the folder for temporary files (`$TMPDIR`, or `/tmp`). Each kept test run has a folder, named by
+time, process and test. The folder contains the history, the daemons' logs and a dump of the
+database. Kept folders aren't deleted automatically. The test prints the folder, and the command
+that repeats the row.
+
+`FAULTS_KEEP=1 make faults` also keeps good test runs, and test runs in which only the measured time
+was bad. To check a history again, with the evidence for each finding:
+
+```
+cd tests && ../.venv/bin/python -m faults.checker FOLDER [--json]
+```
+
+The checker prints five violations of each invariant, and the number of further violations; `--json`
+prints all. `make faults-long` also keeps its test runs and prints their folder. With `--keep`, it
+keeps good test runs too.
+
+## The rows
+
 | column or word | meaning |
 |---|---|
-| judged | scheduled times that the checker compared with the oracle |
-| lost | due times without a run, and without a record (such as MISSED) that gives the reason |
-| started twice | runs that started twice without a lost lease, killed process or retry as reason |
+| scheduled times | scheduled times that the checker compared with the oracle |
 | late | runs that started more than 1 s after their due time |
-| missed | scheduled times that didn't run, for a reason in their row (SKIPPED, MISSED, COALESCED) |
+| not run, with reason | scheduled times whose row has the reason (SKIPPED, MISSED, COALESCED) |
+| lost: no run, no reason | due times without a run, and without a row that gives the reason |
+| extra starts, unexplained | second starts that no lost lease, killed process or retry explains |
+| extra starts, explained | further starts of a run after a lost lease, killed process or retry |
 | longest gap | the longest time that a due job waited for its next run |
-| extra starts | further starts of a run that the faults explain |
 | violated | the broken [invariant](#the-checkers-own-proof), and the first violation found |
 | inconclusive | the test proved nothing; the reason is given |
 
@@ -102,28 +123,8 @@ two columns include delays that no fault caused:
 If a row says how late a run may be, the row's test measures the affected runs that started. The
 test fails if a run is later. [How long it takes](#how-long-it-takes) has the figures.
 
-## When a row fails
-
-The test keeps a violated, inconclusive or aborted test run in `schedd-faults-kept`, in the folder
-for temporary files (`$TMPDIR`, or `/tmp`). Each kept test run has a folder, named by time, process
-and test. The folder contains the history, the daemons' logs and a dump of the database. Kept
-folders aren't deleted automatically. The test prints the folder, and the command that repeats the
-row.
-
-`FAULTS_KEEP=1 make faults` also keeps good test runs, and test runs in which only the measured time
-was bad. To check a history again, with the evidence for each finding:
-
-```
-cd tests && ../.venv/bin/python -m faults.checker FOLDER [--json]
-```
-
-The checker prints five violations of each invariant, and the number of further violations; `--json`
-prints all. `make faults-long` also keeps its test runs and prints their folder. With `--keep`, it
-keeps good test runs too.
-
-## The rows
-
-| fault | test | judged | late | missed | lost | started twice | extra starts | longest gap |
+| fault | test | scheduled times | late | not run, with reason | lost: no run, no reason | \
+extra starts, unexplained | extra starts, explained | longest gap |
 |---|---|--:|--:|--:|--:|--:|--:|--:|
 """
 
@@ -160,12 +161,12 @@ ELSEWHERE = """
 TAIL = """
 ## How long it takes
 
-*Measured* has the date, the commit and the figures of each test. *Load* is the load average of the
-machine, and *seconds* the duration of the test. An arrow leads from the time before an attack to
-the time during the attack.
+*Load* is the load average of the machine, and *seconds* the duration of the test. *On time again*
+is the time from the end of the fault until all due runs started on time. An arrow leads from the
+time before an attack to the time during the attack.
 
-| test | measured | seconds |
-|---|---|--:|
+| test | figures | load | seconds | date, commit |
+|---|---|--:|--:|---|
 """
 
 
@@ -211,7 +212,7 @@ def page(
     lacking = [f"| {row.fault} | {row.lacks} |" for row in ROWS if row.lacks]
     known = {name for row in ROWS for test in row.tests for name in _names(test, latest, cases)}
     took = [
-        f"| `{name}` | {_measured(line)} | {line['seconds']:.0f} |"
+        f"| `{name}` | {_measured(line)} | {_load(line)} | {line['seconds']:.0f} | {_when(line)} |"
         for name, line in sorted(latest.items())
         if name in known
     ]
@@ -366,7 +367,7 @@ def _measured(line: Mapping[str, Any]) -> str:
         "rounds": "whole rounds of the attack: {}",
         "late_p99_s": "p99 of the lateness of runs {0[quiet]:.2f} → {0[attack]:.2f} s",
         "member_mib": "a member's memory {0[quiet]} → {0[attack]} MiB",
-        "healing_s": "all runs on time {} s after healing",
+        "healing_s": "on time again after {} s",
         "terms": "terms begun: {}",
         "recovery_s": "cluster held {} s after PostgreSQL accepted connections",
     }
@@ -379,8 +380,6 @@ def _measured(line: Mapping[str, Any]) -> str:
         for kind, each in line["measured"].get("connections", {}).items()
         if each["wanted"]
     ]
-    if "load" in line:
-        parts.append(f"load {line['load']:.0f}")
     if "herd" in line["measured"]:
         parts.append(_herd(line["measured"]["herd"]))
     if "outage" in line["measured"]:
@@ -389,7 +388,16 @@ def _measured(line: Mapping[str, Any]) -> str:
         parts.append(_wire(line["measured"]["wire"]))
     if "hole" in line["measured"]:
         parts.append(_hole(line["measured"]["hole"]))
-    return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else []), *parts))
+    return ", ".join(parts)
+
+
+def _load(line: Mapping[str, Any]) -> str:
+    return f"{line['load']:.0f}" if "load" in line else ""
+
+
+def _when(line: Mapping[str, Any]) -> str:
+    """The date and the commit of a measurement."""
+    return ", ".join((line["date"], *([line["commit"]] if line.get("commit") else [])))
 
 
 def _wire(done: Mapping[str, Any]) -> str:

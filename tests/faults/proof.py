@@ -17,10 +17,11 @@ The checker tests these invariants:
 | invariant | meaning |
 |---|---|
 {invariants}
-A mutant is the product with one guarantee removed. A mutant counts as caught only if it breaks the
-named invariant. In the same test, the product itself must break no invariant.
+A mutant is schedd or workerd with one guarantee removed. A mutant counts as caught only if it
+breaks the named invariant. The last rows are the same tests without a mutant. In these tests, the
+unchanged programs must break no invariant.
 
-| mutant: change | test | must break | has broken | measured |
+| mutant: change | test | invariant that must break | invariants that broke | measured |
 |---|---|---|---|---|
 """
 PRODUCT = "(the product)"
@@ -63,7 +64,8 @@ def _of_product(
     latest: Mapping[tuple[str, str], Mapping[str, Any]], trials: Iterable[str]
 ) -> Iterator[str]:
     for trial in trials:
-        yield f"| the product | {trial} | none | {_came_out(latest.get((PRODUCT, trial)))} |\n"
+        result = _came_out(latest.get((PRODUCT, trial)))
+        yield f"| no mutant: no change | {trial} | none | {result} |\n"
 
 
 def _came_out(result: Mapping[str, Any] | None) -> str:

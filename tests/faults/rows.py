@@ -251,8 +251,8 @@ ROWS: Sequence[Row] = (
         lacks="no test has slow readers of live logs, or unfinished handshakes at ports with TLS",
     ),
     Row(
-        "a member's descriptors run out",
-        "the member keeps running, and accepts connections again when it has descriptors; no run"
+        "a member has no free file descriptors",
+        "the member keeps running, and accepts connections again when descriptors are free; no run"
         " or result is lost",
         ("test_member_without_descriptors",),
         lacks="the test doesn't show that other callers are unaffected: runs were up to 3.5 s late"

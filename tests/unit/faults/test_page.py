@@ -114,7 +114,7 @@ def test_a_spoiled_wire_shows_its_counts() -> None:
 
 
 def test_other_load_of_the_machine_is_reported() -> None:
-    assert "healing, load 26" in page(
+    assert "| on time again after 1.0 s | 26 | 24 | 2026-11-21 |" in page(
         [measured("test_leader_killed") | {"measured": {"healing_s": 1.0}, "load": 25.9}], [], {}
     )
 
@@ -150,7 +150,7 @@ def test_evidence_from_before_a_rename_is_shown_under_the_present_names() -> Non
     text = page([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`merged-rows-unwritten`" in line]
     assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
-    assert "| the product | no faults | none | none | 2026-11-21, abc1234 |" in text
+    assert "| no mutant: no change | no faults | none | none | 2026-11-21, abc1234 |" in text
 
 
 def test_each_mutant_and_each_trial_of_the_product_names_its_violations() -> None:
@@ -160,5 +160,5 @@ def test_each_mutant_and_each_trial_of_the_product_names_its_violations() -> Non
     text = page([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`no-catch-up`" in line]
     assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
-    assert "| the product | no faults | none | none | 2026-11-21, abc1234 |" in text
-    assert "| the product | leader killed | none | not measured yet | |" in text
+    assert "| no mutant: no change | no faults | none | none | 2026-11-21, abc1234 |" in text
+    assert "| no mutant: no change | leader killed | none | not measured yet | |" in text

@@ -116,7 +116,8 @@ def _instant(when: str, time_zone: str) -> str:
         raise wrong("at", f"{when} doesn't exist in {place.name}: the clocks skip it")
     if len(found) > 1:
         either = " or ".join(each.isoformat() for each in found)
-        raise wrong("at", f"{when} is ambiguous in {place.name}: give {either}, without a zone")
+        problem = f"{when} comes twice in {place.name}, because the clocks go back"
+        raise wrong("at", f"{problem}: write {either}, and clear time_zone")
     return found[0].astimezone(UTC).isoformat()
 
 
