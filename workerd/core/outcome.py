@@ -8,18 +8,18 @@ Invariants
   SIGTERM and exits 0 has not done its work.
 - An attempt with a process that was killed because of its memory limit has failed. An attempt that
   reached its process limit and still succeeded has succeeded.
-- The same outcome has the same digest in every process and version: the encoding is fixed here.
+- The same outcome has the same digest in every process and version (`schedkit.outcome_digest`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import signal
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Final
 
+from schedkit.outcome_digest import outcome_digest
 from schedkit.records import dataclass, replace
 from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey
@@ -173,17 +173,15 @@ def judged(
 def digest(key: AssignmentKey, outcome: AttemptOutcome) -> bytes:
     """Return the SHA-256 of an outcome, 32 bytes. Output and times are not part of it."""
     result = outcome.result
-    fields = (
-        key.run.encode(),
-        str(key.token).encode(),
-        str(outcome.verdict.value).encode(),
-        str(outcome.reason.value).encode(),
-        b"" if outcome.exit_code is None else str(outcome.exit_code).encode(),
-        outcome.error.encode(errors="surrogateescape"),
-        b"" if result is None else (b"j" if result.json else b"r") + result.data,
+    return outcome_digest(
+        key.run,
+        key.token,
+        outcome.verdict.value,
+        reason=outcome.reason.value,
+        exit_code=outcome.exit_code,
+        error=outcome.error.encode(errors="surrogateescape"),
+        result=b"" if result is None else (b"j" if result.json else b"r") + result.data,
     )
-    encoded = [part for each in fields for part in (len(each).to_bytes(8, "big"), each)]
-    return hashlib.sha256(b"".join(encoded)).digest()
 
 
 def _signal_name(number: int) -> str:

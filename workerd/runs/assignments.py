@@ -121,7 +121,7 @@ class HeldRuns:
     ) -> None:
         """Handle assignments received over `origin`. `time`: of its member."""
         for assignment in assignments:
-            if found := FRAME.violations(assignment):
+            if found := FRAME.violations(assignment) or _key_missing(assignment):
                 self._reject(assignment, found, origin)
             else:
                 with set_aside("assignment", f"run {assignment.key.run_id}"):
@@ -409,3 +409,7 @@ class HeldRuns:
         self._delayed.discard(key)
         if not self._items:
             self._idle.set()
+
+
+def _key_missing(assignment: pb.Assignment) -> Found:
+    return [] if assignment.HasField("key") else [("key", "is missing")]

@@ -11,6 +11,11 @@ from schedkit.bounds.rules import INT32, INT64, Number, Octets, Span, Text, Time
 FIRST_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME: Final = datetime(2200, 1, 1, tzinfo=UTC)
 TIME: Final = Time(FIRST_TIME, END_OF_TIME)
+MICROSECONDS: Final = (
+    int(FIRST_TIME.timestamp()) * 1_000_000,
+    int(END_OF_TIME.timestamp()) * 1_000_000 - 1,
+)
+"""The first and last time within `TIME`, in microseconds since 1970."""
 """Any time: given by a user, computed from a schedule, or read from a clock."""
 LONGEST: Final = timedelta(days=3653)
 """Ten years. Adding it to any `TIME`, or subtracting it, gives a valid date."""

@@ -15,6 +15,7 @@ from schedkit.bounds.common import (
     ID,
     ID_BYTES,
     LENGTH,
+    MICROSECONDS,
     SAID,
     SERIAL,
     SLOTS,
@@ -31,6 +32,7 @@ from schedkit.bounds.rules import (
     OPEN,
     PART,
     UINT32,
+    Column,
     Informative,
     Many,
     Needed,
@@ -44,6 +46,10 @@ from schedkit.bounds.rules import (
 
 MOST_ITEMS: Final = 5_000
 """Items of one kind in a frame. Our own processes send at most 500."""
+MOST_BATCHES: Final = 50
+"""Batches in a frame."""
+MOST_IN_BATCH: Final = 2_000
+"""Runs in a batch."""
 MOST_HELD: Final = 50_000
 """Runs that a worker holds. Our own workers hold at most 21,500."""
 MOST_BLOCKING: Final = 8
@@ -54,6 +60,9 @@ WORKER: Final = Text(
 _KEY, _START = 24, 32
 """Bytes of an entry of `Held`."""
 _ANY_REAL: Final = 1e300
+_RUN_IDS: Final = Octets(16 * MOST_IN_BATCH)
+_TOKENS: Final = Column(TOKEN.low, TOKEN.high, MOST_IN_BATCH)
+_TIMES: Final = Column(*MICROSECONDS, MOST_IN_BATCH)
 
 FRAMES: Final[Table] = {
     "schedd.v1.WorkerFrame": {
@@ -66,6 +75,7 @@ FRAMES: Final[Table] = {
         "revoke_answers": Many(ITEM, MOST_ITEMS),
         "progress": Many(ITEM, MOST_ITEMS),
         "goodbye": PART,
+        "result_batches": Many(ITEM, MOST_BATCHES),
     },
     "schedd.v1.MemberFrame": {
         "welcome": PART,
@@ -79,6 +89,8 @@ FRAMES: Final[Table] = {
         "members": PART,
         "reach": PART,
         "follows": Many(ITEM, MOST_ITEMS),
+        "run_batches": Many(ITEM, MOST_ITEMS),
+        "ack_batches": Many(ITEM, MOST_ITEMS),
     },
     "schedd.v1.AssignmentKey": {
         "run_id": Needed(ID),
@@ -100,6 +112,7 @@ FRAMES: Final[Table] = {
         "running": Many(PART, MOST_HELD),
         "started_at": TIME,
         "draining": FLAG,
+        "reads_batches": FLAG,
     },
     "schedd.v1.Heartbeat": {
         "sequence": SERIAL,
@@ -144,6 +157,14 @@ FRAMES: Final[Table] = {
         "retry_after": Informative(LENGTH),
         "log": Informative(PART),
         "stored_result": PART,
+    },
+    "schedd.v1.ResultBatch": {
+        "incarnation": Needed(ID),
+        "run_ids": _RUN_IDS,
+        "fencing_tokens": _TOKENS,
+        "scheduled_at": _TIMES,
+        "started_at": _TIMES,
+        "finished_at": _TIMES,
     },
     "schedd.v1.Refusal": {
         "key": Needed(PART),
@@ -190,6 +211,7 @@ FRAMES: Final[Table] = {
         "cluster_time": Needed(TIME),
         "answers_grants": FLAG,
         "reads_held": FLAG,
+        "reads_batches": FLAG,
     },
     "schedd.v1.Members": {"endpoints": Many(PART, 1_000), "revision": COUNT64},
     "schedd.v1.Members.Endpoint": {"name": WORD, "grpc": Text(1_024)},
@@ -200,7 +222,7 @@ FRAMES: Final[Table] = {
         "lost": FLAG,
     },
     "schedd.v1.Assignment": {
-        "key": Needed(PART),
+        "key": PART,  # not set in a batch; the worker checks it elsewhere
         "incarnation": WORD,  # compared with the worker's own
         "namespace": WORD,
         "job": WORD,
@@ -222,8 +244,16 @@ FRAMES: Final[Table] = {
         "payload": PART,
         "traceparent": WORD,
     },
+    "schedd.v1.RunBatch": {
+        "common": Needed(PART),
+        "run_ids": _RUN_IDS,
+        "fencing_tokens": _TOKENS,
+        "scheduled_at": _TIMES,
+        "jobs": Many(WORD, MOST_IN_BATCH),
+    },
     # The key is returned as the worker sent it, and is only looked up.
     "schedd.v1.Acknowledgement": {"key": Needed(ITEM), "verdict": CHOICE},
+    "schedd.v1.AckBatch": {"run_ids": _RUN_IDS, "fencing_tokens": _TOKENS},
     "schedd.v1.Cancel": {"key": Needed(PART), "kill": FLAG},
     "schedd.v1.Revoke": {"key": Needed(PART)},
     "schedd.v1.Reach": {"serial": SERIAL, "slots": Number(0, 1 << 53)},

@@ -122,6 +122,16 @@ class Item:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A list of whole numbers, checked by its smallest and its largest one."""
+
+    low: int
+    high: int
+    most: int
+    """Maximum entries."""
+
+
 Single: TypeAlias = Text | Octets | Number | Real | Time | Span | Choice | Flag | Part | Item
 
 
@@ -156,7 +166,7 @@ class Informative:
     rule: Single | Many
 
 
-Rule: TypeAlias = Single | Many | Pairs | Needed | Informative
+Rule: TypeAlias = Single | Many | Column | Pairs | Needed | Informative
 Table: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """Full name of a message → name of a field → rule."""
 
@@ -240,6 +250,8 @@ class Bounds:
         match rule:
             case Many(each, most):
                 return _list(self._single(each, field), most)
+            case Column(low, high, most):
+                return _column(low, high, most)
             case Pairs(key, value, most):
                 entry = field.message_type
                 assert entry is not None, f"{field.full_name} is a map"
@@ -359,6 +371,19 @@ def _list(each: Check | None, most: int) -> Check:
                 each(value, path, found)
                 if len(found) >= MOST_FOUND:
                     return
+
+    return check
+
+
+def _column(low: int, high: int, most: int) -> Check:
+    def check(values: Any, path: str, found: Found) -> None:
+        if len(values) > most:
+            found.append((path, f"has {len(values):,} entries, at most {most:,} are allowed"))
+            return
+        for value in (min(values), max(values)):
+            if not low <= value <= high:
+                found.append((path, f"{value} is out of range: must be from {low:,} to {high:,}"))
+                return
 
     return check
 

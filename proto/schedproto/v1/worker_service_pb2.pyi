@@ -42,6 +42,7 @@ class WorkerFrame(google.protobuf.message.Message):
     REVOKE_ANSWERS_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
+    RESULT_BATCHES_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___Hello: ...
     @property
@@ -66,6 +67,10 @@ class WorkerFrame(google.protobuf.message.Message):
         the worker's lease at once.
         """
 
+    @property
+    def result_batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResultBatch]:
+        """Sent only to members that read them (see Welcome.reads_batches)."""
+
     def __init__(
         self,
         *,
@@ -78,9 +83,10 @@ class WorkerFrame(google.protobuf.message.Message):
         revoke_answers: collections.abc.Iterable[global___RevokeAnswer] | None = ...,
         progress: collections.abc.Iterable[global___Progress] | None = ...,
         goodbye: global___Goodbye | None = ...,
+        result_batches: collections.abc.Iterable[global___ResultBatch] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["goodbye", b"goodbye", "granted", b"granted", "heartbeat", b"heartbeat", "hello", b"hello"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["goodbye", b"goodbye", "granted", b"granted", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunks", b"log_chunks", "progress", b"progress", "refusals", b"refusals", "results", b"results", "revoke_answers", b"revoke_answers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["goodbye", b"goodbye", "granted", b"granted", "heartbeat", b"heartbeat", "hello", b"hello", "log_chunks", b"log_chunks", "progress", b"progress", "refusals", b"refusals", "result_batches", b"result_batches", "results", b"results", "revoke_answers", b"revoke_answers"]) -> None: ...
 
 global___WorkerFrame = WorkerFrame
 
@@ -99,6 +105,8 @@ class MemberFrame(google.protobuf.message.Message):
     MEMBERS_FIELD_NUMBER: builtins.int
     REACH_FIELD_NUMBER: builtins.int
     FOLLOWS_FIELD_NUMBER: builtins.int
+    RUN_BATCHES_FIELD_NUMBER: builtins.int
+    ACK_BATCHES_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
     @property
@@ -127,6 +135,12 @@ class MemberFrame(google.protobuf.message.Message):
 
     @property
     def follows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Follow]: ...
+    @property
+    def run_batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RunBatch]:
+        """Sent only to workers that read them (see Hello.reads_batches)."""
+
+    @property
+    def ack_batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AckBatch]: ...
     def __init__(
         self,
         *,
@@ -141,9 +155,11 @@ class MemberFrame(google.protobuf.message.Message):
         members: global___Members | None = ...,
         reach: global___Reach | None = ...,
         follows: collections.abc.Iterable[global___Follow] | None = ...,
+        run_batches: collections.abc.Iterable[global___RunBatch] | None = ...,
+        ack_batches: collections.abc.Iterable[global___AckBatch] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["demand", b"demand", "drain", b"drain", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledgements", b"acknowledgements", "assignments", b"assignments", "cancels", b"cancels", "demand", b"demand", "drain", b"drain", "follows", b"follows", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "revokes", b"revokes", "welcome", b"welcome"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ack_batches", b"ack_batches", "acknowledgements", b"acknowledgements", "assignments", b"assignments", "cancels", b"cancels", "demand", b"demand", "drain", b"drain", "follows", b"follows", "heartbeat_answer", b"heartbeat_answer", "members", b"members", "reach", b"reach", "revokes", b"revokes", "run_batches", b"run_batches", "welcome", b"welcome"]) -> None: ...
 
 global___MemberFrame = MemberFrame
 
@@ -207,6 +223,7 @@ class Hello(google.protobuf.message.Message):
     RUNNING_FIELD_NUMBER: builtins.int
     STARTED_AT_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
+    READS_BATCHES_FIELD_NUMBER: builtins.int
     worker: builtins.str
     incarnation: builtins.str
     """UUID, new with each registration."""
@@ -218,6 +235,8 @@ class Hello(google.protobuf.message.Message):
     host: builtins.str
     slots: builtins.int
     draining: builtins.bool
+    reads_batches: builtins.bool
+    """Whether the worker reads RunBatch and AckBatch."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -254,9 +273,10 @@ class Hello(google.protobuf.message.Message):
         running: collections.abc.Iterable[global___AssignmentKey] | None = ...,
         started_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         draining: builtins.bool = ...,
+        reads_batches: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "draining", b"draining", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "running", b"running", "slots", b"slots", "spool_id", b"spool_id", "spooled", b"spooled", "started_at", b"started_at", "version", b"version", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "draining", b"draining", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "reads_batches", b"reads_batches", "running", b"running", "slots", b"slots", "spool_id", b"spool_id", "spooled", b"spooled", "started_at", b"started_at", "version", b"version", "worker", b"worker"]) -> None: ...
 
 global___Hello = Hello
 
@@ -553,6 +573,47 @@ class Result(google.protobuf.message.Message):
 global___Result = Result
 
 @typing.final
+class ResultBatch(google.protobuf.message.Message):
+    """Results of runs that succeeded without a returned value, output or error. Each is equivalent to a
+    Result with the outcome SUCCEEDED, and with the digest of these values. The columns have an entry
+    for each run, in the same order. Times are microseconds since 1970.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: builtins.int
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    FENCING_TOKENS_FIELD_NUMBER: builtins.int
+    SCHEDULED_AT_FIELD_NUMBER: builtins.int
+    STARTED_AT_FIELD_NUMBER: builtins.int
+    FINISHED_AT_FIELD_NUMBER: builtins.int
+    incarnation: builtins.str
+    """Incarnation that executed the runs. Another incarnation may send the results."""
+    run_ids: builtins.bytes
+    """16 bytes for each run."""
+    @property
+    def fencing_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def scheduled_at(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def started_at(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def finished_at(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        incarnation: builtins.str = ...,
+        run_ids: builtins.bytes = ...,
+        fencing_tokens: collections.abc.Iterable[builtins.int] | None = ...,
+        scheduled_at: collections.abc.Iterable[builtins.int] | None = ...,
+        started_at: collections.abc.Iterable[builtins.int] | None = ...,
+        finished_at: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fencing_tokens", b"fencing_tokens", "finished_at", b"finished_at", "incarnation", b"incarnation", "run_ids", b"run_ids", "scheduled_at", b"scheduled_at", "started_at", b"started_at"]) -> None: ...
+
+global___ResultBatch = ResultBatch
+
+@typing.final
 class Refusal(google.protobuf.message.Message):
     """Rejected assignment. A rejection costs no attempt."""
 
@@ -774,6 +835,7 @@ class Welcome(google.protobuf.message.Message):
     CLUSTER_TIME_FIELD_NUMBER: builtins.int
     ANSWERS_GRANTS_FIELD_NUMBER: builtins.int
     READS_HELD_FIELD_NUMBER: builtins.int
+    READS_BATCHES_FIELD_NUMBER: builtins.int
     member: builtins.str
     tenure: builtins.str
     cluster_id: builtins.str
@@ -787,6 +849,8 @@ class Welcome(google.protobuf.message.Message):
     """Whether the member reads Heartbeat.held. Other members get each assignment as one message in
     `holdings`. Without these messages, such a member would treat the runs as lost.
     """
+    reads_batches: builtins.bool
+    """Whether the member reads ResultBatch."""
     @property
     def members(self) -> global___Members: ...
     @property
@@ -810,9 +874,10 @@ class Welcome(google.protobuf.message.Message):
         cluster_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         answers_grants: builtins.bool = ...,
         reads_held: builtins.bool = ...,
+        reads_batches: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "members", b"members", "worker_ttl", b"worker_ttl"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answers_grants", b"answers_grants", "cluster_id", b"cluster_id", "cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "member", b"member", "members", b"members", "reads_held", b"reads_held", "tenure", b"tenure", "version", b"version", "worker_ttl", b"worker_ttl"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers_grants", b"answers_grants", "cluster_id", b"cluster_id", "cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "member", b"member", "members", b"members", "reads_batches", b"reads_batches", "reads_held", b"reads_held", "tenure", b"tenure", "version", b"version", "worker_ttl", b"worker_ttl"]) -> None: ...
 
 global___Welcome = Welcome
 
@@ -982,6 +1047,50 @@ class Assignment(google.protobuf.message.Message):
 global___Assignment = Assignment
 
 @typing.final
+class RunBatch(google.protobuf.message.Message):
+    """Assignments that differ only in their runs. Each is equivalent to an Assignment with the fields of
+    `common`, and with a `traceparent` of the run id and the token. The columns have an entry for each
+    run, in the same order.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COMMON_FIELD_NUMBER: builtins.int
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    FENCING_TOKENS_FIELD_NUMBER: builtins.int
+    SCHEDULED_AT_FIELD_NUMBER: builtins.int
+    JOBS_FIELD_NUMBER: builtins.int
+    run_ids: builtins.bytes
+    """16 bytes for each run."""
+    @property
+    def common(self) -> global___Assignment:
+        """Without `key`, `due_at` and `traceparent`."""
+
+    @property
+    def fencing_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def scheduled_at(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Microseconds since 1970."""
+
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the jobs. Empty: all runs are of `common.job`."""
+
+    def __init__(
+        self,
+        *,
+        common: global___Assignment | None = ...,
+        run_ids: builtins.bytes = ...,
+        fencing_tokens: collections.abc.Iterable[builtins.int] | None = ...,
+        scheduled_at: collections.abc.Iterable[builtins.int] | None = ...,
+        jobs: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["common", b"common"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["common", b"common", "fencing_tokens", b"fencing_tokens", "jobs", b"jobs", "run_ids", b"run_ids", "scheduled_at", b"scheduled_at"]) -> None: ...
+
+global___RunBatch = RunBatch
+
+@typing.final
 class Acknowledgement(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1023,6 +1132,30 @@ class Acknowledgement(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["key", b"key", "verdict", b"verdict"]) -> None: ...
 
 global___Acknowledgement = Acknowledgement
+
+@typing.final
+class AckBatch(google.protobuf.message.Message):
+    """Acknowledgements of stored results. Each is equivalent to an Acknowledgement with the verdict
+    ACCEPTED.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RUN_IDS_FIELD_NUMBER: builtins.int
+    FENCING_TOKENS_FIELD_NUMBER: builtins.int
+    run_ids: builtins.bytes
+    """16 bytes for each run."""
+    @property
+    def fencing_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        run_ids: builtins.bytes = ...,
+        fencing_tokens: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fencing_tokens", b"fencing_tokens", "run_ids", b"run_ids"]) -> None: ...
+
+global___AckBatch = AckBatch
 
 @typing.final
 class Cancel(google.protobuf.message.Message):
