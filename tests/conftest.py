@@ -26,7 +26,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 FIGURES = "figures"
 STAND_BACK = 5
 
-pytest_plugins = ["support.databases"]
+pytest_plugins = ["support.databases", "support.shared_workers"]
 
 _FIGURES = pytest.StashKey[list[str]]()
 _TURNSTILE = pytest.StashKey[TemporaryDirectory[str]]()

@@ -8,12 +8,16 @@ from datetime import UTC, timedelta
 from pathlib import Path
 
 import grpc
+import pytest
 
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
+from support.shared_workers import SharedWorkers
 from support.wait import wait_until_async
 from support.worker_process import WorkerProcess, alive, cluster, http_get, pid_in, wait_until_ended
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CLOCKS = timedelta(seconds=0.1)
 """By which a reading of the member's time may be off."""
@@ -36,8 +40,10 @@ async def test_the_hello_has_the_workers_name_and_abilities(tmp_path: Path) -> N
         assert len(hello.incarnation) == 36
 
 
-async def test_the_same_assignment_twice_starts_once(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_the_same_assignment_twice_starts_once(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "mark"
         assignment = member.assignment(
@@ -52,8 +58,10 @@ async def test_the_same_assignment_twice_starts_once(tmp_path: Path) -> None:
         assert not stream.refusals
 
 
-async def test_an_assignment_repeated_after_its_end_brings_its_result_again(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_an_assignment_repeated_after_its_end_brings_its_result_again(
+    workers: SharedWorkers,
+) -> None:
+    async with workers() as (member, _):
         member.acknowledge_results = False
         stream = await member.attached()
         assignment = member.assignment(incarnation=stream.hello.incarnation, argv=["true"])
@@ -64,8 +72,8 @@ async def test_an_assignment_repeated_after_its_end_brings_its_result_again(tmp_
         assert stream.results[1] == first
 
 
-async def test_a_lower_token_than_one_seen_is_refused_with_an_alarm(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_lower_token_than_one_seen_is_refused_with_an_alarm(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         new, old = member.key(run="r", token=9), member.key(run="r", token=8)
         await stream.result_of(await stream.assign(key=new, argv=["true"]))
@@ -74,15 +82,15 @@ async def test_a_lower_token_than_one_seen_is_refused_with_an_alarm(tmp_path: Pa
         assert refusal.greatest_token_seen == 9
 
 
-async def test_another_incarnations_assignment_is_refused(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_another_incarnations_assignment_is_refused(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["true"], incarnation="someone-else")
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_OTHER_INCARNATION
 
 
-async def test_an_assignment_after_its_start_by_is_refused(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_an_assignment_after_its_start_by_is_refused(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["true"], start_within=-0.1)
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_TOO_LATE
@@ -140,9 +148,9 @@ async def test_an_assignment_of_many_slots_takes_them_all(tmp_path: Path) -> Non
 
 
 async def test_a_pre_dispatched_assignment_starts_at_its_due_time_and_never_before(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
-    async with cluster(tmp_path) as (member, _):
+    async with workers() as (member, _):
         stream = await member.attached()
         pre_dispatched = member.assignment(
             incarnation=stream.hello.incarnation, argv=["true"], start_in=0.6
@@ -154,8 +162,8 @@ async def test_a_pre_dispatched_assignment_starts_at_its_due_time_and_never_befo
         assert 0 <= late < 100e6, f"{late / 1e6} ms"
 
 
-async def test_a_revoked_assignment_never_starts(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_revoked_assignment_never_starts(workers: SharedWorkers, tmp_path: Path) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "mark"
         assignment = member.assignment(
@@ -172,8 +180,8 @@ async def test_a_revoked_assignment_never_starts(tmp_path: Path) -> None:
         assert lines(mark) == 0
 
 
-async def test_a_revoke_that_overtakes_its_assignment_holds(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_revoke_that_overtakes_its_assignment_holds(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = member.key()
         assert (await stream.revoke(key)).outcome == pb.RevokeAnswer.OUTCOME_REVOKED
@@ -181,9 +189,11 @@ async def test_a_revoke_that_overtakes_its_assignment_holds(tmp_path: Path) -> N
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_REVOKED
 
 
-async def test_a_revoke_in_the_frame_of_its_assignment_has_priority(tmp_path: Path) -> None:
+async def test_a_revoke_in_the_frame_of_its_assignment_has_priority(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     """P4.2: a busy stream coalesces, and what was asked back must not start."""
-    async with cluster(tmp_path) as (member, _):
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "mark"
         assignment = member.assignment(incarnation=stream.hello.incarnation, argv=counting(mark))
@@ -194,15 +204,15 @@ async def test_a_revoke_in_the_frame_of_its_assignment_has_priority(tmp_path: Pa
         assert lines(mark) == 0
 
 
-async def test_a_started_assignment_is_not_revoked(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_started_assignment_is_not_revoked(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["sleep", "300"])
         assert (await stream.revoke(key)).outcome == pb.RevokeAnswer.OUTCOME_STARTED
 
 
-async def test_a_cancel_before_the_start_is_a_refusal(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_cancel_before_the_start_is_a_refusal(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["true"], start_in=60)
         await stream.holds(key, pb.Holding.STATE_PRE_DISPATCHED)

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 from google.protobuf.any_pb2 import Any as Packed
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -31,8 +32,10 @@ from support.addresses import NO_PUBLIC_HOST, THIS_HOST
 from support.certs import Authority
 from support.fake_member import Stream
 from support.repository import ROOT
+from support.shared_workers import SharedWorkers
 from support.wait import wait_until_async
-from support.worker_process import cluster
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ALLOWED = 'egress.allow = ["127.0.0.0/8", "::1", "localhost"]\n'
 HEALTH = "grpc.health.v1.Health"
@@ -205,11 +208,11 @@ async def call(
 
 
 async def test_a_job_handler_receives_its_attempt_and_its_answer_is_the_result(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     async with (
         served() as server,
-        cluster(tmp_path, config=ALLOWED) as (member, _),
+        workers(config=ALLOWED) as (member, _),
     ):
         stream = await member.attached()
         given = job_pb2.GrpcAction(
@@ -237,11 +240,11 @@ async def test_a_job_handler_receives_its_attempt_and_its_answer_is_the_result(
 
 
 async def test_a_job_stored_by_an_earlier_version_overrides_no_metadata_of_schedd(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     """Members refuse such a job; one may have been stored by another version."""
     wrong = {"Schedd-Run-Id": "fake", "content-type": "text/plain", "grpc-timeout": "1n"}
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         own = {**wrong, "traceparent": "mine"}
         result = await call(stream, endpoint=server.endpoint, metadata=own)
@@ -253,9 +256,9 @@ async def test_a_job_stored_by_an_earlier_version_overrides_no_metadata_of_sched
 
 
 async def test_the_error_of_a_job_handler_decides_on_the_next_attempt(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         failed = await call(stream, '"error"', endpoint=server.endpoint)
         assert failed.reason == common_pb2.REASON_EXCEPTION
@@ -265,8 +268,8 @@ async def test_the_error_of_a_job_handler_decides_on_the_next_attempt(
         assert hopeless.error == "no such article"
 
 
-async def test_a_status_other_than_ok_fails_and_says_so(tmp_path: Path) -> None:
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_status_other_than_ok_fails_and_says_so(workers: SharedWorkers) -> None:
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         refused = await call(stream, '"refused"', endpoint=server.endpoint)
         assert refused.outcome == pb.Result.OUTCOME_FAILED
@@ -282,8 +285,10 @@ async def test_a_status_other_than_ok_fails_and_says_so(tmp_path: Path) -> None:
         assert unknown.reason == common_pb2.REASON_EXCEPTION
 
 
-async def test_the_timeout_of_an_attempt_is_the_deadline_of_its_call(tmp_path: Path) -> None:
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_the_timeout_of_an_attempt_is_the_deadline_of_its_call(
+    workers: SharedWorkers,
+) -> None:
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         late = await call(stream, '"for ever"', endpoint=server.endpoint, timeout=1)
         assert late.reason == common_pb2.REASON_TIMEOUT
@@ -294,8 +299,8 @@ async def test_the_timeout_of_an_attempt_is_the_deadline_of_its_call(tmp_path: P
         assert own.error == "DEADLINE_EXCEEDED: of my database"
 
 
-async def test_a_cancelled_run_cancels_its_call(tmp_path: Path) -> None:
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_cancelled_run_cancels_its_call(workers: SharedWorkers) -> None:
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         given = job_pb2.GrpcAction(endpoint=server.endpoint)
         key = await stream.assign(grpc=given, payload='"for ever"', timeout=60)
@@ -306,8 +311,10 @@ async def test_a_cancelled_run_cancels_its_call(tmp_path: Path) -> None:
         await asyncio.wait_for(server.given_up.wait(), 10)
 
 
-async def test_a_large_grpc_answer_is_stored_and_one_over_4_mib_is_rejected(tmp_path: Path) -> None:
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_large_grpc_answer_is_stored_and_one_over_4_mib_is_rejected(
+    workers: SharedWorkers,
+) -> None:
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         large = await call(stream, '{"letters":100000}', endpoint=server.endpoint)
         assert large.outcome == pb.Result.OUTCOME_SUCCEEDED
@@ -319,18 +326,18 @@ async def test_a_large_grpc_answer_is_stored_and_one_over_4_mib_is_rejected(tmp_
         assert "Received message larger than max" in too_large.error
 
 
-async def test_a_result_that_only_says_it_is_json_is_kept_as_bytes(tmp_path: Path) -> None:
-    async with served() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_result_that_only_says_it_is_json_is_kept_as_bytes(workers: SharedWorkers) -> None:
+    async with served() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         assert (await call(stream, '"no json"', endpoint=server.endpoint)).result.raw == b"{"
         assert (await call(stream, '"raw"', endpoint=server.endpoint)).result.raw == b"\xff\x00"
 
 
-async def test_a_compressed_answer_is_rejected(tmp_path: Path) -> None:
+async def test_a_compressed_answer_is_rejected(workers: SharedWorkers) -> None:
     """A few bytes may hold gigabytes. Not each core of gRPC's bounds them."""
     async with (
         served(compression=grpc.Compression.Gzip) as server,
-        cluster(tmp_path, config=ALLOWED) as (member, _),
+        workers(config=ALLOWED) as (member, _),
     ):
         stream = await member.attached()
         result = await call(stream, '{"letters":100000}', endpoint=server.endpoint)
@@ -339,12 +346,12 @@ async def test_a_compressed_answer_is_rejected(tmp_path: Path) -> None:
 
 
 async def test_any_unary_method_is_found_by_reflection_and_called_with_json(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     async with (
         served() as server,
         a_shop() as bought,
-        cluster(tmp_path, config=ALLOWED) as (member, _),
+        workers(config=ALLOWED) as (member, _),
     ):
         stream = await member.attached()
         health = await call(stream, endpoint=server.endpoint, method=f"{HEALTH}/Check")
@@ -363,7 +370,7 @@ async def test_any_unary_method_is_found_by_reflection_and_called_with_json(
         assert b"isn't kept" in large.output[0].data
 
 
-async def test_a_call_that_no_attempt_can_make_is_not_retried(tmp_path: Path) -> None:
+async def test_a_call_that_no_attempt_can_make_is_not_retried(workers: SharedWorkers) -> None:
     wrong: Sequence[tuple[str, str | bytes | None, str]] = (
         ("Price", '{"articel":"tea"}', 'no field named "articel"'),
         ("Price", '{"amount":"many"}', "amount"),
@@ -372,7 +379,7 @@ async def test_a_call_that_no_attempt_can_make_is_not_retried(tmp_path: Path) ->
         ("Watch", None, "is a streaming method: only unary"),
         ("Fill", None, "is a streaming method: only unary"),
     )
-    async with a_shop() as endpoint, cluster(tmp_path, config=ALLOWED) as (member, _):
+    async with a_shop() as endpoint, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         for method, payload, message in wrong:
             result = await call(stream, payload, endpoint=endpoint, method=f"{SHOP}/{method}")
@@ -381,12 +388,12 @@ async def test_a_call_that_no_attempt_can_make_is_not_retried(tmp_path: Path) ->
             assert "\n" not in result.error
 
 
-async def test_a_missing_method_is_unimplemented_and_retried(tmp_path: Path) -> None:
+async def test_a_missing_method_is_unimplemented_and_retried(workers: SharedWorkers) -> None:
     """Its service may be of a version to come: that is for the job's retries to say."""
     async with (
         served() as server,
         served(reflects=False) as silent,
-        cluster(tmp_path, config=ALLOWED) as (member, _),
+        workers(config=ALLOWED) as (member, _),
     ):
         stream = await member.attached()
         for endpoint, method, message in (
@@ -400,13 +407,15 @@ async def test_a_missing_method_is_unimplemented_and_retried(tmp_path: Path) -> 
             assert message in result.error
 
 
-async def test_tls_is_by_the_systems_roots_and_by_name(tmp_path: Path) -> None:
+async def test_tls_is_by_the_systems_roots_and_by_name(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     files = Authority.create(tmp_path / "ca").issue("shop", san="DNS:localhost")
     credentials = grpc.ssl_server_credentials([(files.key.read_bytes(), files.cert.read_bytes())])
     environ = {"SSL_CERT_FILE": str(files.ca)}
     async with (
         served(credentials=credentials) as server,
-        cluster(tmp_path / "w", config=ALLOWED, environ=environ) as (member, _),
+        workers(config=ALLOWED, environ=environ) as (member, _),
     ):
         stream = await member.attached()
         known = await call(stream, endpoint=f"grpcs://localhost:{server.port}")
@@ -418,7 +427,7 @@ async def test_tls_is_by_the_systems_roots_and_by_name(tmp_path: Path) -> None:
         assert len(server.requests) == 1
 
 
-async def test_the_service_of_the_docs_does_its_job(tmp_path: Path) -> None:
+async def test_the_service_of_the_docs_does_its_job(workers: SharedWorkers) -> None:
     page = (ROOT / "docs" / "semantics" / "grpc-jobs.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = (each for each in programs if "JobHandlerServicer" in each)
@@ -429,7 +438,7 @@ async def test_the_service_of_the_docs_does_its_job(tmp_path: Path) -> None:
     code = code.replace("127.0.0.1:50051", endpoint)
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
     try:
-        async with cluster(tmp_path, config=ALLOWED) as (member, _):
+        async with workers(config=ALLOWED) as (member, _):
             stream = await member.attached()
 
             async def answer(payload: str) -> pb.Result:
@@ -451,10 +460,10 @@ async def test_the_service_of_the_docs_does_its_job(tmp_path: Path) -> None:
 
 
 async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_setting(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     config = 'egress.allow = ["localhost"]\n'
-    async with served() as server, cluster(tmp_path, config=config) as (member, _):
+    async with served() as server, workers(config=config) as (member, _):
         stream = await member.attached()
         port = server.endpoint.rpartition(":")[2]
         allowed = await call(stream, endpoint=f"localhost:{port}")
@@ -466,10 +475,10 @@ async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_set
 
 
 async def test_metadata_services_are_refused_though_every_network_is_allowed(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     config = 'egress.allow = ["0.0.0.0/0", "::/0", "*.internal"]\n'
-    async with cluster(tmp_path, config=config) as (member, _):
+    async with workers(config=config) as (member, _):
         stream = await member.attached()
         for host in ("169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal"):
             refused = await call(stream, endpoint=f"{host}:80")
@@ -484,8 +493,10 @@ REFUSED = (
 """Texts which show that the address was refused, and not by chance out of reach."""
 
 
-async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(tmp_path: Path) -> None:
-    async with served() as server, cluster(tmp_path) as (member, _):
+async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(
+    workers: SharedWorkers,
+) -> None:
+    async with served() as server, workers() as (member, _):
         stream = await member.attached()
         odd = {}
         for host in (*THIS_HOST, *NO_PUBLIC_HOST):

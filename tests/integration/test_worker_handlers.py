@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
+from support.shared_workers import SharedWorkers
 from support.wait import WAIT_TIMEOUT, wait_until_async
-from support.worker_process import WorkerProcess, cluster
+from support.worker_process import WorkerProcess
 from workerd.executors.handlers.attempt_call import CANCELED
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODULE = """
 import asyncio, threading, time
@@ -137,12 +141,26 @@ def stubborn(payload, ctx):
 """
 
 
-@contextlib.asynccontextmanager
-async def shop(home: Path, **how: str) -> AsyncIterator[tuple[FakeMember, WorkerProcess, Stream]]:
-    (home / "shop_tasks.py").write_text(MODULE)
-    environ = {"PYTHONPATH": str(home)}
-    async with cluster(home, environ=environ, handlers="shop_tasks", **how) as (member, worker):
-        yield member, worker, await member.attached()
+class Shop(Protocol):
+    """A worker with the handlers of `MODULE`, its member and its stream."""
+
+    def __call__(
+        self, **how: str
+    ) -> AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess, Stream]]: ...
+
+
+@pytest.fixture(scope="module")
+def shop(workers: SharedWorkers, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    packages = tmp_path_factory.mktemp("packages")
+    (packages / "shop_tasks.py").write_text(MODULE)
+    environ = {"PYTHONPATH": str(packages)}
+
+    @asynccontextmanager
+    async def lent(**how: str) -> AsyncIterator[tuple[FakeMember, WorkerProcess, Stream]]:
+        async with workers(environ=environ, handlers="shop_tasks", **how) as (member, worker):
+            yield member, worker, await member.attached()
+
+    return lent
 
 
 async def call(stream: Stream, name: str, payload: object = None, **how: float) -> pb.Result:
@@ -151,8 +169,8 @@ async def call(stream: Stream, name: str, payload: object = None, **how: float) 
     return await stream.result_of(await stream.assign(python=action, payload=given, **how))
 
 
-async def test_a_coroutine_gets_its_payload_and_context_and_returns_json(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_coroutine_gets_its_payload_and_context_and_returns_json(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         result = await call(stream, "greet", {"name": "Ada"})
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert json.loads(result.result.json) == {
@@ -161,24 +179,24 @@ async def test_a_coroutine_gets_its_payload_and_context_and_returns_json(tmp_pat
         }  # fmt: skip
 
 
-async def test_a_function_runs_in_a_thread(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_function_runs_in_a_thread(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         assert (await call(stream, "in-thread")).result.json == "false"
 
 
-async def test_the_hello_names_all_handlers_by_name_and_by_path(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_the_hello_names_all_handlers_by_name_and_by_path(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         assert {"greet", "shop_tasks.greet", "in-thread"} <= {*stream.hello.handlers}
         assert (await call(stream, "shop_tasks.nothing")).outcome == pb.Result.OUTCOME_SUCCEEDED
 
 
-async def test_a_payload_and_a_result_of_bytes_are_passed_unchanged(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_payload_and_a_result_of_bytes_are_passed_unchanged(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         assert (await call(stream, "raw", b"\x00\xff")).result.raw == b"\xff\x00"
 
 
-async def test_an_exception_fails_the_attempt_with_its_traceback(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_an_exception_fails_the_attempt_with_its_traceback(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         result = await call(stream, "broken")
         assert result.reason == common_pb2.REASON_EXCEPTION
         assert result.error == "RuntimeError: oh no"
@@ -186,9 +204,9 @@ async def test_an_exception_fails_the_attempt_with_its_traceback(tmp_path: Path)
 
 
 async def test_an_exception_reserved_by_python_fails_the_attempt_and_not_the_worker(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+    async with shop() as (_, _, stream):
         for name, error in (
             ("leaves", "SystemExit: 3"),
             ("leaves_the_loop", "SystemExit: 4"),
@@ -201,8 +219,8 @@ async def test_an_exception_reserved_by_python_fails_the_attempt_and_not_the_wor
         assert (await call(stream, "in-thread")).result.json == "false"  # and it continues
 
 
-async def test_dont_retry_and_retry_after_are_reported(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_dont_retry_and_retry_after_are_reported(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         assert (await call(stream, "hopeless")).reason == common_pb2.REASON_DONT_RETRY
         later = await call(stream, "later")
         assert later.reason == common_pb2.REASON_EXCEPTION
@@ -212,8 +230,8 @@ async def test_dont_retry_and_retry_after_are_reported(tmp_path: Path) -> None:
         assert strange.error == "RetryAfter: half of a ?"
 
 
-async def test_a_result_too_large_or_not_json_fails_for_good(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_result_too_large_or_not_json_fails_for_good(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         for name, said in (
             ("huge", "more than 16777216 bytes"),
             ("no_json", "object is not JSON serializable"),
@@ -224,15 +242,15 @@ async def test_a_result_too_large_or_not_json_fails_for_good(tmp_path: Path) -> 
             assert said in result.error
 
 
-async def test_a_payload_that_is_not_json_never_reaches_the_handler(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_payload_that_is_not_json_never_reaches_the_handler(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         action = job_pb2.PythonAction(handler="greet")
         result = await stream.result_of(await stream.assign(python=action, payload="{"))
         assert result.reason == common_pb2.REASON_DONT_RETRY
 
 
-async def test_a_timeout_cancels_a_coroutine_which_may_clean_up(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_timeout_cancels_a_coroutine_which_may_clean_up(shop: Shop, tmp_path: Path) -> None:
+    async with shop() as (_, _, stream):
         mark = tmp_path / "mark"
         result = await call(stream, "forever", str(mark), timeout=0.3)
         assert result.reason == common_pb2.REASON_TIMEOUT
@@ -241,9 +259,9 @@ async def test_a_timeout_cancels_a_coroutine_which_may_clean_up(tmp_path: Path) 
 
 @pytest.mark.parametrize("handler", ["lively", "lively_thread"])
 async def test_a_handler_is_ended_when_it_is_silent_for_too_long_and_not_before(
-    tmp_path: Path, handler: str
+    shop: Shop, handler: str
 ) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+    async with shop() as (_, _, stream):
         result = await call(stream, handler, heartbeat_timeout=0.5)
         assert result.outcome == pb.Result.OUTCOME_FAILED
         assert result.reason == common_pb2.REASON_HEARTBEAT_TIMEOUT
@@ -252,10 +270,10 @@ async def test_a_handler_is_ended_when_it_is_silent_for_too_long_and_not_before(
 
 
 async def test_a_worker_that_was_stopped_extends_the_heartbeat_timeouts_of_handlers(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
     """The worker receives nothing meanwhile, and its handlers can send nothing."""
-    async with shop(tmp_path) as (_, worker, stream):
+    async with shop() as (_, worker, stream):
         action = job_pb2.PythonAction(handler="lively")
         key = await stream.assign(python=action, payload="null", heartbeat_timeout=1.0)
         await stream.holds(key, pb.Holding.STATE_RUNNING)
@@ -268,8 +286,8 @@ async def test_a_worker_that_was_stopped_extends_the_heartbeat_timeouts_of_handl
         assert took >= timedelta(seconds=2.5 + 1.0)
 
 
-async def test_a_thread_that_ignores_its_cancel_is_abandoned(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, worker, stream):
+async def test_a_thread_that_ignores_its_cancel_is_abandoned(shop: Shop) -> None:
+    async with shop() as (_, worker, stream):
         asked = await call(stream, "patient", timeout=0.2, kill_after=60)
         assert asked.reason == common_pb2.REASON_TIMEOUT
         left = await call(stream, "stubborn", timeout=0.2, kill_after=0.2)
@@ -278,8 +296,8 @@ async def test_a_thread_that_ignores_its_cancel_is_abandoned(tmp_path: Path) -> 
         assert await worker.ended() == 0, "a thread can't keep a worker alive"
 
 
-async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(tmp_path: Path) -> None:
-    async with shop(tmp_path, slots="1") as (_, worker, stream):
+async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(shop: Shop) -> None:
+    async with shop(slots="1") as (_, worker, stream):
         left = await call(stream, "deaf", timeout=0.2, kill_after=0.2)
         assert left.reason == common_pb2.REASON_TIMEOUT
         beside = await call(stream, "nothing")
@@ -288,8 +306,8 @@ async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(tmp_path: Pat
         assert await worker.ended() == 0, "a coroutine can't keep a worker alive"
 
 
-async def test_a_coroutine_that_cancels_its_own_task_has_failed(tmp_path: Path) -> None:
-    async with shop(tmp_path, slots="1") as (_, _, stream):
+async def test_a_coroutine_that_cancels_its_own_task_has_failed(shop: Shop) -> None:
+    async with shop(slots="1") as (_, _, stream):
         failed = await call(stream, "ends_itself")
         assert failed.reason == common_pb2.REASON_EXCEPTION
         assert failed.error == CANCELED
@@ -299,12 +317,12 @@ async def test_a_coroutine_that_cancels_its_own_task_has_failed(tmp_path: Path) 
 
 @pytest.mark.slow
 async def test_a_thread_that_outlasts_a_drain_is_not_given_back_while_it_runs(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
     """W4: else its run would begin elsewhere beside it. The worker leaves without a goodbye, and
     the run moves on when its lease has ended.
     """
-    async with shop(tmp_path, drain_timeout="200ms") as (_, worker, stream):
+    async with shop(drain_timeout="200ms") as (_, worker, stream):
         key = await stream.assign(python=job_pb2.PythonAction(handler="stubborn"))
         await stream.holds(key, pb.Holding.STATE_RUNNING)
         worker.signal(15)
@@ -314,8 +332,8 @@ async def test_a_thread_that_outlasts_a_drain_is_not_given_back_while_it_runs(
         assert not stream.goodbye
 
 
-async def test_an_unknown_handler_is_refused(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_an_unknown_handler_is_refused(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         key = await stream.assign(python=job_pb2.PythonAction(handler="nobody"))
         refusal = await stream.refusal_of(key)
         assert refusal.why == pb.Refusal.WHY_UNABLE
@@ -330,8 +348,8 @@ async def test_a_module_that_cannot_be_imported_is_an_error_at_start(tmp_path: P
     assert not [*worker.spool.glob("*.journal")], "nothing of it is left to be swept"
 
 
-async def test_a_thousand_small_runs_all_report_once(tmp_path: Path) -> None:
-    async with shop(tmp_path, slots="1000") as (member, worker, stream):
+async def test_a_thousand_small_runs_all_report_once(shop: Shop) -> None:
+    async with shop(slots="1000") as (member, worker, stream):
         await stream.granted_at_least(1000)
         action = job_pb2.PythonAction(handler="nothing")
         assignments = [

@@ -17,7 +17,9 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.addresses import NO_PUBLIC_HOST, THIS_HOST
 from support.fake_member import Stream
-from support.worker_process import cluster
+from support.shared_workers import SharedWorkers
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ALLOWED = 'egress.allow = ["127.0.0.1"]\n'
 
@@ -78,8 +80,8 @@ async def request(stream: Stream, payload: str | None = None, **action: Any) -> 
     return await stream.result_of(key)
 
 
-async def test_a_request_names_its_run_and_its_answer_is_the_result(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_request_names_its_run_and_its_answer_is_the_result(workers: SharedWorkers) -> None:
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, '{"a":1}', url=server.url(), headers={"X-Own": "yes"})
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
@@ -94,11 +96,11 @@ async def test_a_request_names_its_run_and_its_answer_is_the_result(tmp_path: Pa
 
 
 async def test_a_job_stored_by_an_earlier_version_overrides_no_header_of_schedd(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     """Members refuse such a job now; one may have been stored earlier."""
     wrong = {"content-length": "5", "Transfer-Encoding": "chunked", "schedd-run-id": "fake"}
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         named = {**wrong, "user-agent": "own", "content-type": "text/plain"}
         result = await request(stream, '"0123456789"', url=server.url(), headers=named)
@@ -113,8 +115,8 @@ async def test_a_job_stored_by_an_earlier_version_overrides_no_header_of_schedd(
         assert (lowered["user-agent"], lowered["content-type"]) == ("own", "text/plain")
 
 
-async def test_the_body_may_be_json_or_a_text_of_the_jobs_own(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_the_body_may_be_json_or_a_text_of_the_jobs_own(workers: SharedWorkers) -> None:
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         own = common_pb2.Payload(json='{"b":2}')
         await request(stream, '{"a":1}', method="put", url=server.url(), json=own)
@@ -125,8 +127,8 @@ async def test_the_body_may_be_json_or_a_text_of_the_jobs_own(tmp_path: Path) ->
         ]
 
 
-async def test_a_status_other_than_2xx_fails_and_says_so(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_status_other_than_2xx_fails_and_says_so(workers: SharedWorkers) -> None:
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         broken = await request(stream, url=server.url("/broken"))
         assert broken.outcome == pb.Result.OUTCOME_FAILED
@@ -139,13 +141,15 @@ async def test_a_status_other_than_2xx_fails_and_says_so(tmp_path: Path) -> None
         assert listed.outcome == pb.Result.OUTCOME_SUCCEEDED
 
 
-async def test_a_signed_request_is_one_that_its_receiver_can_verify(tmp_path: Path) -> None:
+async def test_a_signed_request_is_one_that_its_receiver_can_verify(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     """By the reference library of Standard Webhooks."""
     key = f"whsec_{base64.b64encode(b'k' * 32).decode()}"
     (tmp_path / "hook").write_text(f"{key}\n")
     receiver = Webhook(key)
     config = f'{ALLOWED}secrets = ["{tmp_path}"]\n'
-    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+    async with target() as server, workers(config=config) as (member, _):
         stream = await member.attached()
         action = {"signing_key": str(tmp_path / "hook"), "follow_redirects": True}
         for path in ("/ok", "/away"):
@@ -159,6 +163,7 @@ async def test_a_signed_request_is_one_that_its_receiver_can_verify(tmp_path: Pa
 
 
 async def test_nothing_is_signed_for_another_origin_and_nothing_sent_without_its_key(
+    workers: SharedWorkers,
     tmp_path: Path,
 ) -> None:
     (tmp_path / "hook").write_text(f"whsec_{base64.b64encode(b'k' * 32).decode()}\n")
@@ -166,7 +171,7 @@ async def test_nothing_is_signed_for_another_origin_and_nothing_sent_without_its
     async with (
         target() as first,
         target() as other,
-        cluster(tmp_path, config=config) as (member, _),
+        workers(config=config) as (member, _),
     ):
         first.elsewhere = other.url()
         stream = await member.attached()
@@ -179,8 +184,8 @@ async def test_nothing_is_signed_for_another_origin_and_nothing_sent_without_its
         assert len(first.requests) == 1
 
 
-async def test_a_pattern_must_be_found_in_the_body(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_pattern_must_be_found_in_the_body(workers: SharedWorkers) -> None:
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         found = await request(stream, url=server.url(), success_pattern="fi.e")
         assert found.outcome == pb.Result.OUTCOME_SUCCEEDED
@@ -190,15 +195,15 @@ async def test_a_pattern_must_be_found_in_the_body(tmp_path: Path) -> None:
         assert wrong.reason == common_pb2.REASON_DONT_RETRY
 
 
-async def test_no_pattern_stalls_the_worker(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_no_pattern_stalls_the_worker(workers: SharedWorkers) -> None:
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         found = await request(stream, url=server.url("/backtracks"), success_pattern="^(a+)+$")
         assert found.reason == common_pb2.REASON_HTTP_STATUS
 
 
-async def test_a_large_http_answer_is_stored_in_the_result_store(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_a_large_http_answer_is_stored_in_the_result_store(workers: SharedWorkers) -> None:
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, url=server.url("/large"))
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
@@ -208,9 +213,9 @@ async def test_a_large_http_answer_is_stored_in_the_result_store(tmp_path: Path)
         assert result.stored_result.size > 64 * 1024
 
 
-async def test_64_kib_of_an_answer_over_the_limit_are_kept(tmp_path: Path) -> None:
+async def test_64_kib_of_an_answer_over_the_limit_are_kept(workers: SharedWorkers) -> None:
     config = f"{ALLOWED}\n[results]\nresult_mib = 0\n"
-    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+    async with target() as server, workers(config=config) as (member, _):
         stream = await member.attached()
         result = await request(stream, url=server.url("/large"))
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
@@ -220,9 +225,9 @@ async def test_64_kib_of_an_answer_over_the_limit_are_kept(tmp_path: Path) -> No
 
 
 async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
-    async with target() as server, cluster(tmp_path, config=ALLOWED) as (member, _):
+    async with target() as server, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         kept = await request(stream, url=server.url("/away"))
         assert kept.error.startswith("HTTP 307")
@@ -238,11 +243,11 @@ async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
 
 
 async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_setting(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     """`localhost` stands for a sibling container: a name with an address that isn't public."""
     config = 'egress.allow = ["localhost"]\n'
-    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+    async with target() as server, workers(config=config) as (member, _):
         stream = await member.attached()
         allowed = await request(stream, url=f"http://localhost:{server.port}/ok")
         assert allowed.outcome == pb.Result.OUTCOME_SUCCEEDED
@@ -256,10 +261,10 @@ async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_set
 
 
 async def test_metadata_services_are_refused_though_every_network_is_allowed(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     config = 'egress.allow = ["0.0.0.0/0", "::/0", "*.internal"]\n'
-    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+    async with target() as server, workers(config=config) as (member, _):
         stream = await member.attached()
         for host in ("169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal"):
             refused = await request(stream, url=f"http://{host}/latest/meta-data/")
@@ -270,8 +275,10 @@ async def test_metadata_services_are_refused_though_every_network_is_allowed(
         assert "jobs and webhooks can't call it" in redirected.error
 
 
-async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(tmp_path: Path) -> None:
-    async with target() as server, cluster(tmp_path) as (member, _):
+async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(
+    workers: SharedWorkers,
+) -> None:
+    async with target() as server, workers() as (member, _):
         stream = await member.attached()
         odd = {}
         for host in THIS_HOST + NO_PUBLIC_HOST:
@@ -298,8 +305,10 @@ name on some hosts alone.)
 """
 
 
-async def test_an_unavailable_target_is_an_exception_that_is_retried(tmp_path: Path) -> None:
-    async with cluster(tmp_path, config=ALLOWED) as (member, _):
+async def test_an_unavailable_target_is_an_exception_that_is_retried(
+    workers: SharedWorkers,
+) -> None:
+    async with workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
         result = await request(stream, url="http://127.0.0.1:1/")
         assert result.reason == common_pb2.REASON_EXCEPTION

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -15,8 +16,11 @@ from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
 from support.processes import sleeping
+from support.shared_workers import SharedWorkers
 from support.wait import WAIT_TIMEOUT, wait_until_async
-from support.worker_process import WorkerProcess, cluster
+from support.worker_process import WorkerProcess
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MODULE = """
 import asyncio, ctypes, os, signal, subprocess, sys, time
@@ -146,12 +150,26 @@ def in_thread(payload, ctx):
 """
 
 
-@contextlib.asynccontextmanager
-async def shop(home: Path, **how: str) -> AsyncIterator[tuple[FakeMember, WorkerProcess, Stream]]:
-    (home / "apart_tasks.py").write_text(MODULE)
-    environ = {"PYTHONPATH": str(home)}
-    async with cluster(home, environ=environ, handlers="apart_tasks", **how) as (member, worker):
-        yield member, worker, await member.attached()
+class Shop(Protocol):
+    """A worker with the handlers of `MODULE`, its member and its stream."""
+
+    def __call__(
+        self, **how: str
+    ) -> AbstractAsyncContextManager[tuple[FakeMember, WorkerProcess, Stream]]: ...
+
+
+@pytest.fixture(scope="module")
+def shop(workers: SharedWorkers, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    packages = tmp_path_factory.mktemp("packages")
+    (packages / "apart_tasks.py").write_text(MODULE)
+    environ = {"PYTHONPATH": str(packages)}
+
+    @asynccontextmanager
+    async def lent(**how: str) -> AsyncIterator[tuple[FakeMember, WorkerProcess, Stream]]:
+        async with workers(environ=environ, handlers="apart_tasks", **how) as (member, worker):
+            yield member, worker, await member.attached()
+
+    return lent
 
 
 async def start(
@@ -172,9 +190,9 @@ def text(result: pb.Result, of: str) -> str:
 
 
 async def test_a_handler_has_a_process_of_its_own_its_payload_and_its_context(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
-    async with shop(tmp_path) as (_, worker, stream):
+    async with shop() as (_, worker, stream):
         result = await call(stream, "described", {"name": "Ada"})
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED, result.error
         said = json.loads(result.result.json)
@@ -188,16 +206,16 @@ async def test_a_handler_has_a_process_of_its_own_its_payload_and_its_context(
         assert (await call(stream, "raw", b"\x00\xff")).result.raw == b"\xff\x00"
 
 
-async def test_a_payload_of_the_largest_size_reaches_the_handler(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_payload_of_the_largest_size_reaches_the_handler(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         result = await call(stream, "awaited", {"deep": 7, "rest": "x" * 260_000})
         assert result.result.json == "7", result.error
 
 
 async def test_a_result_of_100_levels_is_returned_and_one_of_101_names_the_limit(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+    async with shop() as (_, _, stream):
         fits = await call(stream, "nests", 100)
         assert fits.result.json == "[" * 100 + "]" * 100, fits.error
         deep = await call(stream, "nests", 101)
@@ -206,13 +224,14 @@ async def test_a_result_of_100_levels_is_returned_and_one_of_101_names_the_limit
 
 
 async def test_output_of_a_handler_process_is_that_of_its_run_with_masked_secrets(
+    shop: Shop,
     tmp_path: Path,
 ) -> None:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "shop").write_text("PASSWORD=correct-horse\n")
     config = f'secrets = ["{secrets}"]'
-    async with shop(tmp_path, config=config) as (_, _, stream):
+    async with shop(config=config) as (_, _, stream):
         plain = await call(stream, "speaks")
         assert text(plain, "STDOUT") == "to the one\nno password\n"
         assert text(plain, "STDERR") == "to the other\n"
@@ -223,11 +242,11 @@ async def test_output_of_a_handler_process_is_that_of_its_run_with_masked_secret
             assert "***" in str(result)
 
 
-async def test_secrets_in_progress_notes_are_masked(tmp_path: Path) -> None:
+async def test_secrets_in_progress_notes_are_masked(shop: Shop, tmp_path: Path) -> None:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "shop").write_text("PASSWORD=correct-horse\n")
-    async with shop(tmp_path, config=f'secrets = ["{secrets}"]') as (_, _, stream):
+    async with shop(config=f'secrets = ["{secrets}"]') as (_, _, stream):
         action = job_pb2.PythonAction(handler="notes", env_from=[str(secrets / "shop")])
         key = await stream.assign(python=action, payload="null")
         await stream.until(lambda: stream.progress or None, "its progress")
@@ -237,9 +256,9 @@ async def test_secrets_in_progress_notes_are_masked(tmp_path: Path) -> None:
 
 
 async def test_an_exception_of_a_process_is_reported_with_class_and_traceback(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+    async with shop() as (_, _, stream):
         result = await call(stream, "broken")
         assert result.reason == common_pb2.REASON_EXCEPTION
         assert result.error == "RuntimeError: oh no: "
@@ -259,8 +278,8 @@ async def test_an_exception_of_a_process_is_reported_with_class_and_traceback(
         assert for_good.reason == common_pb2.REASON_DONT_RETRY
 
 
-async def test_a_process_that_crashes_fails_its_attempt_alone(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, worker, stream):
+async def test_a_process_that_crashes_fails_its_attempt_alone(shop: Shop) -> None:
+    async with shop() as (_, worker, stream):
         beside = await start(stream, "in_thread", 300)
         await stream.holds(beside, pb.Holding.STATE_RUNNING)
         for name, payload, reason, code, error in (
@@ -280,15 +299,17 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(tmp_path: Path) ->
         worker.signal(0)  # raises when it is gone
 
 
-async def test_a_forked_child_that_returns_reports_no_result(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_forked_child_that_returns_reports_no_result(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         result = await call(stream, "forks_and_returns_twice")
         assert result.result.json == '"parent"'
 
 
 @pytest.mark.parametrize("handler", ["waits", "awaits"])
-async def test_a_canceled_handler_process_can_clean_up(tmp_path: Path, handler: str) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_canceled_handler_process_can_clean_up(
+    shop: Shop, tmp_path: Path, handler: str
+) -> None:
+    async with shop() as (_, _, stream):
         mark, begun = tmp_path / "mark", tmp_path / "mark.begun"
         key = await start(stream, handler, str(mark))
         await wait_until_async(begun.exists, WAIT_TIMEOUT, "its beginning")
@@ -300,10 +321,10 @@ async def test_a_canceled_handler_process_can_clean_up(tmp_path: Path, handler: 
 
 @pytest.mark.parametrize("cgroups", ["true", "false"])
 async def test_a_handler_that_ignores_its_cancel_and_detached_processes_leaves_none(
-    tmp_path: Path, cgroups: str
+    shop: Shop, cgroups: str
 ) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
-    async with shop(tmp_path, config=f"cgroups = {cgroups}") as (_, _, stream):
+    async with shop(config=f"cgroups = {cgroups}") as (_, _, stream):
         key = await start(stream, "stubborn", seconds, kill_after=0.3)
         await wait_until_async(lambda: len(sleeping(seconds)) == 4, WAIT_TIMEOUT, "its sleepers")
         await stream.send(cancels=[pb.Cancel(key=key)])
@@ -312,17 +333,17 @@ async def test_a_handler_that_ignores_its_cancel_and_detached_processes_leaves_n
         await wait_until_async(lambda: not sleeping(seconds), WAIT_TIMEOUT, "the end of them all")
 
 
-async def test_a_handler_process_ends_only_after_its_heartbeat_timeout(tmp_path: Path) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+async def test_a_handler_process_ends_only_after_its_heartbeat_timeout(shop: Shop) -> None:
+    async with shop() as (_, _, stream):
         result = await call(stream, "lively", heartbeat_timeout=5.0)
         assert result.reason == common_pb2.REASON_HEARTBEAT_TIMEOUT
         took = result.finished_at.ToDatetime() - result.started_at.ToDatetime()
         assert took.total_seconds() >= 11.0
 
 
-async def test_a_killed_worker_ends_its_handler_processes(tmp_path: Path) -> None:
+async def test_a_killed_worker_ends_its_handler_processes(shop: Shop) -> None:
     seconds = f"{100_000 + time.time_ns() % 100_000}"
-    async with shop(tmp_path) as (_, worker, stream):
+    async with shop() as (_, worker, stream):
         await start(stream, "stubborn", seconds)
         await wait_until_async(lambda: len(sleeping(seconds)) == 4, WAIT_TIMEOUT, "its sleepers")
         worker.signal(signal.SIGKILL)
@@ -330,9 +351,9 @@ async def test_a_killed_worker_ends_its_handler_processes(tmp_path: Path) -> Non
 
 
 async def test_limits_and_variables_are_refused_for_handlers_without_a_process(
-    tmp_path: Path,
+    shop: Shop,
 ) -> None:
-    async with shop(tmp_path) as (_, _, stream):
+    async with shop() as (_, _, stream):
         for more in ({"env_from": ["/secrets/shop"]}, {"limits": {"files": 100}}):
             action = job_pb2.PythonAction(handler="in_thread", **more)
             refusal = await stream.refusal_of(await stream.assign(python=action, payload="0"))

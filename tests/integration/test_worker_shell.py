@@ -12,8 +12,11 @@ import pytest
 
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.shared_workers import SharedWorkers
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import alive, cluster, pid_in, wait_until_ended
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KIB = 1024
 OUTPUT_MIB = int(os.environ.get("OUTPUT_MIB", "64"))
@@ -24,8 +27,8 @@ def text(result: pb.Result, stream: int = run_pb2.LogPiece.STREAM_STDOUT) -> str
     return b"".join(each.data for each in result.output if each.stream == stream).decode()
 
 
-async def test_a_program_runs_and_its_end_is_reported(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_program_runs_and_its_end_is_reported(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["sh", "-c", "echo out; echo err >&2; exit 3"])
         result = await stream.result_of(key)
@@ -40,15 +43,15 @@ async def test_a_program_runs_and_its_end_is_reported(tmp_path: Path) -> None:
         assert result.started_at.ToNanoseconds() <= result.finished_at.ToNanoseconds()
 
 
-async def test_exit_code_100_asks_for_no_retry(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_exit_code_100_asks_for_no_retry(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         result = await stream.result_of(await stream.assign(argv=["sh", "-c", "exit 100"]))
         assert result.reason == common_pb2.REASON_DONT_RETRY
 
 
-async def test_a_listed_exit_code_is_a_success(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_listed_exit_code_is_a_success(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["sh", "-c", "exit 7"], success_codes=[0, 7])
         result = await stream.result_of(await stream.assign(shell=shell))
@@ -56,16 +59,16 @@ async def test_a_listed_exit_code_is_a_success(tmp_path: Path) -> None:
         assert result.exit_code == 7
 
 
-async def test_a_program_that_dies_of_a_signal_says_which(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_program_that_dies_of_a_signal_says_which(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         result = await stream.result_of(await stream.assign(argv=["sh", "-c", "kill -SEGV $$"]))
         assert result.reason == common_pb2.REASON_SIGNAL
         assert "SIGSEGV" in result.error
 
 
-async def test_a_program_that_cant_start_fails_with_the_reason(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_program_that_cant_start_fails_with_the_reason(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         missing = await stream.result_of(await stream.assign(argv=["no-such-program"]))
         assert (missing.exit_code, "no-such-program" in missing.error) == (127, True)
@@ -77,8 +80,10 @@ async def test_a_program_that_cant_start_fails_with_the_reason(tmp_path: Path) -
         assert "no-such-user" in unknown.error
 
 
-async def test_a_job_receives_its_identity_and_sees_nothing_of_the_worker(tmp_path: Path) -> None:
-    async with cluster(tmp_path, environ={"WORKERS_SECRET": "x"}) as (member, _):
+async def test_a_job_receives_its_identity_and_sees_nothing_of_the_worker(
+    workers: SharedWorkers,
+) -> None:
+    async with workers(environ={"WORKERS_SECRET": "x"}) as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["env"], env={"MODE": "full"})
         key = await stream.assign(shell=shell, traceparent="00-ab-cd-01", timeout=60)
@@ -98,8 +103,10 @@ async def test_a_job_receives_its_identity_and_sees_nothing_of_the_worker(tmp_pa
         assert "WORKERS_SECRET" not in environ
 
 
-async def test_the_payload_is_read_from_standard_input_and_from_a_file(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, worker):
+async def test_the_payload_is_read_from_standard_input_and_from_a_file(
+    workers: SharedWorkers,
+) -> None:
+    async with workers() as (member, worker):
         stream = await member.attached()
         script = 'cat; echo; cat "$SCHEDD_PAYLOAD_FILE"'
         key = await stream.assign(argv=["sh", "-c", script], payload='{"a":1}')
@@ -107,8 +114,8 @@ async def test_the_payload_is_read_from_standard_input_and_from_a_file(tmp_path:
         assert [*(worker.spool / "scratch").iterdir()] == []
 
 
-async def test_standard_input_may_be_a_text_or_nothing(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_standard_input_may_be_a_text_or_nothing(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         given = job_pb2.ShellAction(
             argv=["cat"], stdin=job_pb2.ShellAction.STDIN_TEXT, stdin_text="x"
@@ -118,8 +125,8 @@ async def test_standard_input_may_be_a_text_or_nothing(tmp_path: Path) -> None:
         assert text(await stream.result_of(await stream.assign(shell=none, payload='"p"'))) == ""
 
 
-async def test_a_script_runs_in_its_interpreter(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_script_runs_in_its_interpreter(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         script = "import json, sys; print(json.load(sys.stdin)['n'] * 2)"
         shell = job_pb2.ShellAction(script=script, interpreter=[sys.executable])
@@ -127,8 +134,10 @@ async def test_a_script_runs_in_its_interpreter(tmp_path: Path) -> None:
         assert text(await stream.result_of(key)) == "42\n"
 
 
-async def test_the_first_and_last_64_kib_are_kept_and_the_rest_is_counted(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, worker):
+async def test_the_first_and_last_64_kib_are_kept_and_the_rest_is_counted(
+    workers: SharedWorkers,
+) -> None:
+    async with workers() as (member, worker):
         stream = await member.attached()
         program = (
             "import sys\n"
@@ -152,8 +161,10 @@ async def test_the_first_and_last_64_kib_are_kept_and_the_rest_is_counted(tmp_pa
         assert peak - before < 32 * KIB, "memory must stay flat"
 
 
-async def test_followers_receive_the_output_of_a_job_as_it_is_written(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_followers_receive_the_output_of_a_job_as_it_is_written(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         more, done = tmp_path / "more", tmp_path / "done"
         script = (
@@ -183,8 +194,10 @@ async def test_followers_receive_the_output_of_a_job_as_it_is_written(tmp_path: 
         assert followed() == [*both, *both]
 
 
-async def test_a_follower_before_the_assignment_receives_all_of_its_output(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_follower_before_the_assignment_receives_all_of_its_output(
+    workers: SharedWorkers,
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         followed, left = member.key(), member.key()
         await stream.send(follows=[pb.Follow(key=followed), pb.Follow(key=left)])
@@ -196,15 +209,15 @@ async def test_a_follower_before_the_assignment_receives_all_of_its_output(tmp_p
         assert pieces == [(followed, b"received\n")]
 
 
-async def test_output_that_is_not_text_is_kept_as_it_is(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_output_that_is_not_text_is_kept_as_it_is(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["printf", r"\377\000\200"])
         assert (await stream.result_of(key)).output[0].data == b"\xff\x00\x80"
 
 
-async def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_timeout_ends_the_whole_group(workers: SharedWorkers, tmp_path: Path) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "grandchild"
         script = f"sleep 300 & echo $! > {mark}; wait"
@@ -215,8 +228,10 @@ async def test_a_timeout_ends_the_whole_group(tmp_path: Path) -> None:
         await wait_until_ended(await pid_in(mark), within=1.0)
 
 
-async def test_a_program_that_ignores_sigterm_is_killed_after_kill_after(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_program_that_ignores_sigterm_is_killed_after_kill_after(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "stubborn"
         script = f"trap '' TERM; (trap '' TERM; echo $$ > {mark}; while :; do sleep 1; done)"
@@ -228,8 +243,10 @@ async def test_a_program_that_ignores_sigterm_is_killed_after_kill_after(tmp_pat
         await wait_until_ended(await pid_in(mark), within=1.0)
 
 
-async def test_a_background_process_ends_with_its_attempt(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_background_process_ends_with_its_attempt(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "background"
         began = time.monotonic()
@@ -241,8 +258,10 @@ async def test_a_background_process_ends_with_its_attempt(tmp_path: Path) -> Non
         await wait_until_ended(await pid_in(mark), within=1.0)
 
 
-async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "other-group"
         script = (
@@ -256,8 +275,10 @@ async def test_a_child_in_a_group_of_its_own_that_holds_the_pipe_ends_too(tmp_pa
         await wait_until_ended(await pid_in(mark), within=1.0)
 
 
-async def test_a_cancel_terminates_and_a_kill_does_not_wait(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_cancel_terminates_and_a_kill_does_not_wait(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark = tmp_path / "started"
         gentle = await stream.assign(argv=["sleep", "300"])
@@ -272,12 +293,14 @@ async def test_a_cancel_terminates_and_a_kill_does_not_wait(tmp_path: Path) -> N
             assert result.reason == common_pb2.REASON_BY_USER
 
 
-async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) -> None:
+async def test_variables_come_from_files_that_the_worker_allows(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     """Their values stand in no definition, no row and no message."""
     secrets = tmp_path / "env"
     secrets.mkdir()
     (secrets / "db").write_text("# of the database\nPASSWORD='s3 cret'\n\nUSER_OF_DB=ann\nX=file\n")
-    async with cluster(tmp_path, config=f'secrets = ["{secrets}"]') as (member, _):
+    async with workers(config=f'secrets = ["{secrets}"]') as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(
             argv=["sh", "-c", 'test "$PASSWORD" = "s3 cret" && echo "$PASSWORD|$USER_OF_DB|$X"'],
@@ -286,6 +309,24 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
         )
         result = await stream.result_of(await stream.assign(shell=shell))
         assert text(result) == "***|ann|job\n", "what is short stands in any output"
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of variables that a worker can't read or mustn't read."""
+    folder = tmp_path_factory.mktemp("secrets")
+    secrets = folder / "env"
+    secrets.mkdir()
+    (folder / "outside").write_text("A=hidden\n")
+    (secrets / "link").symlink_to(folder / "outside")
+    (secrets / "wrong").write_text("A=1\nhidden value\n")
+    (secrets / "long").write_text("#" * (65 * KIB))
+    (secrets / "binary").write_bytes(b"A=\xff\n")
+    (secrets / "loop").symlink_to(secrets / "loop")
+    os.mkfifo(secrets / "pipe")
+    for number in range(1_500):
+        (secrets / f"chain-{number}").symlink_to(secrets / f"chain-{number + 1}")
+    return secrets
 
 
 @pytest.mark.parametrize(
@@ -307,20 +348,9 @@ async def test_variables_come_from_files_that_the_worker_allows(tmp_path: Path) 
     ],
 )
 async def test_variables_are_read_from_no_other_file_of_a_worker(
-    tmp_path: Path, wanted: str, message: str
+    workers: SharedWorkers, secrets: Path, wanted: str, message: str
 ) -> None:
-    secrets = tmp_path / "env"
-    secrets.mkdir()
-    (tmp_path / "outside").write_text("A=hidden\n")
-    (secrets / "link").symlink_to(tmp_path / "outside")
-    (secrets / "wrong").write_text("A=1\nhidden value\n")
-    (secrets / "long").write_text("#" * (65 * KIB))
-    (secrets / "binary").write_bytes(b"A=\xff\n")
-    (secrets / "loop").symlink_to(secrets / "loop")
-    os.mkfifo(secrets / "pipe")
-    for number in range(1_500):
-        (secrets / f"chain-{number}").symlink_to(secrets / f"chain-{number + 1}")
-    async with cluster(tmp_path, config=f'secrets = ["{secrets}"]') as (member, _):
+    async with workers(config=f'secrets = ["{secrets}"]') as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=[wanted.format(env=secrets)])
         result = await stream.result_of(await stream.assign(shell=shell))
@@ -330,16 +360,18 @@ async def test_variables_are_read_from_no_other_file_of_a_worker(
         assert "hidden" not in result.error
 
 
-async def test_a_worker_that_names_no_directory_reads_no_such_file(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_worker_that_names_no_directory_reads_no_such_file(workers: SharedWorkers) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=["/etc/hostname"])
         result = await stream.result_of(await stream.assign(shell=shell))
         assert "`secrets` of workerd.toml allows no folder" in result.error
 
 
-async def test_a_job_makes_its_files_by_its_own_umask(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_job_makes_its_files_by_its_own_umask(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["sh", "-c", f"umask; touch {tmp_path}/made"], umask=0o27)
         result = await stream.result_of(await stream.assign(shell=shell))
@@ -358,8 +390,10 @@ def resident(pid: int, what: str = "VmRSS") -> int:
     return int(next(line for line in lines if line.startswith(what)).split()[1])
 
 
-async def test_a_daemon_that_left_its_session_ends_with_its_attempt(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_daemon_that_left_its_session_ends_with_its_attempt(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         mark, other = tmp_path / "daemon", tmp_path / "other"
         neighbour = await stream.assign(
@@ -378,8 +412,8 @@ async def test_a_daemon_that_left_its_session_ends_with_its_attempt(tmp_path: Pa
         await wait_until_ended(neighbours)
 
 
-async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, worker):
+async def test_no_dead_process_is_left_unreaped(workers: SharedWorkers) -> None:
+    async with workers() as (member, worker):
         stream = await member.attached()
         for _ in range(3):
             key = await stream.assign(argv=["sh", "-c", "(sleep 0.1 & sleep 300 &) & sleep 0.3"])
@@ -391,8 +425,10 @@ async def test_no_dead_process_is_left_unreaped(tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
-async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: Path) -> None:
-    async with cluster(tmp_path) as (member, _):
+async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(
+    workers: SharedWorkers,
+) -> None:
+    async with workers() as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["sh", "-c", "id -un; id -G; echo $HOME"], user="nobody")
         other = pwd.getpwnam("nobody")
@@ -400,10 +436,12 @@ async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: P
         assert text(result).splitlines() == ["nobody", str(other.pw_gid), other.pw_dir]
 
 
-async def test_a_program_that_doesnt_exist_or_isnt_executable_isnt_retried(tmp_path: Path) -> None:
+async def test_a_program_that_doesnt_exist_or_isnt_executable_isnt_retried(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     plain = tmp_path / "plain"
     plain.write_text("no program")
-    async with cluster(tmp_path) as (member, _):
+    async with workers() as (member, _):
         stream = await member.attached()
         for argv, code in (
             ([str(tmp_path / "absent")], 127),
@@ -424,9 +462,9 @@ async def test_a_program_that_doesnt_exist_or_isnt_executable_isnt_retried(tmp_p
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
 @pytest.mark.parametrize("config", ["", "cgroups = false"], ids=["in a cgroup", "without"])
 async def test_a_job_of_another_user_gets_no_privileges_that_the_user_lacks(
-    tmp_path: Path, config: str
+    workers: SharedWorkers, config: str
 ) -> None:
-    async with cluster(tmp_path, config=config) as (member, _):
+    async with workers(config=config) as (member, _):
         stream = await member.attached()
         argv = ["grep", "NoNewPrivs", "/proc/self/status"]
         theirs = await stream.assign(shell=job_pb2.ShellAction(argv=argv, user="nobody"))
@@ -466,9 +504,9 @@ async def test_a_jobs_files_are_its_users_alone_and_none_was_there_before(tmp_pa
     ids=["python", "python by env", "bash", "env", "byte order mark", "default"],
 )
 async def test_a_script_is_run_by_the_interpreter_of_its_first_line(
-    tmp_path: Path, script: str, printed: str, end: str
+    workers: SharedWorkers, script: str, printed: str, end: str
 ) -> None:
-    async with cluster(tmp_path) as (member, _):
+    async with workers() as (member, _):
         stream = await member.attached()
         shell = job_pb2.ShellAction(script=script.replace("\n", end), argv=["argument"])
         result = await stream.result_of(await stream.assign(shell=shell))
@@ -477,13 +515,15 @@ async def test_a_script_is_run_by_the_interpreter_of_its_first_line(
         assert "\r" not in text(result)
 
 
-async def test_a_script_or_file_whose_first_line_is_wrong_says_so(tmp_path: Path) -> None:
+async def test_a_script_or_file_whose_first_line_is_wrong_says_so(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     windows, absent = tmp_path / "windows.sh", tmp_path / "absent.sh"
     windows.write_bytes(b"#!/bin/sh\r\necho hello\r\n")
     absent.write_bytes(b"#!/no/such/interpreter -x\necho hello\n")
     for each in (windows, absent):
         each.chmod(0o755)
-    async with cluster(tmp_path) as (member, _):
+    async with workers() as (member, _):
         stream = await member.attached()
         for shell, said in (
             (job_pb2.ShellAction(argv=[str(windows)]), "ends in a carriage return (CRLF)"),
@@ -500,7 +540,7 @@ async def test_a_script_or_file_whose_first_line_is_wrong_says_so(tmp_path: Path
 
 
 async def test_a_deep_tree_in_its_scratch_directory_ends_a_run_by_its_exit_code(
-    tmp_path: Path,
+    workers: SharedWorkers,
 ) -> None:
     script = f"""#!{sys.executable}
 import os
@@ -509,7 +549,7 @@ for _ in range(1500):
     os.mkdir("directory")
     os.chdir("directory")
 """
-    async with cluster(tmp_path) as (member, worker):
+    async with workers() as (member, worker):
         stream = await member.attached()
         shell = job_pb2.ShellAction(script=script)
         result = await stream.result_of(await stream.assign(shell=shell))

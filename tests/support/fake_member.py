@@ -116,6 +116,12 @@ class Stream:
         assert found is not None
         return found
 
+    def forget(self) -> None:
+        """Empty the record of what was received, except heartbeats and grants."""
+        for received in (self.frames, self.results, self.refusals, self.answers, self.chunks):
+            received.clear()
+        self.progress.clear()
+
     def _hear(self, frame: pb.WorkerFrame) -> None:
         self.frames.append(frame)
         self.results.extend(frame.results)

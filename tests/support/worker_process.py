@@ -75,6 +75,10 @@ class WorkerProcess:
             return []
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(self.cgroup / "cgroup.procs")]
 
+    def runs(self) -> bool:
+        """Return whether it was started and hasn't ended."""
+        return self._process is not None and self._process.poll() is None
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         assert self._process is not None
