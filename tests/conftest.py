@@ -50,7 +50,17 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: distribution.start_order(item.nodeid))
+    wrong = (
+        distribution.misplaced(item.nodeid, getattr(item, "fixturenames", ())) for item in items
+    )
+    if reasons := [reason for reason in wrong if reason]:
+        raise pytest.UsageError("support/distribution.py: " + "; ".join(reasons))
+    items.sort(
+        key=lambda item: (
+            distribution.start_order(item.nodeid),
+            distribution.uses_shared_cluster(getattr(item, "fixturenames", ())),
+        )
+    )
 
 
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)

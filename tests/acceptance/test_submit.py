@@ -6,8 +6,12 @@ import time
 from collections.abc import Callable
 from statistics import median
 
+import pytest
+
 from schedclient import SyncClient
 from support.cluster import DevCluster
+
+pytestmark = pytest.mark.alone
 
 TRIES = 15
 SOON = 0.5

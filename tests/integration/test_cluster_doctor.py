@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -14,18 +14,16 @@ import psycopg2
 import pytest
 
 from schedctl.dev.servers import postgres
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
 Found = dict[tuple[str, str, str | None], Any]
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+def cluster(pair: DevCluster) -> DevCluster:
     """Two members whose leases outlive any look at them, and a worker."""
-    overrides = ["schedd.member_ttl=30s"]
-    with dev_cluster(request.session, members=2, workers=1, overrides=overrides) as made:
-        yield made
+    return pair
 
 
 def doctor_findings(cluster: DevCluster, *options: str, code: int = 0) -> Found:

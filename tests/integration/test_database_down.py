@@ -9,14 +9,15 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import pytest
 
 from schedclient import ApiError, Client, ClusterUnavailable
 from schedctl.dev.servers import postgres
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster
+from support.wait import WAIT_TIMEOUT, wait_until
 
 WITHIN = 3.0
 """Seconds in which a call answers."""
@@ -43,11 +44,8 @@ CHANGES: dict[str, Call] = {
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """A cluster of one member and one worker."""
-    overrides = ["schedd.member_ttl=30s"]
-    with dev_cluster(request.session, members=1, workers=1, overrides=overrides) as made:
-        yield made
+def cluster(pair: DevCluster) -> DevCluster:
+    return pair
 
 
 async def _answers(cluster: DevCluster, calls: dict[str, Call]) -> dict[str, str]:
@@ -101,6 +99,7 @@ def test_a_postgresql_that_denies_its_tables_ends_every_call_within_3_s(
 def test_a_stopped_postgresql_ends_every_call_within_3_s(cluster: DevCluster) -> None:
     server = cluster.process("postgres")
     server.send(signal.SIGINT)  # PostgreSQL's fast shutdown
+    wait_until(lambda: not server.alive(), WAIT_TIMEOUT, "the end of PostgreSQL")
     assert asyncio.run(_answers(cluster, READS | CHANGES)) == {}
 
     began = time.monotonic()

@@ -19,8 +19,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
 
 
 @pytest.fixture(autouse=True)
-def whole(cluster: DevCluster) -> Iterator[None]:
-    yield
+def whole(cluster: DevCluster) -> None:
+    """Start what the test before stopped."""
     cluster.up()
 
 

@@ -24,10 +24,18 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 
-@pytest.fixture
-def stores(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+@pytest.fixture(scope="module")
+def module_stores(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
     with dev_cluster(request.session, members=0, workers=0) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def stores(module_stores: DevCluster) -> DevCluster:
+    """Both stores run, also if the test before stopped them."""
+    if not all(pid and find(pid) for pid in pids(module_stores)):
+        module_stores.up()
+    return module_stores
 
 
 def pids(cluster: DevCluster) -> tuple[int, int]:
@@ -96,12 +104,12 @@ def test_up_again_starts_killed_processes_on_the_same_address_with_their_data(
 
 
 def test_down_leaves_no_process_and_keeps_the_data(stores: DevCluster) -> None:
-    stores.sql("create table kept as select 1 as one")
+    stores.sql("create table remained as select 1 as one")
     stores.down()
     assert leftovers(stores.directory) == []
     assert pids(stores) == (None, None)
     stores.up()
-    assert stores.sql("select one from kept") == [(1,)]
+    assert stores.sql("select one from remained") == [(1,)]
 
 
 def test_down_ends_paused_servers_too(stores: DevCluster) -> None:
@@ -131,12 +139,13 @@ def test_down_after_both_were_killed_leaves_no_process_and_no_shared_memory(
     session.close()
 
 
-def test_reset_removes_all_that_it_made_and_nothing_else(stores: DevCluster) -> None:
-    foreign = stores.directory / "notes.txt"
-    foreign.write_text("mine")
-    assert stores.dev("reset").returncode == 0
-    assert [path.name for path in stores.directory.iterdir()] == ["notes.txt"]
-    assert leftovers(stores.directory) == []
+def test_reset_removes_all_that_it_made_and_nothing_else(request: pytest.FixtureRequest) -> None:
+    with dev_cluster(request.session, members=0, workers=0) as cluster:
+        foreign = cluster.directory / "notes.txt"
+        foreign.write_text("mine")
+        assert cluster.dev("reset").returncode == 0
+        assert [path.name for path in cluster.directory.iterdir()] == ["notes.txt"]
+        assert leftovers(cluster.directory) == []
 
 
 def test_down_and_reset_of_nothing_are_no_errors(tmp_path: Path) -> None:

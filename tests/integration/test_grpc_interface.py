@@ -24,19 +24,16 @@ from schedproto.v1 import (
     worker_service_pb2,
     worker_service_pb2_grpc,
 )
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
 DEADLINE = 10
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+def cluster(pair: DevCluster) -> DevCluster:
     """Two members; the second serves reflection."""
-    with dev_cluster(
-        request.session, members=2, workers=1, overrides=["m2.reflection=true"]
-    ) as made:
-        yield made
+    return pair
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from schedclient import SyncClient
-from support.cluster import DevCluster, dev_cluster
+from support.cluster import DevCluster
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """A cluster of one member and one worker without handlers and labels."""
-    with dev_cluster(request.session, members=1, workers=1) as made:
-        yield made
+def cluster(pair: DevCluster) -> DevCluster:
+    """A worker without handlers and labels runs."""
+    return pair
 
 
 @pytest.fixture(scope="module")
