@@ -9,7 +9,7 @@ FIRST   ?=
 WITHOUT ?=
 export SEED EVIDENCE
 ARGS    ?=
-JOBS    ?= 3
+JOBS    ?= 4
 REASON  ?=
 NAME    ?=
 ROW     ?=
@@ -35,7 +35,7 @@ help: ## List all targets
 demo: $(VENV)/dev ## Run a cluster of real processes that runs real jobs; SECONDS=40 ends the demo after 40 s (default: at Ctrl-C)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit ARGS="-k lease -x" JOBS=0 (processes, default 3)
+test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit ARGS="-k lease -x" JOBS=0 (processes, default 4)
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS) || PYTHONPATH=tests $(BIN)/python -m support.repeated $$?
 
 .PHONY: programs
@@ -82,10 +82,16 @@ acceptance-full: ## Run at full size, one after another, the tests that .ci/run 
 	FORK_SUBMITS=1000 $(MAKE) test TESTS=tests/acceptance/test_prefork.py JOBS=0
 	FUZZ_MESSAGES=100000 $(MAKE) test TESTS=tests/acceptance/test_fuzz.py JOBS=0 ARGS="--timeout=7200"
 	OPENAPI_SECONDS=60 $(MAKE) test TESTS=tests/acceptance/test_openapi.py JOBS=0
+	TOKEN_FLOOD_SECONDS=20 $(MAKE) test TESTS=tests/acceptance/test_unknown_tokens.py JOBS=0
+	EVENT_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_events.py JOBS=0
+	EACH_SECOND_FOR=30 $(MAKE) test TESTS=tests/acceptance/test_schedules.py JOBS=0
+	IDEMPOTENT_CALLS=1000 $(MAKE) test TESTS=tests/acceptance/test_idempotency.py JOBS=0
+	ETCD_OUTAGE=20 $(MAKE) test TESTS=tests/acceptance/test_outages.py JOBS=0
 	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_aging.py JOBS=0
 	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"
 	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"
 	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"
+	CALENDAR_TRIALS=1000 $(MAKE) test TESTS=tests/properties/test_calendars.py JOBS=0
 	FOREIGN_EXPRESSIONS=10000 $(MAKE) test TESTS=tests/properties/test_foreign_expressions.py JOBS=0 ARGS="--timeout=900"
 	OUTAGE_JOBS=10000 $(MAKE) faults-all ARGS="-k outage_of_ten_minutes"
 	for pass in 1 2 3 4 5 6 7 8 9 10; do $(MAKE) faults || exit 1; done

@@ -24,15 +24,16 @@ from support.wait import WAIT_TIMEOUT, wait_until
 from support.worker_process import WorkerProcess
 
 FULL = int(os.environ.get("AGEING_RUNS", "0"))
-COUNT = FULL or 40
+COUNT = FULL or 12
 PRIORITY = "low" if FULL else "medium"
 STEP = CLASS_STEP.total_seconds()
 BOUND = STEP * (2 if FULL else 1)
 """Seconds after which a run that becomes ready goes after them, though it is HIGH."""
 
-AHEAD = 40
-"""HIGH runs that always wait: so many are done before one that has just become ready. Some seconds
-of work, that they never run out while the submitter waits for a processor.
+AHEAD, LASTS = (40, 0.02) if FULL else (15, 0.2)
+"""HIGH runs that always wait, and the seconds that each takes: so many are done before one that has
+just become ready. Some seconds of work, that they never run out while the submitter waits for a
+processor.
 """
 
 SWAP = 0.1
@@ -95,7 +96,7 @@ def submit_one(client: SyncClient, priority: str, probe: DatabaseProbe) -> Submi
         name=priority,
         priority=priority,
         require={"test": "ageing"},
-        shell=probe.shell("sleep 0.02"),
+        shell=probe.shell(f"sleep {LASTS}"),
     )
     return Submitted(run, time.time())
 

@@ -11,8 +11,10 @@ from schedclient import SyncClient
 from support.cluster import DevCluster, dev_cluster, importing
 from support.wait import WAIT_TIMEOUT, wait_until
 
-BLOCKED_FOR = 20.0
-"""Seconds; the lease of a worker is 15."""
+LEASE = 4
+"""Seconds that the lease of the worker lives."""
+BLOCKED_FOR = 12.0
+"""Seconds; three leases."""
 
 MODULE = f"""
 import asyncio, time
@@ -47,7 +49,7 @@ def cluster(
 ) -> Iterator[DevCluster]:
     packages = tmp_path_factory.mktemp("packages")
     (packages / "blocking_handlers.py").write_text(MODULE)
-    overrides = ['workerd.handlers=["blocking_handlers"]']
+    overrides = ['workerd.handlers=["blocking_handlers"]', f"schedd.worker_ttl={LEASE}s"]
     options = {"members": 2, "workers": 1, "slots": 16, "overrides": overrides}
     with dev_cluster(request.session, env=importing(packages), **options) as made:
         yield made

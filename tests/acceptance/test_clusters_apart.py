@@ -25,11 +25,11 @@ from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered, every_instant
 from support.probe import DatabaseProbe
-from support.wait import WAIT_TIMEOUT, wait_until
+from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
 
 SHORT = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s"]
-BESIDE = 15.0
-"""Seconds for which two clusters use one database."""
+BESIDE = 6.0
+"""Seconds for which two clusters use one database: two leases."""
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,7 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
         lambda: any(one["state"] == "LIVE" for one in home.json("worker", "list")),
         WAIT_TIMEOUT,
         "w1",
+        every=PROCESS_POLL,
     )
 
 
@@ -220,7 +221,12 @@ def test_two_clusters_on_one_database_keep_at_most_once_and_the_doctor_names_the
         )
         wait_until(probe.starts, WAIT_TIMEOUT, "the job to start")
         with dev_cluster(request.session, postgres=home.dsn, **options):
-            wait_until(lambda: "m2" in other_members(home), WAIT_TIMEOUT, "the doctor to name m2")
+            wait_until(
+                lambda: "m2" in other_members(home),
+                WAIT_TIMEOUT,
+                "the doctor to name m2",
+                every=PROCESS_POLL,
+            )
             began = time.time()
             wait_until(lambda: time.time() > began + BESIDE, BESIDE + 1, "both to run for a time")
         ended = time.time()

@@ -281,7 +281,7 @@ def test_a_waiting_caller_sees_that_each_worker_refused_and_any_member_says_why(
     cluster: DevCluster, client: SyncClient
 ) -> None:
     asked = ["--python", "in_a_thread", "--limit-memory", "50MiB", "--idempotency-key", "refused"]
-    waited = cluster.schedctl("--timeout", "15s", "submit", *asked, "--wait")
+    waited = cluster.schedctl("--timeout", "8s", "submit", *asked, "--wait")
     run = client.submit(
         python={"handler": "in_a_thread", "limits": {"memory_bytes": 50 << 20}},
         idempotency_key="refused",

@@ -15,7 +15,7 @@ import pytest
 
 from acceptance.conftest import TTL
 from support.cluster import DevCluster
-from support.wait import WAIT_TIMEOUT, wait_until
+from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
 
 SEEN = TTL + 5.0
 """Seconds within which a loss is listed."""
@@ -66,6 +66,7 @@ def state_is(fault_cluster: DevCluster, name: str, state: str, *listing: str) ->
         lambda: state_of(fault_cluster, name, *listing)["state"] == state,
         SEEN + WAIT_TIMEOUT,
         f"{name} to be listed as {state}",
+        every=PROCESS_POLL,
     )
 
 
@@ -137,6 +138,7 @@ def test_a_daemon_that_is_stopped_on_purpose_is_not_lost(fault_cluster: DevClust
         ),
         SEEN + WAIT_TIMEOUT,
         "both to leave the lists",
+        every=PROCESS_POLL,
     )
     assert findings(fault_cluster, "lost members") == findings(fault_cluster, "lost workers") == {}
 
@@ -164,8 +166,12 @@ def test_a_job_without_a_worker_is_found_by_the_doctor(fault_cluster: DevCluster
         lambda: findings(fault_cluster, "jobs without a worker") == {"stuck": "BAD"},
         WAIT_TIMEOUT * 3,
         "the stuck job",
+        every=PROCESS_POLL,
     )
     fault_cluster.schedctl("job", "delete", "stuck", "--yes").check_returncode()
     wait_until(
-        lambda: findings(fault_cluster, "jobs without a worker") == {}, WAIT_TIMEOUT, "no finding"
+        lambda: findings(fault_cluster, "jobs without a worker") == {},
+        WAIT_TIMEOUT,
+        "no finding",
+        every=PROCESS_POLL,
     )

@@ -14,7 +14,7 @@ import pytest
 
 from support.cluster import DevCluster, dev_cluster
 
-SECONDS = int(os.environ.get("OPENAPI_SECONDS", "20"))
+SECONDS = int(os.environ.get("OPENAPI_SECONDS", "8"))
 STREAMS = "/events|:watch|/logs|/result/content"
 SCHEMA_ALONE = "positive_data_acceptance"
 """A value that a schema allows may have no meaning: an invalid cron, a job that was deleted."""
@@ -36,7 +36,7 @@ allow-x00 = false
 returned before, the years of a time; and no text holds a NUL."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
     """Without a worker: nothing that is made here runs."""
     with dev_cluster(request.session, members=1, workers=0) as made:

@@ -15,7 +15,7 @@ from support.cluster import DevCluster, dev_cluster
 from support.managed import without_timeline
 from support.pgbouncer import pgbouncer
 from support.postgres import ScratchServer, private_postgres
-from support.wait import WAIT_TIMEOUT, wait_until
+from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
 
 TTLS = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s"]
 
@@ -40,11 +40,16 @@ def fires(cluster: DevCluster, job: str) -> None:
         found = [each for each in runs_of(cluster, job) if each["state"] == "SUCCEEDED"]
         return len([each for each in found if each["scheduledAt"] > since]) >= least
 
-    wait_until(lambda: succeeded("", 5), WAIT_TIMEOUT, "five runs to succeed")
+    wait_until(lambda: succeeded("", 5), WAIT_TIMEOUT, "five runs to succeed", every=PROCESS_POLL)
     killed = cluster.record["members"][0]
     os.kill(killed["pid"], signal.SIGKILL)
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-    wait_until(lambda: succeeded(at, 5), 30, "five more runs after a member was killed")
+    wait_until(
+        lambda: succeeded(at, 5),
+        30,
+        "five more runs after a member was killed",
+        every=PROCESS_POLL,
+    )
 
 
 def doctor(cluster: DevCluster) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections import Counter
@@ -20,8 +21,8 @@ from support.ledger import covered
 from support.probe import DatabaseProbe
 from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 
-OUTAGE = 20.0
-"""Seconds that etcd stands still."""
+OUTAGE = float(os.environ.get("ETCD_OUTAGE", "10"))
+"""Seconds that etcd is suspended: at least `TTL` + 5."""
 CALL = 2.0
 """Seconds after which a call of etcd that is under way has failed, and the member reports it."""
 REJOINED = 10.0

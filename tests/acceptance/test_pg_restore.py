@@ -11,7 +11,7 @@ import pytest
 from acceptance.conftest import SHORT_LEASES, pids
 from schedctl.dev.servers import binaries, postgres
 from support.cluster import DevCluster, dev_cluster
-from support.wait import WAIT_TIMEOUT, wait_until
+from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
 
 SECTIONS = {
     "pre-data": "A row that every database of schedd has is missing",
@@ -76,5 +76,6 @@ def test_members_are_not_ready_while_pg_restore_replaces_the_tables_and_return_a
         ),
         WAIT_TIMEOUT,
         "the job to fire as before",
+        every=PROCESS_POLL,
     )
     assert pids(cluster) == before

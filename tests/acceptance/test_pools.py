@@ -20,7 +20,7 @@ from support.owners import owner_of
 from support.wait import wait_until
 
 FULL = "POOL_RUNS" in os.environ
-RUNS = int(os.environ.get("POOL_RUNS", "90"))
+RUNS = int(os.environ.get("POOL_RUNS", "60"))
 LIMIT = 3
 COUNT, PER = (100, timedelta(minutes=1)) if FULL else (10, timedelta(seconds=2))
 END_TIMEOUT = 60.0 + RUNS / 2

@@ -126,7 +126,7 @@ def test_runs_pre_dispatched_to_a_worker_that_drains_or_is_killed_run_elsewhere(
     ticking.stop()
 
 
-def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_deleted(
+def test_a_run_pre_dispatched_long_ahead_can_still_be_paused_moved_and_deleted(
     tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     """`ahead` at its most, for herds: the database's guard and what is loaded follow it."""
@@ -138,7 +138,7 @@ def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_
         probes = {
             name: DatabaseProbe(tmp_path / name) for name in ("goes", "paused", "moved", "deleted")
         }
-        due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=24)
+        due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=14)
         for name, probe in probes.items():
             client.jobs.create(name, at=due, shell=probe.shell())
         wait_until(
@@ -147,14 +147,14 @@ def test_a_run_pre_dispatched_half_a_minute_ahead_can_still_be_paused_moved_and_
             "all to be pre-dispatched",
         )
         left = due.timestamp() - time.time()
-        figure(f"pre-dispatched half a minute ahead: {left:.1f} s before it was due")
-        assert left > 12, "long before it is as usual"
+        figure(f"pre-dispatched long ahead: {left:.1f} s before it was due")
+        assert left > 6, "long before it is as usual"
 
         later = due + timedelta(seconds=2)
         client.jobs.pause("paused", note="too early")
         client.jobs.update("moved", at=later)
         client.jobs.delete("deleted")
-        assert time.time() < due.timestamp() - 8, "no call waited for the scheduled time"
+        assert time.time() < due.timestamp() - 3, "no call waited for the scheduled time"
         await_time(later.timestamp() + NEARLY + WRITTEN)
 
         (went,), (moved,) = probes["goes"].starts(), probes["moved"].starts()

@@ -31,8 +31,8 @@ from support.cluster import DevCluster, dev_cluster, importing
 from support.etcd import _find_etcdctl
 from support.wait import WAIT_TIMEOUT, wait_until
 
-SECONDS = float(os.environ.get("REJECTED_FOR", "5"))
-JOBS = int(os.environ.get("REJECTED_JOBS", "10"))
+SECONDS = float(os.environ.get("REJECTED_FOR", "1"))
+JOBS = int(os.environ.get("REJECTED_JOBS", "4"))
 NAMED_WITHIN = 10.0
 WELL_WITHIN = 8.0
 RELEASE_RATE = 100

@@ -11,6 +11,8 @@ T = TypeVar("T")
 
 POLL = 0.02
 """Seconds between two checks."""
+PROCESS_POLL = 0.5
+"""Seconds between two checks that each start a process."""
 WAIT_TIMEOUT = 30.0
 """Seconds for a short wait, on a very busy machine. It asserts no bound: a test of a bound names
 the bound itself.

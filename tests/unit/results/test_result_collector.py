@@ -648,7 +648,7 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
             await world.collector.step()
         return len(world.line.acknowledged) - before
 
-    assert await invented("w1", 20_000) < STRAYS_A_MINUTE + BATCH
+    assert await invented("w1", 8_000) < STRAYS_A_MINUTE + BATCH
     assert await invented("w1", 10) == 0
     assert await invented("w2", 10) == 10
     stale = [event for event in world.events if isinstance(event, StaleResult)]
@@ -656,7 +656,7 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
     await world.collector._audit.step()
     rows = {row.object: json.loads(row.after) for row in world.audit.rows}
     assert len(world.audit.rows) == 2
-    assert rows["worker/w1"] == {"count": 20_010, "problem": TOO_MANY_STRAYS}
+    assert rows["worker/w1"] == {"count": 8_010, "problem": TOO_MANY_STRAYS}
     assert rows["worker/w2"] == {"count": 10, "problem": NO_SUCH_RUN}
     world.now += 60
     assert await invented("w1", 10) == 10
