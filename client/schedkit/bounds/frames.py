@@ -32,11 +32,11 @@ from schedkit.bounds.rules import (
     OPEN,
     PART,
     UINT32,
-    Column,
     Informative,
     Many,
     Needed,
     Number,
+    NumberColumn,
     Octets,
     Pairs,
     Real,
@@ -61,8 +61,8 @@ _KEY, _START = 24, 32
 """Bytes of an entry of `Held`."""
 _ANY_REAL: Final = 1e300
 _RUN_IDS: Final = Octets(16 * MOST_IN_BATCH)
-_TOKENS: Final = Column(TOKEN.low, TOKEN.high, MOST_IN_BATCH)
-_TIMES: Final = Column(*MICROSECONDS, MOST_IN_BATCH)
+_TOKENS: Final = NumberColumn(TOKEN.low, TOKEN.high, MOST_IN_BATCH)
+_TIMES: Final = NumberColumn(*MICROSECONDS, MOST_IN_BATCH)
 
 FRAMES: Final[Table] = {
     "schedd.v1.WorkerFrame": {

@@ -123,7 +123,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class NumberColumn:
     """A list of whole numbers, checked by its smallest and its largest one."""
 
     low: int
@@ -166,7 +166,7 @@ class Informative:
     rule: Single | Many
 
 
-Rule: TypeAlias = Single | Many | Column | Pairs | Needed | Informative
+Rule: TypeAlias = Single | Many | NumberColumn | Pairs | Needed | Informative
 Table: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """Full name of a message → name of a field → rule."""
 
@@ -250,7 +250,7 @@ class Bounds:
         match rule:
             case Many(each, most):
                 return _list(self._single(each, field), most)
-            case Column(low, high, most):
+            case NumberColumn(low, high, most):
                 return _column(low, high, most)
             case Pairs(key, value, most):
                 entry = field.message_type
