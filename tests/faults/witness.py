@@ -57,7 +57,8 @@ AT_ONCE = ("skip", "allow")
 """Policies of overlap by which a run begins when it is due, or never."""
 WITHOUT_RESULT = """
 SELECT coalesce(j.name, r.run_id::text) FROM runs r LEFT JOIN jobs j USING (job_id)
-WHERE r.run_id = ANY (%s::uuid[]) AND r.digest IS NULL AND r.reason IS DISTINCT FROM 'BY_OVERLAP'
+WHERE r.run_id = ANY (%s::uuid[]) AND r.digest IS NULL AND r.state <> 'SUCCEEDED'
+  AND r.reason IS DISTINCT FROM 'BY_OVERLAP'
 """
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from schedd.core.dispatch.successes import EPOCH, SECOND, Successes
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
@@ -286,6 +287,25 @@ def report(run: LiveRun, **changes: Any) -> ResultDecision:
         finished_at=START + timedelta(seconds=1),
     )
     return replace(made, **changes)
+
+
+STARTED = (START - EPOCH) // timedelta(microseconds=1) + 123_457
+"""Microseconds since 1970."""
+
+
+def successes(runs: Sequence[LiveRun], **changes: Any) -> Successes:
+    """The plain successes of assigned runs: each started a microsecond after the one before, and
+    took a second. `changes`: other values of a column.
+    """
+    columns: dict[str, Any] = {
+        "run_ids": [run.key.run_id for run in runs],
+        "tokens": [run.token for run in runs],
+        "senders": [run.incarnation for run in runs],
+        "scheduled": [(run.key.scheduled_at - EPOCH) // timedelta(microseconds=1) for run in runs],
+        "started": [STARTED + n for n, _ in enumerate(runs)],
+        "finished": [STARTED + SECOND + n for n, _ in enumerate(runs)],
+    }
+    return Successes(**columns | changes)
 
 
 INCARNATION = IncarnationId(new_id())

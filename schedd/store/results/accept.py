@@ -6,6 +6,8 @@
         anything else                         → STALE      one audit entry; none for a run that
                                                            doesn't exist
 
+`accept_successes` stores no digest. A SUCCEEDED row without one has the digest of a plain success.
+
 Invariants
 - State, attempt, retry time, output, result, dead letter and notifications are written in one
   transaction.
@@ -32,6 +34,7 @@ from schedd.store.results import failure_counts
 from schedd.store.results.result_transition import LockedRun, resolve_states
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import PLACE, SPOT, found_in, key_arguments, table_of
+from schedkit.outcome_digest import outcome_digest
 from schedkit.records import replace
 
 LOCK = f"""
@@ -188,11 +191,11 @@ def _runs_under(row: LockedRun, report: ResultDecision) -> bool:
 
 
 def _stored_in(row: LockedRun, report: ResultDecision) -> bool:
-    return (row.token, row.digest, row.incarnation) == (
-        report.token,
-        report.digest,
-        report.sender,
-    )
+    if row.token != report.token or row.incarnation != report.sender:
+        return False
+    if row.digest is None and row.state is State.SUCCEEDED:  # by `accept_successes`
+        return report.digest == outcome_digest(str(report.key.run_id), report.token)
+    return row.digest == report.digest
 
 
 def _again(report: ResultDecision, first: ResultDecision) -> Verdict:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from schedd.core.dispatch.successes import Success, Successes
 from schedd.core.ids import Token
 from schedd.core.runs.model import (
     LiveRun,
@@ -18,7 +19,7 @@ from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import membership
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.reconcile import rescue
-from schedd.store.results import accept, reported_runs
+from schedd.store.results import accept, accept_successes, reported_runs
 from schedd.store.statements.bisect import halved
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
@@ -65,6 +66,23 @@ class ResultStore:
             for _, [verdict] in found:
                 verdicts[id(report)] = verdict
         return [verdicts.get(id(report)) for report in reports]
+
+    async def accept_successes(self, successes: Successes) -> list[Success]:
+        """Store plain successes, 2,000 at most. Return those that weren't stored: their rows aren't
+        as expected, or PostgreSQL rejects their values. `accept` decides these.
+        """
+
+        def body(connection: Connection, batch: Successes) -> list[Success]:
+            others = accept_successes.accept_successes(connection, batch)
+            BEFORE_ACCEPT()
+            return others
+
+        async def write(batch: Sequence[Success]) -> list[Success]:
+            assert isinstance(batch, Successes), "a part of a batch is a batch"
+            return await self.database.call(body, batch)
+
+        answers, broken = await halved(successes, write)
+        return [*broken, *(one for _, others in answers for one in others)]
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
         """Return runs whose worker rejected them to their earlier state, guarded by the token."""

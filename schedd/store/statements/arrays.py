@@ -18,23 +18,25 @@ _SHORT: Final = 64
 
 def ids(values: Iterable[Id | None]) -> str:
     """Return a `uuid[]`."""
-    return _joined("NULL" if value is None else value.hex() for value in values)
+    return _joined(["NULL" if value is None else value.hex() for value in values])
 
 
 def numbers(values: Iterable[float | None]) -> str:
     """Return an `int[]`, `bigint[]`, `smallint[]` or `float8[]`."""
-    return _joined("NULL" if value is None else str(value) for value in values)
+    return _joined(["NULL" if value is None else str(value) for value in values])
 
 
 def flags(values: Iterable[bool]) -> str:
     """Return a `bool[]`."""
-    return _joined("t" if value else "f" for value in values)
+    return _joined(["t" if value else "f" for value in values])
 
 
 def instants(values: Iterable[datetime | None]) -> str:
     """Return a `timestamptz[]`. Each text has its UTC offset; a batch has few different times."""
     written: dict[datetime | None, str] = {None: "NULL"}
-    return _joined(written.get(value) or written.setdefault(value, _iso(value)) for value in values)
+    return _joined(
+        [written.get(value) or written.setdefault(value, _iso(value)) for value in values]
+    )
 
 
 def _iso(value: datetime | None) -> str:
@@ -43,17 +45,17 @@ def _iso(value: datetime | None) -> str:
 
 def texts(values: Iterable[str | None]) -> str:
     """Return a `text[]`. NUL, which PostgreSQL's text can't contain, becomes U+2400."""
-    return _joined("NULL" if value is None else _written(value) for value in values)
+    return _joined(["NULL" if value is None else _written(value) for value in values])
 
 
 def blobs(values: Iterable[bytes | None]) -> str:
     """Return a `bytea[]`."""
-    return _joined("NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values)
+    return _joined(["NULL" if value is None else f'"\\\\x{value.hex()}"' for value in values])
 
 
 def spots(values: Iterable[str | None]) -> str:
     """Return a `tid[]` of `ctid` values that the database returned."""
-    return _joined("NULL" if value is None else f'"{value}"' for value in values)
+    return _joined(["NULL" if value is None else f'"{value}"' for value in values])
 
 
 def clean(value: str) -> str:
@@ -81,5 +83,6 @@ def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _joined(items: Iterable[str]) -> str:
+def _joined(items: list[str]) -> str:
+    """Return the array literal. A list, not an iterator: that saves a call for each item."""
     return "{" + ",".join(items) + "}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from faults.history import Row
+from schedkit.outcome_digest import outcome_digest
 
 SCHEDULED = "SCHEDULE"
 """`trigger` of a run that the schedule made; others were made by people."""
@@ -105,7 +106,7 @@ class Run:
             started_at=instant(row.get("started_at")),
             finished_at=instant(row.get("finished_at")),
             exit_code=None if code is None else int(code),
-            digest=row.get("digest"),
+            digest=row.get("digest") or _implied_digest(row),
         )
 
     @property
@@ -294,3 +295,12 @@ class Audit:
     def stale(self) -> bool:
         """A result that was refused, for it came too late."""
         return (self.action, self.outcome, self.reason) == ("result", "refused", "STALE")
+
+
+def _implied_digest(row: Row) -> str | None:
+    """Return the digest of a plain success, which is stored as NULL; None if the row has no result
+    of a worker.
+    """
+    if row["state"] != "SUCCEEDED" or row.get("incarnation") is None:
+        return None
+    return outcome_digest(str(row["run_id"]), number(row.get("token"))).hex()
