@@ -1,6 +1,6 @@
 """Events that loops emit. Only `schedd/telemetry/recorder.py` turns them into logs and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 
@@ -72,6 +72,15 @@ class AttemptEnded:
     lateness: timedelta | None
     """Time from due to the start of the handler; None: it never started."""
     duration: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunsSucceeded:
+    """A batch of plain successes was accepted. A value for each run, in seconds."""
+
+    latenesses: Sequence[float]
+    """Time from due to the start of the handler."""
+    durations: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +288,7 @@ Event = (
     | DeadLettered
     | AssignedRuns
     | AttemptEnded
+    | RunsSucceeded
     | EndedUnreported
     | StaleResult
     | RunsRescued

@@ -72,6 +72,7 @@ Term = NewType("Term", int)
 Timeline = NewType("Timeline", int)
 Token = NewType("Token", int)
 
+
 Hint: TypeAlias = tuple[RunId, JobId | None]
 """A run that was stored otherwise just now, and its job if that is known."""
 
@@ -95,6 +96,14 @@ def token_of(epoch: Epoch, sequence: int) -> Token:
 def epoch_of(token: Token) -> Epoch:
     """Return the epoch of a token."""
     return Epoch(token >> 32)
+
+
+def run_ids_of(packed: bytes) -> list[RunId]:
+    """Return the run ids in these bytes, 16 for each. Raises ValueError if one is incomplete."""
+    if len(packed) % 16:
+        raise ValueError(f"{len(packed)} bytes aren't whole ids of 16")
+    new = bytes.__new__  # without a call of `Id` for each
+    return [RunId(new(Id, packed[at : at + 16])) for at in range(0, len(packed), 16)]
 
 
 def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:

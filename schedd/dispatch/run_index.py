@@ -13,7 +13,7 @@ A run that is due later is in `early` as soon as it may be pre-dispatched, and a
 (`core/timers/pre_dispatch`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
@@ -120,13 +120,13 @@ class RunIndex:
             if not self._reading:
                 self._over.clear()
 
-    def report(self, run_id: RunId, token: Token) -> bool:
-        """Note that a result of this assignment arrived and isn't stored yet.
+    def report(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> bool:
+        """Note that results of these assignments arrived and aren't stored yet.
 
-        Return whether another late run may take its place without a new grant.
+        Return whether another late run may take the place of one without a new grant.
         """
-        run = self.running.report(run_id, token)
-        return run is not None and run.late and self.ready.late > 0
+        runs = self.running.report(run_ids, tokens)
+        return self.ready.late > 0 and any(run.late for run in runs)
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by state; return how many are ready and new to the queue."""
@@ -245,11 +245,24 @@ class RunIndex:
         """Jobs with blocked runs."""
         return self._held.jobs
 
-    def remove_ended(self, run: LiveRun) -> int:
-        """Remove an ended run; return how many runs may go now (`release_after_end`)."""
+    def remove_ended(self, runs: Iterable[LiveRun]) -> int:
+        """Remove ended runs; return how many runs may go now (`release_after_end`)."""
+        owned = self.ownership.epochs
+        here = {run.key.run_id: run for run in runs if run.shard in owned}
         if self._reading:
-            self._over[run.key.run_id] = run.token
-        return self.forget(run.key.run_id, run.job_id)
+            self._over.update({run_id: run.token for run_id, run in here.items()})
+        gone = self.running.pop_all(here)
+        self._attempts_ended(len(gone))
+        kept, judged, held = self._kept, self._judged, self._held
+        some_held = held.some
+        go = 0
+        for run_id, run in here.items():
+            job = run.job_id
+            if run_id not in gone:
+                go += self.forget(run_id, job)
+            elif job in kept or job in judged or (some_held and held.holds(job)):
+                go += self.release_after_end(job)
+        return go
 
     def forget(self, run_id: RunId, job: JobId) -> int:
         """Remove a run that has ended or has another owner now; return the same."""
@@ -368,11 +381,13 @@ class RunIndex:
 
     def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
         running = self.running.pop(run_id)
-        if running is not None:
-            self.ended += 1
-            if self.ready.has_pool_runs:
-                self.on_room()
+        self._attempts_ended(0 if running is None else 1)
         return running
+
+    def _attempts_ended(self, count: int) -> None:
+        self.ended += count
+        if count and self.ready.has_pool_runs:
+            self.on_room()
 
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         gone = gained | dropped

@@ -2,6 +2,8 @@
 
     results ──their runs──→ decide (result_decision) ──one transaction──→ acknowledge
                                                                     └──→ run index, or wake-up
+    batches ──plain?──yes──→ one transaction ─ all right? ─yes──→ acknowledge, run index
+                 └──no──→ results             └─no: these──→ results
 
 Any member does this, with or without a tenure: the token alone protects the row (P5.2). A
 decision made before the transaction stays valid, because the statement compares token and state.
@@ -9,22 +11,30 @@ Runs that this member dispatched under that token come from its run index; the o
 While the database is unavailable nothing is acknowledged and the worker keeps the result. Results
 that this member can't decide (`result_decision`) aren't acknowledged either.
 
+A success is plain if nothing follows from it but the end of its run, and this member dispatched the
+run under its token. All plain successes of a batch take the same few calls. Any other result of a
+batch becomes a result of its own, with the digest of a plain success.
+
 Invariant: a result, refusal or start that fails is set aside; the others of its batch are stored. A
 result that was set aside isn't acknowledged: its worker keeps it, and sends it to another member.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import islice, repeat
 from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Unable
+from schedd.core.dispatch.successes import SECOND, Success, Successes
 from schedd.core.events import (
     AssignmentRejected,
     AttemptEnded,
     DeadLettered,
     Emit,
     GreaterTokenSeen,
+    RunsSucceeded,
     StaleResult,
     dead_run,
 )
@@ -36,7 +46,7 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import ClusterClock, WakeUps
-from schedd.results.result_decision import ReceivedResult, report_of
+from schedd.results.result_decision import ReceivedResult, report_of, single_result
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.results.result_store import ResultStore
 from schedkit import failpoints
@@ -46,10 +56,12 @@ from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500
+SUCCESSES: Final = 2_000
+"""Limit on plain successes that one transaction stores."""
 QUEUE: Final = 20_000
-"""Limit on queued results and refusals; further ones are dropped. A worker sends its results again,
-and the scan finds refused runs, which never started. Refusals of runs that this member dispatched
-are always kept: a drain returns thousands.
+"""Limit on queued results, successes of batches, and refusals; further ones are dropped. A worker
+sends its results again, and the scan finds refused runs, which never started. Refusals of runs that
+this member dispatched are always kept: a drain returns thousands.
 """
 
 GATHER: Final = 0.1
@@ -65,6 +77,10 @@ _At: TypeAlias = tuple[RunId, Token, bytes]
 """A result: run, token, digest."""
 _Kept: TypeAlias = tuple[ReceivedResult, AttachedStream]
 """A result with the stream that sent it last."""
+_Ended: TypeAlias = tuple[RunId, Token, IncarnationId]
+"""A success of a batch: run, token, sender."""
+_Times: TypeAlias = tuple[int, int, int, tuple[str, AttachedStream]]
+"""Its scheduled, start and finish time, and the worker's name with the stream that sent it last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +169,7 @@ class ResultCollector:
         self._audited: dict[str, PerMinuteLimit] = {}
         """Limits on stale results with an audit row, by worker."""
         self._results: dict[_At, _Kept] = {}
+        self._successes: dict[_Ended, _Times] = {}
         self._refusals: dict[tuple[RunId, Token], AssignmentRefusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
         self._since = 0.0
@@ -169,19 +186,52 @@ class ResultCollector:
 
     def reported(self, reported: ReceivedResult, line: AttachedStream) -> None:
         """Queue a result. Once stored, it is acknowledged over the stream that sent it last."""
-        strays = self._strays.get(reported.worker)
-        if strays is not None and not strays.is_available(self._boot()):
-            self._audit.note(reported.worker, "", "result", TOO_MANY_STRAYS)
-            return  # not answered: its worker sends it again
+        if self._sends_too_many(reported.worker):
+            return
         at = (reported.key.run_id, reported.token, reported.digest)
-        if not self._results:
+        if not self._queued:
             self._since = self._boot()
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
-            self._starts.pop(at[:2], None)  # the result contains its start time
-            if self.run_index and self.run_index.report(reported.key.run_id, reported.token):
-                self._ready()
-            self.loop.wake()
+            self._note_ends([at[0]], [at[1]])
+
+    def succeeded(self, worker: str, successes: Successes, line: AttachedStream) -> None:
+        """Queue a batch of a worker's successes. Once stored, they are acknowledged over the stream
+        that sent them last.
+        """
+        if self._sends_too_many(worker):
+            return
+        if not self._queued:
+            self._since = self._boot()
+        keys = zip(successes.run_ids, successes.tokens, successes.senders, strict=True)
+        times = zip(
+            successes.scheduled, successes.started, successes.finished, repeat((worker, line))
+        )
+        arrived = dict(zip(keys, times, strict=True))
+        if len(self._successes) + len(arrived) > QUEUE:
+            arrived = {at: one for at, one in arrived.items() if at in self._successes}
+        self._successes.update(arrived)
+        self._note_ends(successes.run_ids, successes.tokens)
+
+    @property
+    def _queued(self) -> int:
+        return len(self._results) + len(self._successes)
+
+    def _sends_too_many(self, worker: str) -> bool:
+        """Return whether results of this worker aren't taken: it sends them again."""
+        strays = self._strays.get(worker)
+        if strays is None or strays.is_available(self._boot()):
+            return False
+        self._audit.note(worker, "", "result", TOO_MANY_STRAYS)
+        return True
+
+    def _note_ends(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> None:
+        if self._starts:
+            for at in zip(run_ids, tokens, strict=True):
+                self._starts.pop(at, None)  # the result contains its start time
+        if self.run_index is not None and self.run_index.report(run_ids, tokens):
+            self._ready()
+        self.loop.wake()
 
     def refused(self, refusal: AssignmentRefusal) -> None:
         """Queue a refusal: the worker rejected an assignment, or gave it up before its start."""
@@ -221,13 +271,15 @@ class ResultCollector:
         if self._refusals:
             await self._store_refusals()
         gathers = self._gathers()
+        if self._successes and not gathers:
+            await self._store_successes()
         if self._results and not gathers:
             await self._store_results()
         if self._starts:
             await self._store_starts()
         if self._starts:
             return 0.0
-        return (gathers or self._gathers()) if self._results or self._refusals else 5.0
+        return (gathers or self._gathers()) if self._queued or self._refusals else 5.0
 
     def _gathers(self) -> float:
         """Return the seconds for which results wait for more of them.
@@ -235,10 +287,67 @@ class ResultCollector:
         While other runs are about to start, ended runs can wait: larger batches cost less per
         result.
         """
-        many = len(self._results) >= BATCH
-        if many or not self._results or self.run_index is None or not self.run_index.busy:
+        many = self._queued >= BATCH
+        if many or not self._queued or self.run_index is None or not self.run_index.busy:
             return 0.0
         return max(0.0, self._since + GATHER - self._boot())
+
+    async def _store_successes(self) -> None:
+        """Store the plain ones of a batch of successes. The others become single results."""
+        room = min(SUCCESSES, QUEUE - len(self._results))
+        batch = dict(islice(self._successes.items(), room))
+        plain = self._plain_of([*batch])
+        if plain:
+            run_ids, tokens, senders = zip(*plain, strict=True)
+            scheduled, started, finished, _ = zip(*[batch[at] for at in plain], strict=True)
+            left = await self._store.accept_successes(
+                Successes(run_ids, tokens, senders, scheduled, started, finished)
+            )
+            await AFTER_COMMIT()
+            for one in left:
+                del plain[one.run_id, one.token, one.sender]
+            self._succeeded(plain)
+        async for at in in_turns([at for at in batch if at not in plain]):
+            *times, (worker, line) = self._successes.pop(at)
+            single = single_result(Success(*at, *times), worker)
+            self._results[single.key.run_id, single.token, single.digest] = single, line
+
+    def _plain_of(self, batch: Sequence[_Ended]) -> dict[_Ended, LiveRun]:
+        """Return the plain successes among these, with the runs as dispatched here."""
+        if self.run_index is None:
+            return {}
+        runs = self.run_index.running.of_ids([at[0] for at in batch])
+        known = self._definition_cache.cached({run.job_id for run in runs if run is not None})
+        return {
+            at: run
+            for at, run in zip(batch, runs, strict=True)
+            if run is not None
+            and run.token == at[1]
+            and run.incarnation == at[2]
+            and run.state is State.RUNNING
+            and not run.cancelling
+            and run.parent is None
+            and (definition := known.get(run.job_id)) is not None
+            and definition.plain_success
+            and definition.definition.generation >= run.generation
+        }
+
+    def _succeeded(self, stored: Mapping[_Ended, LiveRun]) -> None:
+        """Acknowledge stored plain successes, and remove their runs."""
+        answers: dict[AttachedStream, list[_Ended]] = defaultdict(list)
+        latenesses: list[float] = []
+        durations: list[float] = []
+        for at, run in stored.items():
+            _, started, finished, (_, line) = self._successes.pop(at)  # the newest stream
+            answers[line].append(at)
+            ready = run.due_at if run.attempt <= 1 else run.ready_at
+            latenesses.append(started / SECOND - ready.timestamp())
+            durations.append((finished - started) / SECOND)
+        for line, ended in answers.items():
+            line.acknowledge_all([at[0] for at in ended], [at[1] for at in ended])
+        if stored:
+            self._emit(RunsSucceeded(latenesses, durations))
+            self._remove_ended([*stored.values()])
 
     async def _store_results(self) -> None:
         batch = list(self._results.items())[:BATCH]
@@ -345,13 +454,10 @@ class ResultCollector:
 
     def _remove_ended(self, runs: Sequence[LiveRun]) -> None:
         """Remove ended runs from the run index."""
-        self._wake_ups.runs_changed([run.hint for run in runs])
-        self._definition_cache.forget_ended(run.job_id for run in runs)
-        run_index = self.run_index
-        for run in runs:
-            owned = run_index is not None and run.shard in run_index.ownership.epochs
-            if run_index and owned and run_index.remove_ended(run):
-                self._ready()
+        self._wake_ups.runs_changed([(run.key.run_id, run.job_id) for run in runs])
+        self._definition_cache.forget_ended([run.job_id for run in runs])
+        if self.run_index is not None and self.run_index.remove_ended(runs):
+            self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
         """Update the run index with these runs, or wake their owners."""

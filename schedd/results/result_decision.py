@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from schedd.core.dispatch.successes import Success, instant_of
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.jobs.definition import Delivery
 from schedd.core.jobs.notifications import Notices
@@ -19,6 +20,7 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, ResultDecision, RunKey
 from schedd.core.runs.retry import AttemptDecision, ReportedOutcome, after_attempt, fingerprint
 from schedd.runtime.definition_texts import CachedDefinition
+from schedkit.outcome_digest import outcome_digest
 from schedkit.records import dataclass
 
 
@@ -41,6 +43,27 @@ class ReceivedResult:
     output: bytes | None
     stored: bool
     retry_after: timedelta | None
+
+
+def single_result(success: Success, worker: str) -> ReceivedResult:
+    """Return a success of a batch as its worker would report it alone."""
+    return ReceivedResult(
+        key=RunKey(instant_of(success.scheduled), success.run_id),
+        token=success.token,
+        worker=worker,
+        sender=success.sender,
+        digest=outcome_digest(str(success.run_id), success.token),
+        outcome=ReportedOutcome.SUCCEEDED,
+        reason=None,
+        error="",
+        exit_code=None,
+        started_at=instant_of(success.started),
+        finished_at=instant_of(success.finished),
+        result=None,
+        output=None,
+        stored=False,
+        retry_after=None,
+    )
 
 
 def report_of(

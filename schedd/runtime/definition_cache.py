@@ -57,7 +57,7 @@ class DefinitionCache:
         """Return definitions at least as new as these generations, without those that can't be
         read.
         """
-        found = self._at_hand(wanted)
+        found = self.cached(wanted)
         stale = [
             job
             for job, generation in wanted.items()
@@ -78,7 +78,7 @@ class DefinitionCache:
         """Return the cached definitions of these jobs; read the missing ones. Unreadable ones are
         left out.
         """
-        found = self._at_hand(jobs)
+        found = self.cached(jobs)
         return found | await self._read([job for job in jobs if job not in found])
 
     def add_stored(self, rows: Iterable[StoredDefinition]) -> None:
@@ -92,6 +92,13 @@ class DefinitionCache:
                 continue
             with suppress(ValueError, TooMuchWork), limited(ON_LOOP):
                 self._store_definition(row.job_id, self._wordings.known(row))
+
+    def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
+        """Return the definitions of these jobs that are cached."""
+        found = {job: self._known[job] for job in jobs if job in self._known}
+        for job in found:
+            self._known.move_to_end(job)
+        return found
 
     def knows(self, job: JobId) -> bool:
         """Return whether some definition of the job is cached."""
@@ -152,12 +159,6 @@ class DefinitionCache:
     def forget_ended(self, jobs: Iterable[JobId]) -> None:
         """Forget jobs that run only once, of those with an ended run."""
         self.forget([job for job in jobs if job in self._known and self._known[job].once])
-
-    def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
-        found = {job: self._known[job] for job in jobs if job in self._known}
-        for job in found:
-            self._known.move_to_end(job)
-        return found
 
     async def _read(self, jobs: list[JobId]) -> dict[JobId, CachedDefinition]:
         """Return the definitions that were read, even if others forget them meanwhile."""

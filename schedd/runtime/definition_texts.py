@@ -10,6 +10,7 @@ costs a fifth of parsing, and memory holds one message instead of many.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -55,6 +56,15 @@ class CachedDefinition:
     """When its generation was created."""
     words: int = ALONE
     """Approximate bytes of its text, besides `ITSELF`, however many jobs share it."""
+    plain_success: bool = field(init=False, compare=False)
+    """Whether a run's success has no effect but its end: no notification, and no failure count. A
+    notification of failures counts: a success ends them.
+    """
+
+    def __post_init__(self) -> None:
+        definition = self.definition
+        plain = definition.notices is None and not definition.pause_after_failures
+        self.plain_success = plain  # type: ignore[misc]  # frozen for others
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
         """Return why a waiting run of the job must end now; None if it may wait longer."""

@@ -21,7 +21,8 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -285,6 +286,21 @@ scrape blocks the event loop while it writes them.
 """
 
 
+class BatchHistogram(Histogram):
+    """A histogram that counts many values in one call."""
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """Observe each value; a negative one counts as 0."""
+        ordered = sorted(values)
+        self._sum.inc(sum(ordered[bisect_left(ordered, 0.0) :]))
+        counted = 0
+        for bound, bucket in zip(self._upper_bounds, self._buckets, strict=True):
+            below = bisect_right(ordered, bound, lo=counted)
+            if below > counted:
+                bucket.inc(below - counted)
+                counted = below
+
+
 class Maker:
     """Makes the metrics of one registry."""
 
@@ -300,8 +316,8 @@ class Maker:
 
     def histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> Histogram:
-        return Histogram(name, text, labels, registry=self._registry, buckets=buckets)
+    ) -> BatchHistogram:
+        return BatchHistogram(name, text, labels, registry=self._registry, buckets=buckets)
 
 
 # Outcomes of scheduled times, attempts and runs.

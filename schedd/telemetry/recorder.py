@@ -20,7 +20,6 @@ from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
-    Histogram,
     Info,
     PlatformCollector,
     ProcessCollector,
@@ -54,6 +53,7 @@ from schedd.core.events import (
     ResultStoreAway,
     RunsMissed,
     RunsRescued,
+    RunsSucceeded,
     ShardsLost,
     ShardsMoved,
     StaleResult,
@@ -62,7 +62,7 @@ from schedd.core.events import (
     WorkerAttached,
     WorkerDetached,
 )
-from schedd.core.runs.lifecycle import Reason
+from schedd.core.runs.lifecycle import Reason, State
 from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
 from schedkit.clock import boottime
@@ -212,7 +212,7 @@ class Telemetry:
 def _fired(metrics: MemberMetrics, event: TimersFired) -> None:
     metrics.runs.fired.inc(event.runs)
     metrics.runs.merged.inc(event.merged)
-    _observe(metrics.runs.fire_lateness, event.latenesses)
+    metrics.runs.fire_lateness.observe_all(map(timedelta.total_seconds, event.latenesses))
 
 
 def _missed(metrics: MemberMetrics, event: RunsMissed) -> None:
@@ -227,7 +227,7 @@ def _dead_lettered(metrics: MemberMetrics, event: DeadLettered) -> None:
 
 def _assigned(metrics: MemberMetrics, event: AssignedRuns) -> None:
     metrics.runs.assigned.inc(event.count)
-    _observe(metrics.runs.wait, event.waits)
+    metrics.runs.wait.observe_all(map(timedelta.total_seconds, event.waits))
 
 
 def _record_attempt_end(metrics: MemberMetrics, event: AttemptEnded) -> None:
@@ -236,6 +236,12 @@ def _record_attempt_end(metrics: MemberMetrics, event: AttemptEnded) -> None:
         metrics.runs.start_lateness.observe(_seconds(event.lateness))
     if event.duration is not None:
         metrics.runs.duration.labels(event.state.value).observe(_seconds(event.duration))
+
+
+def _succeeded(metrics: MemberMetrics, event: RunsSucceeded) -> None:
+    metrics.runs.ended.labels(State.SUCCEEDED.value, "").inc(len(event.durations))
+    metrics.runs.start_lateness.observe_all(event.latenesses)
+    metrics.runs.duration.labels(State.SUCCEEDED.value).observe_all(event.durations)
 
 
 def _ended_unreported(metrics: MemberMetrics, event: EndedUnreported) -> None:
@@ -409,6 +415,7 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     DeadLettered: _dead_lettered,
     AssignedRuns: _assigned,
     AttemptEnded: _record_attempt_end,
+    RunsSucceeded: _succeeded,
     EndedUnreported: _ended_unreported,
     StaleResult: _stale,
     RunsRescued: _rescued,
@@ -432,11 +439,6 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     ResultStoreAway: _store_away,
 }
 """The function for each kind of event."""
-
-
-def _observe(histogram: Histogram, lengths: Iterable[timedelta]) -> None:
-    for length in lengths:
-        histogram.observe(_seconds(length))
 
 
 def _seconds(length: timedelta) -> float:

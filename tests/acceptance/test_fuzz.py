@@ -230,6 +230,11 @@ class Up:
             if luck.random() < 0.8:
                 beat.worker_cluster_time.FromDatetime(utcnow())
                 beat.ClearField("holdings")
+        for batch in frame.result_batches:
+            if luck.random() < 0.7:
+                self._fuzz.columns(batch)
+            if luck.random() < 0.5:
+                batch.incarnation = luck.choice(self._fuzz.known["incarnation"])
         for items in (frame.results, frame.refusals, frame.revoke_answers, frame.progress):
             for item in items:
                 if luck.random() < 0.5:

@@ -46,6 +46,7 @@ _RANGES: Final[Mapping[int, tuple[int, int]]] = {
     FieldDescriptor.TYPE_UINT32: (0, (1 << 32) - 1),
     FieldDescriptor.TYPE_INT64: (-INT64, INT64 - 1),
     FieldDescriptor.TYPE_UINT64: (0, (1 << 64) - 1),
+    FieldDescriptor.TYPE_SFIXED64: (-INT64, INT64 - 1),
 }
 
 
@@ -134,6 +135,25 @@ class Fuzz:
         return self.luck.choice(
             ("a", "default", "w1", str(Id.from_int(self.luck.getrandbits(128))))
         )
+
+    def columns(self, batch: Any) -> None:
+        """Give the columns of a batch entries for the same runs, known or not. One column may have
+        more, fewer or impossible entries.
+        """
+        count = self.luck.choice((1, 2, 50, 2_000))
+        ids = [Id.parse(text) for text in self.known["run_id"]]
+        batch.run_ids = b"".join(self.luck.choice(ids) for _ in range(count))
+        now = int(time.time() * 1e6)
+        batch.fencing_tokens[:] = self.luck.choices(self.known["fencing_token"], k=count)
+        for times in (batch.scheduled_at, batch.started_at, batch.finished_at):
+            times[:] = [now] * count
+        others = (batch.fencing_tokens, batch.scheduled_at, batch.started_at, batch.finished_at)
+        if self.luck.random() < 0.2:
+            batch.run_ids += b"x"
+        if self.luck.random() < 0.3:
+            self.luck.choice(others).append(self.luck.choice((0, 1, -1, *LARGE[:3], INT64 - 1)))
+        if self.luck.random() < 0.3:
+            self.luck.choice(others)[0] = self.luck.choice((0, -1, *LARGE[:3], INT64 - 1, -INT64))
 
     def held(self) -> bytes:
         """A part of `Held`: pieces of runs that are known or not, and perhaps half of one."""

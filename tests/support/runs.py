@@ -98,6 +98,8 @@ class RecordingLine:
         """Canceled runs that must be killed."""
         self.demanded: list[list[QueueHead]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
+        self.batches: list[int] = []
+        """How many results each call acknowledged, of those in batches."""
         self.drained: list[bool] = []
         self.followed: list[tuple[RunId, Token, bool]] = []
         self.reached: list[tuple[int, int]] = []
@@ -119,6 +121,11 @@ class RecordingLine:
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
         self.acknowledged.append((key.run_id, token, stale))
+
+    def acknowledge_all(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> None:
+        accepted = zip(run_ids, tokens, strict=True)
+        self.acknowledged += [(run_id, token, False) for run_id, token in accepted]
+        self.batches.append(len(run_ids))
 
     def follow(self, key: RunKey, token: Token, *, on: bool) -> None:
         self.followed.append((key.run_id, token, on))

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, get_args
 
 import pytest
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from schedd.core.cluster.database_stats import DatabaseVitals
@@ -40,6 +40,7 @@ from schedd.core.events import (
     ResultStoreAway,
     RunsMissed,
     RunsRescued,
+    RunsSucceeded,
     Service,
     ShardsLost,
     ShardsMoved,
@@ -53,7 +54,7 @@ from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token, new_id
 from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.pools import PoolKey
-from schedd.telemetry.metrics import MOST_POOLS, VITALS_FRESH
+from schedd.telemetry.metrics import MOST_POOLS, VITALS_FRESH, BatchHistogram
 from schedd.telemetry.recorder import SEEN, Telemetry
 from schedkit.clock import boottime
 from support.web import StubCluster
@@ -67,6 +68,7 @@ EVENTS: list[Event] = [
     TimersFired(2, 1, (3 * MS, -5 * MS)),
     AssignedRuns(1, (2 * MS,)),
     AttemptEnded(State.FAILED, Reason.EXIT_CODE, 4 * MS, timedelta(seconds=3)),
+    RunsSucceeded([0.5, -0.25], [1.5, 2.5]),
     StaleResult(RUN, Token(77), "w1"),
     RunsRescued((RUN, OTHER, THIRD), (INCARNATION,)),
     AssignmentsNotStarted((RUN, OTHER)),
@@ -120,8 +122,11 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_runs_assigned_total", {}, 1),
         ("schedd_run_wait_seconds_sum", {}, 0.002),
         ("schedd_runs_ended_total", {"state": "FAILED", "reason": "EXIT_CODE"}, 1),
-        ("schedd_run_start_lateness_seconds_sum", {}, 0.004),
+        ("schedd_runs_ended_total", {"state": "SUCCEEDED", "reason": ""}, 2),
+        ("schedd_run_start_lateness_seconds_sum", {}, 0.504),
+        ("schedd_run_start_lateness_seconds_count", {}, 3),
         ("schedd_run_duration_seconds_sum", {"state": "FAILED"}, 3),
+        ("schedd_run_duration_seconds_sum", {"state": "SUCCEEDED"}, 4),
         ("schedd_stale_results_total", {}, 1),
         ("schedd_runs_rescued_total", {}, 3),
         ("schedd_assignments_not_started_total", {}, 2),
@@ -158,6 +163,26 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_etcd_calls_failed_total", {"call": "Txn"}, 1),
     ):
         assert value(telemetry, name, **labels) == expected, name
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(), (0.0,), (-3.0, 0.1, 0.1000001, 5.0, 5.0, 99.0), tuple(n / 7 for n in range(100, -30, -1))],
+)
+def test_values_that_are_observed_at_once_count_as_one_by_one(values: tuple[float, ...]) -> None:
+    registry = CollectorRegistry()
+    both = [
+        BatchHistogram(name, "text", registry=registry, buckets=(0.1, 1.0, 5.0)) for name in "ab"
+    ]
+    both[0].observe_all(iter(values))
+    for one in values:
+        both[1].observe(max(0.0, one))
+
+    def samples(name: str) -> dict[tuple[str, str], float]:
+        [metric] = [metric for metric in registry.collect() if metric.name == name]
+        return {(s.name[1:], s.labels.get("le", "")): s.value for s in metric.samples}
+
+    assert samples("a") == pytest.approx(samples("b"))
 
 
 def survey(number: int, **changes: Any) -> PoolStats:

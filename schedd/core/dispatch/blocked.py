@@ -33,6 +33,11 @@ class BlockedRuns:
         """Jobs with blocked runs."""
         return [*self._of]
 
+    @property
+    def some(self) -> bool:
+        """Whether any run is blocked."""
+        return bool(self._of)
+
     def holds(self, job: JobId) -> bool:
         """Return whether the job has blocked runs."""
         return job in self._of

@@ -8,7 +8,7 @@ late runs in progress, and a run that is known not to be paced is examined once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, overload
 
 from schedd.core.ids import RunId, ShardId, Token
@@ -72,16 +72,20 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         else:
             self._late.pop(run_id, None)
 
-    def report(self, run_id: RunId, token: Token) -> LiveRun | None:
-        """Note that a result of this assignment arrived. Return its run, or None if it isn't
-        here.
-        """
-        run = self._runs.get(run_id)
-        if run is not None:
-            self._reported[run_id] = token
-            if run.token == token:
-                self._late.pop(run_id, None)
-        return run
+    def of_ids(self, run_ids: Iterable[RunId]) -> list[LiveRun | None]:
+        """Return the runs of these ids, in order; None for one that isn't here."""
+        return [*map(self._runs.get, run_ids)]
+
+    def report(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> list[LiveRun]:
+        """Note that results of these assignments arrived. Return their runs that are here."""
+        found: list[LiveRun] = []
+        for run_id, token in zip(run_ids, tokens, strict=True):
+            if (run := self._runs.get(run_id)) is not None:
+                found.append(run)
+                self._reported[run_id] = token
+                if self._late and run.token == token:
+                    self._late.pop(run_id, None)
+        return found
 
     def pop(self, run_id: RunId) -> LiveRun | None:
         """Remove and return a run that its worker no longer has."""
@@ -89,6 +93,17 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         self._unpaced.pop(run_id, None)
         self._reported.pop(run_id, None)
         return self._runs.pop(run_id, None)
+
+    def pop_all(self, run_ids: Iterable[RunId]) -> set[RunId]:
+        """Remove runs that their workers no longer have; return the ids of those that were here."""
+        gone = self._runs.keys() & set(run_ids)
+        for run_id in gone:
+            del self._runs[run_id]
+        for marks in (self._reported, self._late, self._unpaced):
+            if marks:
+                for run_id in gone:
+                    marks.pop(run_id, None)
+        return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
         """Remove all runs of these shards."""

@@ -13,7 +13,8 @@ Invariants
   refusal, answer, log chunk, progress) is skipped and audited.
 - A result with a valid key is never skipped: fields out of bounds are cleared, and the run ends
   (`frames.readable`).
-- A result without a valid key is answered STALE, so that its worker stops sending it.
+- A result without a valid key is answered STALE, so that its worker stops sending it. A batch
+  whose columns don't fit together isn't answered: its keys aren't known.
 - A result that this member fails to handle isn't answered: its worker sends it to another member.
 """
 
@@ -233,7 +234,7 @@ class WorkerService:
     async def _write(self, context: Stream, outbox: WorkerFrameQueue) -> None:
         while True:
             frame = await outbox.next()
-            if frame.acknowledgements:
+            if frame.acknowledgements or frame.ack_batches:
                 await BEFORE_ACKNOWLEDGING()
             await context.write(frame)
             if frame.assignments:
@@ -250,6 +251,12 @@ class WorkerService:
                 reported = frames.reported(result, who.worker)
                 if await self._may_report(who, reported.sender):
                     self._collector.reported(reported, outbox)
+        async for batch in in_turns(frame.result_batches, every=1):
+            with self._aside("result batch", who):
+                successes, why = frames.successes(batch)
+                self._left_out("result batch", who, why)
+                if successes and await self._may_report(who, successes.senders[0]):
+                    self._collector.succeeded(who.worker, successes, outbox)
         for refused in frame.refusals:
             with self._aside("refusal", who):
                 self._collector.refused(frames.refusal(refused, who.worker, who.id))
@@ -379,6 +386,7 @@ class WorkerService:
             cluster_time=frames.stamp(self._clock.now()),
             answers_grants=True,
             reads_held=True,
+            reads_batches=True,
         )
 
     def _members(self) -> wire.Members:

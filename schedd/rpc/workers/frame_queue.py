@@ -16,10 +16,11 @@ from typing import Final, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.ids import Token
+from schedd.core.ids import RunId, Token
 from schedd.core.runs.model import Assigned, RunKey
 from schedd.rpc.workers import frames
 from schedd.runtime.definition_texts import CachedDefinition
+from schedkit.bounds.frames import MOST_IN_BATCH
 from schedproto.v1 import worker_service_pb2 as wire
 
 T = TypeVar("T")
@@ -53,6 +54,8 @@ class WorkerFrameQueue:
         self._revokes: dict[_Attempt, wire.Revoke] = {}
         self._follows: dict[_Attempt, wire.Follow] = {}
         self._acknowledgements: dict[_Attempt, wire.Acknowledgement] = {}
+        self._stored: dict[RunId, Token] = {}
+        """Runs whose success is acknowledged by `AckBatch`."""
         self._waiting = asyncio.Event()
 
     def put(self, frame: wire.MemberFrame) -> None:
@@ -73,8 +76,12 @@ class WorkerFrameQueue:
         frame.revokes.extend(_first(self._revokes))
         frame.acknowledgements.extend(_first(self._acknowledgements))
         frame.follows.extend(_first(self._follows))
+        if self._stored:
+            stored = [*islice(self._stored, MOST_IN_BATCH)]
+            tokens = [*map(self._stored.pop, stored)]
+            frame.ack_batches.add(run_ids=b"".join(stored), fencing_tokens=tokens)
         named = (self._cancels, self._revokes, self._acknowledgements, self._follows)
-        if self._assignments or any(named):
+        if self._assignments or self._stored or any(named):
             self._waiting.set()
         return frame
 
@@ -127,6 +134,11 @@ class WorkerFrameQueue:
         )
         answer = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
         self._acknowledgements[str(key.run_id), token] = answer
+        self._waiting.set()
+
+    def acknowledge_all(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> None:
+        """Queue the acknowledgement of stored successes, which the worker sent as a batch."""
+        self._stored.update(zip(run_ids, tokens, strict=True))
         self._waiting.set()
 
     def dismiss(self, key: wire.AssignmentKey) -> None:

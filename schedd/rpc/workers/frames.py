@@ -18,7 +18,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.dispatch import priority_order
 from schedd.core.dispatch.packed_runs import Holdings, pack_key, pack_start
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.ids import Id, IncarnationId, RunId, Token
+from schedd.core.dispatch.successes import Successes
+from schedd.core.ids import Id, IncarnationId, RunId, Token, run_ids_of
 from schedd.core.runs.deadlines import START_WITHIN, time_left
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
@@ -28,7 +29,7 @@ from schedd.results.result_collector import AssignmentRefusal
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.common import TIME
+from schedkit.bounds.common import MICROSECONDS, TIME
 from schedkit.bounds.frames import MOST_HELD
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
@@ -42,6 +43,7 @@ _DAY: Final = 86_400
 _SHA256: Final = 32
 """Bytes."""
 _LONGEST_PROBLEM: Final = 300
+_TIMES_OF_BATCH: Final = {"result_batches.started_at", "result_batches.finished_at"}
 MOST_ERROR: Final = 2_000
 """Characters of an error that a member writes instead of a worker's."""
 
@@ -246,6 +248,34 @@ def reported(result: worker_service_pb2.Result, worker: str) -> ReceivedResult:
         stored=result.HasField("log") or result.HasField("stored_result"),
         retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
     )
+
+
+def successes(batch: worker_service_pb2.ResultBatch) -> tuple[Successes, str]:
+    """Return the results of a batch, and the problems of its times; empty: none. A run ends though
+    its times are out of bounds: the nearest possible times are taken.
+
+    Raises:
+        BadFrame: a key is invalid, or the columns don't fit together.
+    """
+    why = ""
+    found, _ = FRAME.tidy(batch, "result_batches")
+    if found:
+        why = problem(found)
+        if {path for path, _ in found} - _TIMES_OF_BATCH:
+            raise BadFrame(why)
+        for times in (batch.started_at, batch.finished_at):
+            times[:] = [min(max(at, MICROSECONDS[0]), MICROSECONDS[1]) for at in times]
+    count = len(batch.fencing_tokens)
+    columns = (batch.scheduled_at, batch.started_at, batch.finished_at)
+    if len(batch.run_ids) != 16 * count or any(len(column) != count for column in columns):
+        lengths = [len(batch.run_ids) / 16, count, *map(len, columns)]
+        raise BadFrame(f"result_batches: columns have {lengths} entries, not the same number")
+    return Successes(
+        run_ids_of(batch.run_ids),
+        [*map(Token, batch.fencing_tokens)],
+        [_sender(batch.incarnation)] * count,
+        *map(list, columns),
+    ), why
 
 
 @cache

@@ -40,8 +40,8 @@ def test_a_run_on_time_isnt_among_the_late_ones():
 
 def test_a_run_with_a_received_result_takes_no_slot_before_it_is_stored():
     runs = of(late(1), late(2))
-    assert runs.report(late(1).key.run_id, Token(7)) == late(1)
-    assert runs.report(late(3).key.run_id, Token(7)) is None
+    ids = [late(1).key.run_id, late(3).key.run_id]
+    assert runs.report(ids, [Token(7), Token(7)]) == [late(1)]
     assert (len(runs), numbers(runs)) == (2, [2])
 
     runs.add(late(1))
@@ -55,7 +55,7 @@ def test_a_run_with_a_received_result_takes_no_slot_before_it_is_stored():
 
 def test_a_result_of_an_earlier_dispatch_leaves_its_slot_taken():
     runs = of(late(1, token=9))
-    runs.report(late(1).key.run_id, Token(7))
+    runs.report([late(1).key.run_id], [Token(7)])
     assert numbers(runs) == [1]
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_is_no_longer_late_leaves_the_late_runs():
 
 def test_no_state_of_a_removed_run_is_kept():
     runs = of(late(1), running(2, worker()))
-    runs.report(late(1).key.run_id, Token(7))
+    runs.report([late(1).key.run_id], [Token(7)])
     runs.unpaced([late(1)])
     assert runs.pop(late(1).key.run_id) == late(1)
     assert runs.pop(late(1).key.run_id) is None
@@ -93,3 +93,21 @@ def test_runs_of_lost_shards_are_removed():
     runs = of(late(1), late(2, shard=3), running(4, worker(), shard=3))
     runs.drop_shards([ShardId(3)])
     assert (list(runs), numbers(runs)) == ([late(1).key.run_id], [1])
+
+
+def test_runs_are_removed_at_once_with_all_that_is_known_of_them():
+    runs = of(late(1), late(2), running(3, worker()))
+    runs.report([late(1).key.run_id], [Token(7)])
+    runs.unpaced([late(2)])
+    gone = [late(n).key.run_id for n in (1, 2, 4)]
+    assert runs.pop_all(gone) == set(gone[:2])
+    assert (list(runs), numbers(runs)) == ([running(3, worker()).key.run_id], [])
+    runs.add(late(1))
+    runs.add(late(2))
+    assert sorted(numbers(runs)) == [1, 2]
+
+
+def test_runs_are_looked_up_in_order():
+    runs = of(late(1), late(2))
+    ids = [late(n).key.run_id for n in (2, 3, 1)]
+    assert runs.of_ids(ids) == [late(2), None, late(1)]

@@ -152,7 +152,7 @@ async def test_a_paced_run_that_has_reported_leaves_its_slot_to_the_next():
     world.run_index.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
     await world.run_until_idle()
     for done in list(world.run_index.running.values())[:3]:
-        world.run_index.report(done.key.run_id, done.token)
+        world.run_index.report([done.key.run_id], [done.token])
 
     attached = world.workers.attached(one.id)
     assert attached is not None

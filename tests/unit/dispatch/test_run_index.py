@@ -4,11 +4,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from schedd.core.dispatch.deferred_runs import FAR
+from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.ready_bucket_ids import HURRIED, LineId
 from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Timer
+from schedd.core.runs.pools import PoolKey
 from schedd.dispatch.run_index import HERD, RunIndex
 from support.runs import NOW, owning, run, running, worker
 
@@ -103,7 +105,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
     one = run(HERD, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0))
     run_index.hold(replace(run(HERD + 1), job_id=one.job_id))
     run_index.put_runs([one], NOW)
-    assert run_index.remove_ended(one) == 1, "what was held goes when it has ended"
+    assert run_index.remove_ended([one]) == 1, "what was held goes when it has ended"
 
 
 def test_a_lost_or_retaken_shard_removes_its_timers_and_runs():
@@ -231,10 +233,10 @@ def test_the_report_of_a_late_run_wakes_waiting_late_runs():
     run_index = RunIndex(owning(0))
     before = NOW - timedelta(minutes=10)
     run_index.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
-    assert not run_index.report(run(1).key.run_id, Token(7)), "no run waits"
+    assert not run_index.report([run(1).key.run_id], [Token(7)]), "no run waits"
     run_index.put_runs([run(3, due_at=before)], NOW)
-    assert run_index.report(run(1).key.run_id, Token(7))
-    assert not run_index.report(run(2).key.run_id, Token(7))
+    assert run_index.report([run(1).key.run_id], [Token(7)])
+    assert not run_index.report([run(2).key.run_id], [Token(7)])
 
 
 def test_a_run_that_ends_during_a_read_isnt_added_by_its_row() -> None:
@@ -244,13 +246,52 @@ def test_a_run_that_ends_during_a_read_isnt_added_by_its_row() -> None:
     run_index.put_runs([ended], NOW)
 
     with run_index.reading():
-        run_index.remove_ended(ended)
+        run_index.remove_ended([ended])
         run_index.put_runs([ended], NOW)
         assert run_index.running == {}
         again = replace(ended, token=Token(10))
         run_index.put_runs([again], NOW)
         assert list(run_index.running.values()) == [again], "it was dispatched again since"
-        run_index.remove_ended(again)
+        run_index.remove_ended([again])
 
     run_index.put_runs([ended], NOW)
     assert list(run_index.running.values()) == [ended], "what is read now is as it stands"
+
+
+def test_runs_that_end_at_once_let_one_blocked_run_of_each_job_go() -> None:
+    """Whether the ended run is in progress here or waits, as far as its owner knows."""
+    run_index = RunIndex(owning(0))
+    ended = [running(1, worker()), running(2, worker()), run(3)]
+    run_index.put_runs(ended, NOW)
+    for number, one in enumerate(ended[1:], 10):
+        run_index.hold(replace(run(number), job_id=one.job_id))
+        run_index.hold(replace(run(number + 10), job_id=one.job_id))
+
+    assert run_index.remove_ended(ended) == 2
+    assert run_index.running == {}
+    assert run_index.ended == 2
+    assert len(run_index.ready) == 2, "the first blocked one of each job"
+    assert run_index.held == jobs(2, 3)
+
+
+def test_an_ended_run_of_a_shard_that_was_dropped_counts_for_no_run() -> None:
+    run_index = RunIndex(owning(0))
+    elsewhere = running(1, worker(), shard=1)
+    run_index.hold(replace(run(10), job_id=elsewhere.job_id))
+    assert run_index.remove_ended([elsewhere]) == 0
+    assert run_index.held == [elsewhere.job_id]
+
+
+def test_room_in_pools_is_reported_once_for_runs_that_end_at_once() -> None:
+    run_index = RunIndex(owning(0))
+    ended = [running(1, worker()), running(2, worker())]
+    run_index.put_runs(ended, NOW)
+    rooms: list[int] = []
+    run_index.on_room = lambda: rooms.append(run_index.ended)
+    run_index.remove_ended(ended[:1])
+    assert rooms == [], "no run waits for a pool"
+    need = Need("shell", pool=PoolKey("default/p"))
+    run_index.ready.add([run(3)], need)
+    run_index.put_runs([running(4, worker())], NOW)
+    run_index.remove_ended([ended[1], running(4, worker())])
+    assert rooms == [3]

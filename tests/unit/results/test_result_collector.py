@@ -11,15 +11,18 @@ from typing import cast
 import pytest
 
 from schedd.core.dispatch.placement import Unable
+from schedd.core.dispatch.successes import EPOCH, SECOND, Success, Successes
 from schedd.core.events import (
     AttemptEnded,
     DeadLettered,
     GreaterTokenSeen,
+    RunsSucceeded,
     StaleResult,
     dead_run,
 )
 from schedd.core.ids import Epoch, IncarnationId, JobId, RunId, ShardId, Token, new_id, token_of
 from schedd.core.jobs.definition import Definition
+from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, LiveRun, ResultDecision, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
@@ -34,7 +37,9 @@ from schedd.results.result_collector import (
     GATHER,
     NEVER_ASSIGNED,
     NO_SUCH_RUN,
+    QUEUE,
     STRAYS_A_MINUTE,
+    SUCCESSES,
     TOO_MANY_STRAYS,
     AssignmentRefusal,
     ResultCollector,
@@ -44,7 +49,9 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.results.result_store import ResultStore
 from schedd.store.users import UserStore
+from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.errors import OutcomeUnknown, Unavailable
+from schedkit.outcome_digest import outcome_digest
 from schedproto.v1 import job_pb2
 from support.fake_of import fake_of
 from support.loop_turns import turns_during
@@ -58,8 +65,13 @@ class Rows:
 
     runs: dict[RunKey, LiveRun]
     fails: list[Exception] = field(default_factory=list)
+    accept_fails: list[Exception] = field(default_factory=list)
     outdo_fails: list[Exception] = field(default_factory=list)
     accepted: list[ResultDecision] = field(default_factory=list)
+    succeeded: list[list[Success]] = field(default_factory=list)
+    """Plain successes, by transaction."""
+    left: set[RunId] = field(default_factory=set)
+    """Runs whose rows aren't as expected."""
     refused: list[Unstarted] = field(default_factory=list)
     begun: list[list[RunKey]] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
@@ -77,6 +89,8 @@ class Rows:
 
     async def accept(self, reports: Sequence[ResultDecision]) -> list[Verdict]:
         self.meanwhile()
+        if self.accept_fails:
+            raise self.accept_fails.pop()
         again = [report in self.accepted for report in reports]
         self.accepted += reports
         if self.fails:
@@ -85,6 +99,13 @@ class Rows:
             return [Verdict.STALE] * len(reports)
         fresh = Verdict.CANCELLED if self.cancelled else Verdict.ACCEPTED
         return [Verdict.REPEATED if each else fresh for each in again]
+
+    async def accept_successes(self, successes: Successes) -> list[Success]:
+        self.meanwhile()
+        self.succeeded.append([*successes])
+        if self.fails:
+            raise self.fails.pop()
+        return [one for one in successes if one.run_id in self.left]
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         if self.fails:
@@ -105,17 +126,30 @@ class Definitions(DefinitionCache):
     def __init__(self) -> None:
         self.read_for: list[LiveRun] = []
         self.readable = True
+        self.changes: dict[str, object] = {}
+        """Other fields of the definition."""
+        self.forgotten: list[JobId] = []
 
     async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, CachedDefinition]:
         self.read_for += runs
         if not self.readable:
             return {}
         job = running(1, worker()).job_id
-        definition = Definition(job, 1, "default", "j", action="shell")
-        compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
-        return {job: CachedDefinition(definition, compiled, job_pb2.Job())}
+        return self._of([job])
 
-    def forget_ended(self, jobs: Iterable[JobId]) -> None: ...
+    def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
+        return self._of(jobs) if self.readable else {}
+
+    def _of(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
+        compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", new_id())
+        found = {job: Definition(job, 1, "default", "j", action="shell") for job in jobs}
+        return {
+            job: CachedDefinition(replace(definition, **self.changes), compiled, job_pb2.Job())
+            for job, definition in found.items()
+        }
+
+    def forget_ended(self, jobs: Iterable[JobId]) -> None:
+        self.forgotten += jobs
 
 
 class Silent:
@@ -660,3 +694,261 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
     assert rows["worker/w2"] == {"count": 10, "problem": NO_SUCH_RUN}
     world.now += 60
     assert await invented("w1", 10) == 10
+
+
+AT = (NOW - EPOCH) // timedelta(microseconds=1)
+"""Microseconds since 1970."""
+
+
+def batch(runs: Sequence[LiveRun]) -> Successes:
+    """Return the plain successes of these runs: each started a second after it was due, and took
+    two.
+    """
+    return Successes(
+        [one.key.run_id for one in runs],
+        [one.token for one in runs],
+        [one.incarnation or worker().id for one in runs],
+        [(one.key.scheduled_at - EPOCH) // timedelta(microseconds=1) for one in runs],
+        [AT + SECOND] * len(runs),
+        [AT + 3 * SECOND] * len(runs),
+    )
+
+
+def dispatched(world: World, *numbers: int, **changes: object) -> list[LiveRun]:
+    """Return runs that this member dispatched, with these numbers. Their rows can't be read."""
+    if world.collector.run_index is None:
+        world.collector.run_index = RunIndex(owning(0))
+    runs = [replace(running(number, worker()), **changes) for number in numbers]  # type: ignore[arg-type]
+    for one in runs:
+        world.collector.run_index.running.add(one)
+    world.rows.runs.clear()
+    return runs
+
+
+def answers(runs: Sequence[LiveRun]) -> list[tuple[RunId, Token, bool]]:
+    return [(one.key.run_id, one.token, False) for one in runs]
+
+
+async def test_plain_successes_of_a_batch_are_stored_and_acknowledged_at_once() -> None:
+    world = World()
+    runs = dispatched(world, 1, 2, 3)
+    sent = batch(runs)
+
+    world.collector.succeeded("w1", sent, world.line)
+    assert world.line.acknowledged == []
+    assert await world.collector.step() == 5.0
+
+    assert world.rows.succeeded == [[*sent]]
+    assert (world.rows.accepted, world.rows.read) == ([], [])
+    assert (world.line.acknowledged, world.line.batches) == (answers(runs), [3])
+    assert world.collector.run_index is not None
+    assert world.collector.run_index.running == {}
+    assert world.collector.run_index.ended == 3
+    assert world.definitions.forgotten == [one.job_id for one in runs]
+    assert world.events == [RunsSucceeded([1.0] * 3, [2.0] * 3)]
+
+
+async def test_the_lateness_of_a_retry_counts_from_the_end_of_its_backoff() -> None:
+    world = World()
+    runs = dispatched(world, 1, attempt=2, ready_at=NOW + timedelta(seconds=0.75))
+    world.collector.succeeded("w1", batch(runs), world.line)
+    await world.collector.step()
+    assert world.events == [RunsSucceeded([0.25], [2.0])]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"token": Token(8)},
+        {"incarnation": worker(2).id},
+        {"cancelling": True},
+        {"parent": run(9).key.run_id},
+        {"generation": 2},
+        "unknown run",
+        "no tenure",
+        "unread definition",
+        {"notices": Notices()},
+        {"pause_after_failures": 3},
+    ],
+    ids=str,
+)
+async def test_a_success_that_isnt_plain_is_stored_as_a_single_result(other: object) -> None:
+    """Something may follow from it, or its row isn't known."""
+    world = World()
+    one, two = dispatched(world, 1, 2)
+    run_index = world.collector.run_index
+    assert run_index is not None
+    match other:
+        case "unknown run":
+            run_index.running.pop(one.key.run_id)
+        case "no tenure":
+            world.collector.run_index = None
+        case "unread definition":
+            world.definitions.readable = False
+        case {"notices": _} | {"pause_after_failures": _}:
+            world.definitions.changes = other  # type: ignore[assignment]
+        case dict():
+            run_index.running.add(replace(one, **other))
+    sent = batch([one, two])
+    world.collector.succeeded("w1", sent, world.line)
+    await world.collector.step()
+
+    singles = [report.key.run_id for report in world.rows.accepted]
+    plain = [each.run_id for some in world.rows.succeeded for each in some]
+    of_all = (isinstance(other, str) and other != "unknown run") or world.definitions.changes
+    assert singles == ([one.key.run_id, two.key.run_id] if of_all else [one.key.run_id])
+    assert plain == ([] if of_all else [two.key.run_id])
+    assert sorted(world.line.acknowledged) == sorted(answers([one, two]))
+    report = world.rows.accepted[0]
+    assert report.digest == outcome_digest(str(one.key.run_id), one.token)
+    assert (report.key, report.token, report.sender) == (one.key, Token(7), worker().id)
+    assert (report.state, report.error, report.exit_code) == (State.SUCCEEDED, "", None)
+    assert (report.result, report.output) == (None, None)
+    assert report.started_at == NOW + timedelta(seconds=1)
+    assert report.finished_at == NOW + timedelta(seconds=3)
+
+
+async def test_a_row_that_isnt_as_expected_is_decided_alone_in_the_same_step() -> None:
+    world = World()
+    runs = dispatched(world, 1, 2, 3)
+    world.rows.left = {runs[1].key.run_id}
+    world.rows.cancelled = True
+    world.collector.succeeded("w1", batch(runs), world.line)
+    await world.collector.step()
+    assert [report.key for report in world.rows.accepted] == [runs[1].key]
+    assert world.line.batches == [2]
+    assert sorted(world.line.acknowledged) == sorted(answers(runs))
+    [plain, single] = world.events
+    assert plain == RunsSucceeded([1.0] * 2, [2.0] * 2)
+    assert isinstance(single, AttemptEnded)
+    assert single.state is State.CANCELLED
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), OutcomeUnknown("no answer to COMMIT")])
+async def test_no_success_of_a_batch_is_acknowledged_before_its_commit_was_seen(
+    error: Exception,
+) -> None:
+    """P5.1"""
+    world = World(error)
+    runs = dispatched(world, 1, 2)
+    world.collector.succeeded("w1", batch(runs), world.line)
+    with pytest.raises(Unavailable):
+        await world.collector.step()
+    assert (world.line.acknowledged, world.events) == ([], [])
+    assert len(world.collector.run_index.running) == 2  # type: ignore[union-attr]
+    await world.collector.step()
+    assert world.line.acknowledged == answers(runs)
+
+
+async def test_stored_successes_arent_stored_again_if_other_results_fail() -> None:
+    world = World()
+    runs = dispatched(world, 1, 2)
+    world.rows.left = {runs[0].key.run_id}
+    world.rows.accept_fails = [Unavailable("away")]
+    world.collector.succeeded("w1", batch(runs), world.line)
+    with pytest.raises(Unavailable):
+        await world.collector.step()
+    assert world.line.acknowledged == answers(runs[1:])
+    await world.collector.step()
+    assert len(world.rows.succeeded) == 1
+    assert sorted(world.line.acknowledged) == sorted(answers(runs))
+
+
+async def test_a_batch_resent_while_it_is_stored_is_answered_on_the_stream_it_came_by() -> None:
+    world = World()
+    runs = dispatched(world, 1, 2)
+    broken, world.line = world.line, RecordingLine()
+    world.collector.succeeded("w1", batch(runs), broken)
+    resent = batch(runs[1:])
+    world.rows.meanwhile = lambda: world.collector.succeeded("w1", resent, world.line)
+    await world.collector.step()
+    assert broken.acknowledged == answers(runs[:1])
+    assert world.line.acknowledged == answers(runs[1:])
+
+
+async def test_batches_of_several_workers_share_a_transaction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    mine, theirs = dispatched(world, 1, 2), dispatched(world, 3, incarnation=worker(2).id)
+    other = RecordingLine()
+    world.collector.succeeded("w1", batch(mine), world.line)
+    world.collector.succeeded("w2", batch(theirs), other)
+    await world.collector.step()
+    assert len(world.rows.succeeded) == 1
+    assert (world.line.acknowledged, other.acknowledged) == (answers(mine), answers(theirs))
+
+
+async def test_no_transaction_stores_more_successes_than_its_limit() -> None:
+    world = World()
+    runs = dispatched(world, *range(1, SUCCESSES + 101))
+    for some in (runs[:MOST_IN_BATCH], runs[MOST_IN_BATCH:]):
+        world.collector.succeeded("w1", batch(some), world.line)
+    assert await world.collector.step() == 0.0
+    await world.collector.step()
+    assert [len(some) for some in world.rows.succeeded] == [SUCCESSES, 100]
+    assert sorted(world.line.acknowledged) == sorted(answers(runs))
+
+
+async def test_successes_wait_for_each_other_while_runs_are_about_to_start() -> None:
+    world = World()
+    runs = dispatched(world, 1, 2)
+    run_index = world.collector.run_index
+    assert run_index is not None
+    with run_index.starting():
+        world.collector.succeeded("w1", batch(runs[:1]), world.line)
+        assert await world.collector.step() == pytest.approx(GATHER)
+        world.now += GATHER
+        world.collector.succeeded("w1", batch(runs[1:]), world.line)
+        await world.collector.step()
+    assert [len(some) for some in world.rows.succeeded] == [2]
+
+
+async def test_a_full_queue_takes_no_more_successes_but_answers_resent_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 2)
+    world = World()
+    runs = dispatched(world, 1, 2, 3)
+    world.collector.succeeded("w1", batch(runs[:2]), world.line)
+    again = RecordingLine()
+    world.collector.succeeded("w1", batch(runs[1:]), again)
+    await world.collector.step()
+    assert world.line.acknowledged == answers(runs[:1])
+    assert again.acknowledged == answers(runs[1:2])
+
+
+async def test_a_start_isnt_written_beside_the_batch_that_contains_it() -> None:
+    world = World()
+    [one] = dispatched(world, 1)
+    world.collector.started(one.key.run_id, one.token, NOW)
+    world.collector.succeeded("w1", batch([one]), world.line)
+    await world.collector.step()
+    assert world.rows.begun == []
+
+
+async def test_dispatch_is_notified_when_a_late_run_of_a_batch_reports_and_others_wait() -> None:
+    world = World()
+    late = NOW - timedelta(minutes=10)
+    runs = dispatched(world, 1, 2, due_at=late)
+    assert world.collector.run_index is not None
+    world.collector.run_index.put_runs([run(3, due_at=late)], NOW)
+    notified: list[bool] = []
+    world.collector.on_ready(lambda: notified.append(True))
+    world.collector.succeeded("w1", batch(runs), world.line)
+    assert notified == [True]
+    assert world.collector.run_index.running.late == []
+
+
+async def test_a_worker_with_too_many_stale_results_sends_no_batch_either() -> None:
+    world = World()
+    world.rows.stale = True
+    runs = [running(number, worker()) for number in range(1, STRAYS_A_MINUTE + 1)]
+    for at in range(0, STRAYS_A_MINUTE, MOST_IN_BATCH):
+        world.collector.succeeded("w1", batch(runs[at : at + MOST_IN_BATCH]), world.line)
+    while world.collector._queued:
+        await world.collector.step()
+    world.collector.succeeded("w1", batch(runs[:10]), world.line)
+    assert world.collector._queued == 0
+    assert all(stale for _, _, stale in world.line.acknowledged)
+    assert len(world.line.acknowledged) == STRAYS_A_MINUTE < QUEUE

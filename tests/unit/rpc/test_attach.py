@@ -14,8 +14,9 @@ import pytest
 
 from schedd.core.auth.rights import CallerIdentity, IdentityKind
 from schedd.core.cluster.membership import EMPTY_VIEW
+from schedd.core.dispatch.successes import Successes
 from schedd.core.ids import Id, IncarnationId, RunId, Token, new_id
-from schedd.core.runs.model import RunKey
+from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.results.log_followers import LogFollowers
@@ -24,7 +25,9 @@ from schedd.results.result_decision import ReceivedResult
 from schedd.rpc import auth_interceptor
 from schedd.rpc.workers import frames
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
+from schedd.store.users import UserStore
 from schedproto.v1 import worker_service_pb2 as wire
+from support.fake_of import fake_of
 from support.runs import NOW, SetClock
 from support.wait import wait_until_async
 
@@ -88,16 +91,30 @@ class Context:
         self.written.append(frame)
 
 
+@fake_of(UserStore)
+class AuditRows:
+    """The records of the audit log."""
+
+    def __init__(self) -> None:
+        self.rows: list[AuditRecord] = []
+
+    async def audit(self, entry: AuditRecord) -> None:
+        self.rows.append(entry)
+
+
 class Member:
     """A member that serves `Attach`."""
 
     def __init__(self) -> None:
         clock = SetClock()
         self.greeting = WorkerSessions()
+        self.audit = AuditRows()
         self.workers = WorkerRegistry(clock, lambda _event: None)
         self.results: list[ReceivedResult] = []
+        self.batches: list[tuple[str, Successes]] = []
         collect = SimpleNamespace(
             reported=lambda one, _outbox: self.results.append(one),
+            succeeded=lambda worker, batch, _outbox: self.batches.append((worker, batch)),
             is_anothers=lambda *_: False,
         )
         self.service = WorkerService(
@@ -109,7 +126,7 @@ class Member:
             clock,
             LogFollowers(self.workers),
             MemberProgress(),
-            WorkerAudit(cast("Any", None)),
+            WorkerAudit(self.audit),
         )
 
     def attach(self, context: Context) -> asyncio.Task[None]:
@@ -188,6 +205,65 @@ async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> Non
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
     assert [one.sender for one in member.results] == own
     assert {one.worker for one in member.results} == {"w"}, "the audit doesn't name another"
+
+
+def batch_of(incarnation: IncarnationId, count: int = 2, **changes: object) -> wire.WorkerFrame:
+    """A frame with a batch of successes of this incarnation."""
+    plain: dict[str, Any] = {
+        "incarnation": str(incarnation),
+        "run_ids": b"".join(new_id() for _ in range(count)),
+        "fencing_tokens": [*range(7, 7 + count)],
+        "scheduled_at": [1] * count,
+        "started_at": [2] * count,
+        "finished_at": [3] * count,
+    }
+    return wire.WorkerFrame(result_batches=[wire.ResultBatch(**{**plain, **changes})])
+
+
+async def test_a_batch_of_another_workers_successes_ends_the_stream() -> None:
+    member, mine = Member(), hello()
+    earlier, others = IncarnationId(new_id()), IncarnationId(new_id())
+    member.greeting.workers = {earlier: "w", others: "w1"}
+    context = Context(mine)
+    auth_interceptor._CALLER.set(CallerIdentity(IdentityKind.WORKER, "w"))
+    own = [IncarnationId(Id.parse(mine.incarnation)), earlier]
+    context.frames[:0] = [batch_of(others), *map(batch_of, reversed(own))]
+    with pytest.raises(Refused) as refused:
+        await member.attach(context)
+    assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
+    assert [(worker, batch.senders) for worker, batch in member.batches] == [
+        ("w", [sender] * 2) for sender in own
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run_ids": bytes(15)}, {"fencing_tokens": [7]}, {"finished_at": []}]
+)
+async def test_a_malformed_batch_is_audited_and_its_stream_continues(
+    wrong: dict[str, object],
+) -> None:
+    member, mine = Member(), hello()
+    sender = IncarnationId(Id.parse(mine.incarnation))
+    context = Context(mine)
+    both = batch_of(sender, **wrong)
+    both.result_batches.extend(batch_of(sender).result_batches)
+    context.frames[:0] = [batch_of(sender), both]
+    stream = member.attach(context)
+    await wait_until_async(lambda: len(member.batches) == 2, 5, "the other batches to be read")
+    context.closed.set()
+    await asyncio.wait_for(stream, 5)
+    await member.service._audit.step()
+    [record] = member.audit.rows
+    assert (record.worker, record.action) == ("w", "result_batch")
+
+
+async def test_a_member_reads_batches() -> None:
+    member, context = Member(), Context(hello())
+    stream = member.attach(context)
+    await wait_until_async(lambda: context.written, 5, "the welcome")
+    assert context.written[0].welcome.reads_batches
+    context.closed.set()
+    await asyncio.wait_for(stream, 5)
 
 
 def holding(state: wire.Holding.State.ValueType) -> wire.Holding:

@@ -1,5 +1,6 @@
 """Messages to a worker, in frames that it can take."""
 
+from schedd.core.ids import run_ids_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
@@ -87,3 +88,21 @@ async def test_many_cancels_go_in_several_frames_none_lost_none_twice():
         outbox.cancel(run.key, run.token, kill=False)
     sizes = [len((await outbox.next()).cancels) for _ in range(3)]
     assert sizes == [500, 500, 201]
+
+
+async def test_acknowledgements_of_batches_are_columns_none_lost_none_twice():
+    outbox = WorkerFrameQueue()
+    runs = [running(number, worker(), token=number + 1) for number in range(2_001)]
+    for some in (runs[:3], runs[1:5], runs):
+        outbox.acknowledge_all([run.key.run_id for run in some], [run.token for run in some])
+    sent: list[tuple[bytes, int]] = []
+    sizes: list[int] = []
+    for _ in range(2):
+        [batch] = (await outbox.next()).ack_batches
+        ids = run_ids_of(batch.run_ids)
+        sent += zip(ids, batch.fencing_tokens, strict=True)
+        sizes.append(len(ids))
+    assert sizes == [2_000, 1]
+    assert sorted(sent) == sorted((run.key.run_id, run.token) for run in runs)
+    outbox.drain(on=True)
+    assert not (await outbox.next()).ack_batches

@@ -9,11 +9,13 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core.ids import IncarnationId, new_id
+from schedd.core.dispatch.successes import Success, instant_of
+from schedd.core.ids import Id, IncarnationId, RunId, Token, new_id
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers import frames
 from schedd.runtime.definition_texts import CachedDefinition
+from schedkit.bounds.common import END_OF_TIME, FIRST_TIME
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.dispatching import SHELL
@@ -32,6 +34,19 @@ def hello(**changes: object) -> wire.Hello:
     return wire.Hello(**{**plain, **changes})
 
 
+def batch(**changes: object) -> wire.ResultBatch:
+    """A batch of one success."""
+    plain = {
+        "incarnation": str(uuid4()),
+        "run_ids": bytes(range(16)),
+        "fencing_tokens": [7],
+        "scheduled_at": [1],
+        "started_at": [2],
+        "finished_at": [3],
+    }
+    return wire.ResultBatch(**{**plain, **changes})
+
+
 @pytest.mark.parametrize(
     "read",
     [
@@ -47,6 +62,26 @@ def hello(**changes: object) -> wire.Hello:
         lambda: frames.incarnation_of(hello(started_at=Timestamp(seconds=-HUGE))),
         lambda: frames.readable(wire.Result(), WORKER),
         lambda: frames.readable(wire.Result(key=wire.AssignmentKey(run_id="x")), WORKER),
+        lambda: frames.successes(batch(run_ids=bytes(15))),
+        lambda: frames.successes(batch(run_ids=bytes(32))),
+        lambda: frames.successes(batch(run_ids=b"")),
+        lambda: frames.successes(batch(fencing_tokens=[])),
+        lambda: frames.successes(batch(fencing_tokens=[7, 8])),
+        lambda: frames.successes(batch(fencing_tokens=[-1])),
+        lambda: frames.successes(batch(scheduled_at=[])),
+        lambda: frames.successes(batch(scheduled_at=[HUGE])),
+        lambda: frames.successes(batch(started_at=[1, 2])),
+        lambda: frames.successes(batch(finished_at=[])),
+        lambda: frames.successes(batch(incarnation="x")),
+        lambda: frames.successes(batch(incarnation="")),
+        lambda: frames.successes(
+            batch(
+                run_ids=bytes(16 * 2_001),
+                **dict.fromkeys(
+                    ("fencing_tokens", "scheduled_at", "started_at", "finished_at"), [1] * 2_001
+                ),
+            )
+        ),
         lambda: frames.holdings(wire.Heartbeat(held=wire.Held(waiting=bytes(25)))),
         lambda: frames.holdings(wire.Heartbeat(held=wire.Held(running=bytes(24)))),
         lambda: frames.holdings(wire.Heartbeat(held=wire.Held(spooled=bytes(24 * 50_001)))),
@@ -88,3 +123,37 @@ def test_an_assignment_has_its_earliest_start_if_that_is_in_the_future():
     assert message.start_by.ToDatetime(UTC) == NOW + timedelta(seconds=5)
     at_once = replace(pre_dispatched, start_by=NOW + timedelta(seconds=7))
     assert not frames.assignment(Assigned(at_once, None), KNOWN).HasField("not_before")
+
+
+def test_a_batch_of_successes_is_read_as_columns():
+    sent = batch(
+        run_ids=bytes(range(32)),
+        fencing_tokens=[7, 8],
+        scheduled_at=[1, 2],
+        started_at=[3, 4],
+        finished_at=[5, 6],
+    )
+    successes, why = frames.successes(sent)
+    sender = IncarnationId(Id.parse(sent.incarnation))
+    ids = [RunId(Id(bytes(range(16)))), RunId(Id(bytes(range(16, 32))))]
+    assert why == ""
+    assert [*successes] == [
+        Success(ids[0], Token(7), sender, 1, 3, 5),
+        Success(ids[1], Token(8), sender, 2, 4, 6),
+    ]
+    assert [successes[0], *successes[1:]] == [*successes]
+    assert {type(one) for one in successes.run_ids} == {Id}, "named as ids everywhere"
+
+
+def test_an_empty_batch_has_no_successes():
+    successes, _ = frames.successes(wire.ResultBatch(incarnation=str(uuid4())))
+    assert len(successes) == 0
+
+
+def test_a_run_of_a_batch_ends_though_its_times_are_impossible():
+    """A worker sends the result until a member takes it."""
+    successes, why = frames.successes(batch(started_at=[-5], finished_at=[HUGE]))
+    assert "result_batches.started_at" in why
+    [one] = successes
+    assert instant_of(one.started) == FIRST_TIME
+    assert END_OF_TIME - instant_of(one.finished) == timedelta(microseconds=1)
