@@ -6,7 +6,7 @@ run has five of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import TypeAlias, TypeVar
@@ -17,14 +17,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.bounds import FRAME, problem
 from schedkit.bounds.common import LENGTH
+from schedkit.bounds.rules import Found
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.admission import AssignmentState, NotTaken, OfferedAssignment, RejectReason
+from workerd.core.admission import AssignmentState, NotTaken, RejectReason
 from workerd.core.capture import Piece
-from workerd.core.cluster_time import MemberTime
 from workerd.core.credit import Credit
-from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
+from workerd.core.ids import AssignmentKey, Incarnation, RunId
 from workerd.core.outcome import (
     MAX_ERROR,
     MAX_RESULT,
@@ -45,21 +45,34 @@ _REASON = {each: common_pb2.Reason.ValueType(each.value) for each in OutcomeReas
 _MICROSECOND = timedelta(microseconds=1)
 _KEY, _START = Struct("!16sq"), Struct("!16sqq")
 """Entries of `Held`."""
-_STATE = {
+_BYTES_OF_ID, _DIGITS_OF_ID, _TEXT_OF_ID = 16, 32, 36
+_STATE: Mapping[AssignmentState, pb.Holding.State.ValueType] = {
     AssignmentState.HELD: pb.Holding.STATE_HELD,
     AssignmentState.PRE_DISPATCHED: pb.Holding.STATE_PRE_DISPATCHED,
     AssignmentState.RUNNING: pb.Holding.STATE_RUNNING,
     AssignmentState.ENDED: pb.Holding.STATE_SPOOLED,
 }
 
-Holding: TypeAlias = tuple[pb.AssignmentKey, AssignmentState, datetime | None]
-"""A run in hand, its state, and its start time if it has started."""
+Holding: TypeAlias = tuple[AssignmentKey, int, AssignmentState, int | None]
+"""A run in hand, its scheduled time, its state, and its start time if it has started. Times are in
+microseconds since 1970.
+"""
+_new_key = tuple.__new__
+"""Creates keys without a call of a Python function."""
 
 
 def within_bounds(kind: str, message: Message) -> bool:
     """Return whether this item of a member's frame is within its bounds; log it if not."""
     if found := FRAME.violations(message):
         note(kind, type(message).__name__, problem(found))
+    return not found
+
+
+def even(kind: str, batch: pb.AckBatch) -> bool:
+    """Return whether a batch is within its bounds, with columns of one length; log it if not."""
+    found = FRAME.violations(batch) or uneven(batch.run_ids, len(batch.fencing_tokens))
+    if found:
+        note(kind, type(batch).__name__, problem(found))
     return not found
 
 
@@ -75,17 +88,62 @@ def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
 
 def key_of(message: pb.AssignmentKey) -> AssignmentKey:
     """Return the run and the token."""
-    return AssignmentKey(RunId(message.run_id), Token(message.fencing_token))
+    run = message.run_id
+    if len(run) != _TEXT_OF_ID or run != run.lower():
+        run = _canonical(run)
+    return _new_key(AssignmentKey, (run, message.fencing_token))
+
+
+def _canonical(run: str) -> str:
+    """Return an id as batches have it, whose ids are bytes."""
+    digits = run.replace("-", "").lower()
+    return _id_text(digits, 0) if len(digits) == _DIGITS_OF_ID else run
+
+
+def _id_text(digits: str, at: int) -> RunId:
+    mid = f"{digits[at + 8 : at + 12]}-{digits[at + 12 : at + 16]}-{digits[at + 16 : at + 20]}"
+    return RunId(f"{digits[at : at + 8]}-{mid}-{digits[at + 20 : at + 32]}")
+
+
+def keys_of(run_ids: bytes, tokens: Iterable[int]) -> list[AssignmentKey]:
+    """Return the runs and the tokens of a batch."""
+    text = run_ids.hex()
+    runs = [
+        f"{text[at : at + 8]}-{text[at + 8 : at + 12]}-{text[at + 12 : at + 16]}"
+        f"-{text[at + 16 : at + 20]}-{text[at + 20 : at + 32]}"
+        for at in range(0, len(text), _DIGITS_OF_ID)
+    ]
+    return [_new_key(AssignmentKey, pair) for pair in zip(runs, tokens, strict=True)]
+
+
+def packed_ids(keys: Iterable[AssignmentKey]) -> bytes:
+    """Return the ids of runs as a batch has them."""
+    return bytes.fromhex("".join([run for run, _ in keys]).replace("-", ""))
+
+
+def key_message(key: AssignmentKey, scheduled: int) -> pb.AssignmentKey:
+    """Return the message of a key. `scheduled`: in microseconds since 1970."""
+    message = pb.AssignmentKey(run_id=key[0], fencing_token=key[1])
+    put_microseconds(scheduled, message.scheduled_at)
+    return message
+
+
+def uneven(run_ids: bytes, count: int, **columns: int) -> Found:
+    """Return which columns of a batch of `count` runs have other lengths."""
+    found = [
+        (name, f"has {entries:,} entries, must have {count:,}")
+        for name, entries in columns.items()
+        if entries != count
+    ]
+    if len(run_ids) != _BYTES_OF_ID * count:
+        what = f"has {len(run_ids):,} bytes, must have {_BYTES_OF_ID} for each of {count:,} runs"
+        found.append(("run_ids", what))
+    return found
 
 
 def seconds(instant: Timestamp) -> float:
     """Return seconds since the Unix epoch."""
     return instant.seconds + instant.nanos / 1e9
-
-
-def date_of(instant: Timestamp) -> datetime:
-    """Return the time in UTC, to the microsecond."""
-    return _EPOCH + timedelta(seconds=instant.seconds, microseconds=instant.nanos // 1000)
 
 
 def span_of(duration: Duration) -> timedelta:
@@ -100,16 +158,20 @@ def put(instant: datetime, into: Timestamp) -> None:
     into.nanos = since.microseconds * 1000
 
 
-def offer_of(message: pb.Assignment, time: MemberTime) -> OfferedAssignment:
-    """Return an assignment as admission sees it. `time`: of the member that sent it."""
-    pre_dispatched = message.HasField("not_before")
-    return OfferedAssignment(
-        key_of(message.key),
-        Incarnation(message.incarnation),
-        max(message.slots, 1),
-        seconds(message.start_by),
-        time.surely_reached(seconds(message.not_before)) if pre_dispatched else None,
-    )
+def microseconds(instant: Timestamp) -> int:
+    """Return microseconds since the Unix epoch."""
+    return instant.seconds * 1_000_000 + instant.nanos // 1000
+
+
+def put_microseconds(at: int, into: Timestamp) -> None:
+    """Write a time in microseconds since 1970 into a message."""
+    into.seconds, rest = divmod(at, 1_000_000)
+    into.nanos = rest * 1000
+
+
+def date_at(at: int) -> datetime:
+    """Return a time in microseconds since 1970 as a date in UTC."""
+    return _EPOCH + at * _MICROSECOND
 
 
 def action_of(message: pb.Assignment) -> str:
@@ -147,40 +209,43 @@ def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
 
 def list_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
     """List the runs in hand, one message each: for members that don't read `held`."""
-    for key, state, started_at in holdings:
-        listed = beat.holdings.add(key=key, state=_STATE[state])
+    for key, scheduled, state, started_at in holdings:
+        listed = beat.holdings.add(key=key_message(key, scheduled), state=_STATE[state])
         if started_at is not None:
-            put(started_at, listed.started_at)
+            put_microseconds(started_at, listed.started_at)
 
 
 def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
     """List the runs in hand as packed bytes."""
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
-    for key, state, started_at in holdings:
-        run, token = bytes.fromhex(key.run_id.replace("-", "")), key.fencing_token
+    for (run_id, token), _, state, started_at in holdings:
+        run = bytes.fromhex(run_id.replace("-", ""))
         if state is AssignmentState.ENDED:
             spooled += _KEY.pack(run, token)
         elif started_at is None:
             waiting += _KEY.pack(run, token)
         else:
-            running += _START.pack(run, token, (started_at - _EPOCH) // _MICROSECOND)
+            running += _START.pack(run, token, started_at)
     beat.held.waiting, beat.held.running = bytes(waiting), bytes(running)
     beat.held.spooled = bytes(spooled)
 
 
 def result(
     key: AssignmentKey,
-    assignment: pb.Assignment,
+    key_message: pb.AssignmentKey,
+    incarnation: Incarnation,
     worker: str,
     outcome: AttemptOutcome,
-    started_at: datetime,
-    finished_at: datetime,
+    started_at: int,
+    finished_at: int,
 ) -> pb.Result:
-    """Return the result to spool and send when an attempt has ended."""
+    """Return the result to spool and send when an attempt has ended. Times are in microseconds
+    since 1970.
+    """
     message = pb.Result(
-        key=assignment.key,
+        key=key_message,
         worker=worker,
-        incarnation=assignment.incarnation,
+        incarnation=incarnation,
         digest=digest(key, outcome),
         outcome=_OUTCOME[outcome.verdict],
         reason=_REASON[outcome.reason],
@@ -191,14 +256,25 @@ def result(
     if outcome.output:
         message.output.extend(map(piece, outcome.output))
     if outcome.began:
-        put(started_at, message.started_at)
-    put(finished_at, message.finished_at)
+        put_microseconds(started_at, message.started_at)
+    put_microseconds(finished_at, message.finished_at)
     if outcome.result is not None and len(outcome.result.data) <= MAX_RESULT:
         message.result.CopyFrom(payload(outcome.result))
     if outcome.retry_after is not None:
         delay = max(LENGTH.low, min(outcome.retry_after, LENGTH.high))
         message.retry_after.FromTimedelta(delay)
     return message
+
+
+def payload_bytes(payload: common_pb2.Payload) -> bytes:
+    """Return JSON as UTF-8 text, raw bytes unchanged."""
+    return payload.raw if payload.WhichOneof("kind") == "raw" else payload.json.encode()
+
+
+def content_of(payload: common_pb2.Payload) -> Content | None:
+    """Return the contents; None if there are none."""
+    kind = payload.WhichOneof("kind")
+    return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
 
 
 def payload(content: Content) -> common_pb2.Payload:
@@ -216,8 +292,3 @@ def piece(kept: Piece) -> run_pb2.LogPiece:
     )
     put(kept.at, message.at)
     return message
-
-
-def log_fields(assignment: pb.Assignment) -> dict[str, object]:
-    """Return the log keys of an assignment, for `extra`."""
-    return key_of(assignment.key).log_fields | {"job": assignment.job}

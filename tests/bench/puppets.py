@@ -17,7 +17,6 @@ import os
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 import workerd.stream.stream
@@ -27,20 +26,18 @@ from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
 from workerd import messages
+from workerd.assigned_batch import AssignedBatch
 from workerd.core.admission import (
     Admission,
-    AlreadyTaken,
     AssignmentState,
     NotTaken,
     NotYet,
     RejectReason,
-    Started,
-    Taken,
 )
 from workerd.core.cluster_time import JudgingClock, MemberTime
 from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.core.lease_trust import WorkerLeaseTrust
-from workerd.core.outcome import AttemptOutcome, AttemptVerdict
+from workerd.core.outcome import SUCCESS
 from workerd.delivery.result_sender import RESEND_AFTER
 from workerd.identity import WorkerIdentity
 from workerd.runs.assignments import MOST_LISTED
@@ -48,7 +45,6 @@ from workerd.runs.attempts import Origin
 from workerd.stream.stream import MemberStream
 from workerd.stream.streams import Attach
 
-SUCCEEDED: Final = AttemptOutcome(AttemptVerdict.SUCCEEDED)
 AT_A_TIME: Final = 20
 """Workers that are started in each `STEP` seconds: a fleet isn't started in one instant."""
 STEP: Final = 0.1
@@ -73,8 +69,8 @@ class Hands:
     ) -> None:
         self._name, self._lasts = name, lasts
         self._admission, self._trust, self._clock = admission, trust, clock
-        self._taken: dict[AssignmentKey, tuple[pb.Assignment, Origin]] = {}
-        self._started: dict[AssignmentKey, datetime] = {}
+        self._taken: dict[AssignmentKey, tuple[AssignedBatch, int, Origin]] = {}
+        self._started: dict[AssignmentKey, int] = {}
         self._unanswered: dict[AssignmentKey, tuple[pb.Result, float]] = {}
         self._streams: list[MemberStream] = []
         self.attach: Attach | None = None
@@ -82,23 +78,27 @@ class Hands:
     # -- Work --
 
     def assign(
-        self, assignments: Iterable[pb.Assignment], time: MemberTime, origin: Origin
+        self,
+        assignments: Iterable[pb.Assignment],
+        time: MemberTime,
+        origin: Origin,
+        batches: Iterable[pb.RunBatch] = (),
     ) -> None:
         """Take them, start them, or refuse them."""
         now = boottime()
-        for assignment in assignments:
-            offer = messages.offer_of(assignment, time)
-            verdict = self._admission.offer(
-                offer, self._clock.read(now), trusted=self._trusted(now)
+        for batch in (*map(AssignedBatch.of_one, assignments), *map(AssignedBatch.of, batches)):
+            answers = self._admission.offer(
+                batch.offered(time), self._clock.read(now), trusted=self._trusted(now)
             )
-            match verdict:
-                case Taken():
-                    self._taken[offer.key] = assignment, origin
-                    self._begin(offer.key)
-                case AlreadyTaken(AssignmentState.ENDED):
-                    self._send(offer.key)
-                case NotTaken():
-                    origin.send_refusal(messages.refusal(assignment.key, verdict))
+            for place, key in enumerate(batch.keys):
+                answer = answers.get(place)
+                if answer is None:
+                    self._taken[key] = batch, place, origin
+                    self._begin(key)
+                elif isinstance(answer, NotTaken):
+                    origin.send_refusal(messages.refusal(batch.key(place), answer))
+                elif answer.state is AssignmentState.ENDED:
+                    self._send(key)
         self._redeal()
 
     def rearm(self, time: MemberTime) -> None:
@@ -129,15 +129,15 @@ class Hands:
     def renew(self, incarnation: Incarnation) -> None:
         """Refuse the assignments that were sent to the earlier incarnation."""
         for key, refused in self._admission.renew(incarnation):
-            assignment, origin = self._taken.pop(key)
-            origin.send_refusal(messages.refusal(assignment.key, refused))
+            batch, place, origin = self._taken.pop(key)
+            origin.send_refusal(messages.refusal(batch.key(place), refused))
 
     def holdings(self) -> Iterator[messages.Holding]:
         """Return the runs that are held, pre-dispatched or in progress."""
-        for key, (assignment, _) in self._taken.items():
+        for key, (batch, place, _) in self._taken.items():
             state = self._admission.state(key)
             if state is not None:
-                yield assignment.key, state, self._started.get(key)
+                yield key, batch.scheduled[place], state, self._started.get(key)
 
     def progress(self) -> Iterator[pb.Progress]:
         """Report no progress."""
@@ -156,43 +156,42 @@ class Hands:
         if key not in self._taken:  # revoked, while it was pre-dispatched
             return
         now = boottime()
-        assignment, origin = self._taken[key]
-        verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
-        match verdict:
+        batch, place, origin = self._taken[key]
+        answers = self._admission.start(
+            [key], now, self._clock.read(now), trusted=self._trusted(now)
+        )
+        match answers.get(key):
             case NotYet(until):
                 asyncio.get_running_loop().call_later(until - now, self._begin, key)
-            case NotTaken():
+            case NotTaken() as answer:
                 del self._taken[key]
-                origin.send_refusal(messages.refusal(assignment.key, verdict))
-            case Started():
-                self._started[key] = self._start_date(assignment)
+                origin.send_refusal(messages.refusal(batch.key(place), answer))
+            case None:
+                # As a worker dates it: once it began, its due time had surely come.
+                self._started[key] = max(self._date(), batch.not_before or 0)
                 if self._lasts:
                     asyncio.get_running_loop().call_later(self._lasts, self._end, key)
                 else:
                     self._end(key)
 
-    def _start_date(self, assignment: pb.Assignment) -> datetime:
-        """As a worker dates it: once it began, its instant had surely come."""
-        at = self._date()
-        if assignment.HasField("not_before"):
-            at = max(at, messages.date_of(assignment.not_before))
-        return at
-
     def _end(self, key: AssignmentKey) -> None:
-        assignment, _ = self._taken.pop(key)
+        batch, place, _ = self._taken.pop(key)
         began = self._started.pop(key)
-        self._admission.end_execution(key)
+        self._admission.end_executions([key])
         ended = max(began, self._date())
-        result = messages.result(key, assignment, self._name, SUCCEEDED, began, ended)
+        result = messages.result(
+            key, batch.key(place), batch.incarnation, self._name, SUCCESS, began, ended
+        )
         self._unanswered[key] = result, 0.0
         self._send(key)
         self._redeal()
 
     # -- Courier --
 
-    def results(self) -> Iterator[pb.Result]:
-        """Return the results that no member has acknowledged."""
-        return (result for result, _ in self._unanswered.values())
+    def unanswered(self) -> Iterator[tuple[AssignmentKey, int]]:
+        """Return the results that no member has acknowledged, and their scheduled times."""
+        for key, (result, _) in self._unanswered.items():
+            yield key, messages.microseconds(result.key.scheduled_at)
 
     def attached(self, stream: MemberStream) -> None:
         """Add a stream to send on."""
@@ -206,12 +205,16 @@ class Hands:
         for key in self._unanswered:
             self._send(key)
 
-    def acknowledge(self, answers: Iterable[pb.Acknowledgement]) -> None:
+    def acknowledge(
+        self, answers: Iterable[pb.Acknowledgement], batches: Iterable[pb.AckBatch] = ()
+    ) -> None:
         """Stored, or stale: in either case it is over."""
-        for answer in answers:
-            key = messages.key_of(answer.key)
-            if self._unanswered.pop(key, None) is not None:
-                self._admission.acknowledged(key)
+        keys = [messages.key_of(answer.key) for answer in answers]
+        for batch in batches:
+            keys += messages.keys_of(batch.run_ids, batch.fencing_tokens)
+        for key in keys:
+            self._unanswered.pop(key, None)
+        self._admission.acknowledged(keys)
 
     def tidy(self) -> None:
         """Send again what stays unanswered; forget old tokens."""
@@ -234,9 +237,9 @@ class Hands:
     def _trusted(self, now: float) -> bool:
         return self._trust.holds(now) and self._clock.known
 
-    def _date(self) -> datetime:
+    def _date(self) -> int:
         at = self._clock.date(boottime())
-        return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
+        return int((utcnow().timestamp() if at is None else at) * 1e6)
 
 
 def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[Attach, Hands]:

@@ -33,7 +33,7 @@ async def run(executor: HttpExecutor | GrpcExecutor, **action: Any) -> AttemptOu
     given = FakeMember().assignment(incarnation="i", **action)
     deadline = datetime.now(UTC) + timedelta(seconds=10)
     try:
-        return await executor.run(AttemptStart(given, "w1", deadline), Stop())
+        return await executor.run(AttemptStart.of(given, "w1", deadline), Stop())
     finally:
         await executor.close()
 

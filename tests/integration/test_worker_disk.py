@@ -231,7 +231,7 @@ async def test_a_worker_on_a_full_disk_sends_its_spooled_results_and_takes_no_wo
             else:
                 worker.kill()
             spool, key = Spool(folder), member.key()
-            spool.write([pb.Result(key=key)])
+            spool.write(pb.WorkerFrame(results=[pb.Result(key=key)]))
             spool.close()
             filler = fill(disk)
             worker.start()

@@ -36,7 +36,7 @@ def attempt_of(payload: str = "null", **how: Any) -> AttemptStart:
     """Return an attempt of the handler `h`."""
     action = job_pb2.PythonAction(handler="h")
     assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload, **how)
-    return AttemptStart(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+    return AttemptStart.of(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
 
 
 async def called(

@@ -43,6 +43,7 @@ class Stream:
     hello: pb.Hello
     frames: list[pb.WorkerFrame] = field(default_factory=list)
     results: list[pb.Result] = field(default_factory=list)
+    result_batches: list[pb.ResultBatch] = field(default_factory=list)
     refusals: list[pb.Refusal] = field(default_factory=list)
     answers: list[pb.RevokeAnswer] = field(default_factory=list)
     chunks: list[pb.LogChunk] = field(default_factory=list)
@@ -68,6 +69,22 @@ class Stream:
         )
         await self.send(assignments=[assignment])
         return assignment.key
+
+    async def assign_batch(self, count: int, **how: Any) -> list[pb.AssignmentKey]:
+        """Send a batch of so many runs, made by `FakeMember.run_batch`; their keys."""
+        keys = [self.member.key() for _ in range(count)]
+        how = {"incarnation": self.hello.incarnation} | how
+        await self.send(run_batches=[self.member.run_batch(keys, **how)])
+        return keys
+
+    async def succeeded(self, keys: Sequence[pb.AssignmentKey]) -> None:
+        """Return when batches of results have reported these runs."""
+        wanted = {_short(key) for key in keys}
+
+        def seen() -> bool:
+            return wanted <= {key for batch in self.result_batches for key in runs_of(batch)}
+
+        await self.until(lambda: seen() or None, f"{len(keys)} results in batches")
 
     async def result_of(self, key: pb.AssignmentKey, timeout: float = WAIT_TIMEOUT) -> pb.Result:
         """The result of this assignment, once it has come by this stream."""
@@ -125,6 +142,7 @@ class Stream:
     def _hear(self, frame: pb.WorkerFrame) -> None:
         self.frames.append(frame)
         self.results.extend(frame.results)
+        self.result_batches.extend(frame.result_batches)
         self.refusals.extend(frame.refusals)
         self.answers.extend(frame.revoke_answers)
         self.chunks.extend(frame.log_chunks)
@@ -137,6 +155,12 @@ class Stream:
             self.heartbeats.append(frame.heartbeat)
             if self.member.answer_heartbeats:
                 self._down.put_nowait(self.member.answer(frame.heartbeat))
+        if self.member.acknowledge_results and frame.result_batches:
+            acks = [
+                pb.AckBatch(run_ids=each.run_ids, fencing_tokens=each.fencing_tokens)
+                for each in frame.result_batches
+            ]
+            self._down.put_nowait(pb.MemberFrame(ack_batches=acks))
         if self.member.acknowledge_results and frame.results:
             self._down.put_nowait(
                 pb.MemberFrame(
@@ -169,6 +193,8 @@ class FakeMember(WorkerServiceServicer):
         self.answers_grants = False
         self.reads_held = False
         """Announce it to workers; the test sends each `reach`."""
+        self.reads_batches = False
+        """Announce that results may come in batches."""
         self.abort: tuple[grpc.StatusCode, str] | None = None
         """Answer each hello with this status."""
         self.peers: Sequence[FakeMember] = (self,)
@@ -264,6 +290,17 @@ class FakeMember(WorkerServiceServicer):
             message.payload.CopyFrom(common_pb2.Payload(json=payload))
         return message
 
+    def run_batch(self, keys: Sequence[pb.AssignmentKey], **how: Any) -> pb.RunBatch:
+        """A batch of these runs; `how`: as for `assignment`."""
+        common = self.assignment(**how)
+        common.ClearField("key")
+        return pb.RunBatch(
+            common=common,
+            run_ids=b"".join(uuid.UUID(key.run_id).bytes for key in keys),
+            fencing_tokens=[key.fencing_token for key in keys],
+            scheduled_at=[key.scheduled_at.ToMicroseconds() for key in keys],
+        )
+
     def key(self, run: str = "", token: int | None = None) -> pb.AssignmentKey:
         """A new run with the next token, or what is asked for."""
         key = pb.AssignmentKey(
@@ -300,6 +337,7 @@ class FakeMember(WorkerServiceServicer):
             members=self.members(),
             answers_grants=self.answers_grants,
             reads_held=self.reads_held,
+            reads_batches=self.reads_batches,
         )
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))
         welcome.heartbeat_interval.FromTimedelta(timedelta(seconds=self.interval))
@@ -327,6 +365,17 @@ class FakeMember(WorkerServiceServicer):
         async for frame in frames:
             stream._hear(frame)
         stream.end()
+
+
+def runs_of(batch: pb.ResultBatch | pb.AckBatch) -> list[tuple[str, int]]:
+    """The runs and tokens of a batch."""
+    packed = batch.run_ids
+    ids = [uuid.UUID(bytes=packed[at : at + 16]) for at in range(0, len(packed), 16)]
+    return [*zip(map(str, ids), batch.fencing_tokens, strict=True)]
+
+
+def _short(key: pb.AssignmentKey) -> tuple[str, int]:
+    return key.run_id, key.fencing_token
 
 
 def _of(messages: Sequence[T], key: pb.AssignmentKey) -> T | None:

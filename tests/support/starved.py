@@ -45,7 +45,7 @@ def attempt(run: str, script: str, user: str = "") -> AttemptStart:
     shell = job_pb2.ShellAction(script=script, user=user)
     assignment = pb.Assignment(key=key, shell=shell)
     assignment.kill_after.FromTimedelta(timedelta(seconds=0.5))
-    return AttemptStart(assignment, "worker", utcnow() + timedelta(hours=1))
+    return AttemptStart.of(assignment, "worker", utcnow() + timedelta(hours=1))
 
 
 @contextlib.contextmanager

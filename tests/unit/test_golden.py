@@ -280,7 +280,7 @@ def test_results_that_the_version_before_left_in_its_spool_are_read(tmp_path: Pa
 
     spool.close()
     assert [path for path, _ in batches] == files
-    assert all(each.key.run_id for _, results in batches for each in results)
+    assert all(each.key.run_id for _, frame in batches for each in frame.results)
 
 
 def test_page_tokens_of_the_previous_version_are_read() -> None:

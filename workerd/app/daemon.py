@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
@@ -186,7 +186,7 @@ class App:
         self._trust = WorkerLeaseTrust()
         clock = JudgingClock()
         limit = config.spool_mib << 20
-        self._sender = ResultSender(spool, self._acknowledged, limit=limit)
+        self._sender = ResultSender(spool, self._acknowledged, worker=config.name, limit=limit)
         self._sender.load()
         kept = AttemptLogFolder(spool.upload_directory, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)
@@ -283,9 +283,9 @@ class App:
             why = self._sender.refusal_reason or "the disk is too slow"
             log.error("%d results lost: no member accepted them, and %s", lost, why)
 
-    def _acknowledged(self, key: AssignmentKey, verdict: str) -> None:
-        self._metrics.answered(verdict).inc()
-        self._work.acknowledged(key)
+    def _acknowledged(self, keys: Sequence[AssignmentKey], verdict: str) -> None:
+        self._metrics.answered(verdict).inc(len(keys))
+        self._work.acknowledged(keys)
 
     def _trusted_until(self, until: float) -> None:
         self._supervisor.lease.write(until)

@@ -13,6 +13,10 @@ Invariants (docs/protocol-rules.md, P4.1 and P4.2)
 - A slot is free again when the execution has ended, not when its result is acknowledged.
 - An entry of `seen` is removed only after its `start_by`, when a start is rejected anyway.
 
+Assignments that were sent together are offered and started together: for a batch without surprises
+a decision is a handful of updates of dictionaries. Otherwise each of its runs is decided alone, by
+the same rules and in their order.
+
 Two clocks are arguments. `at`: seconds of the boot clock, for `not_before`. `judged`: seconds of
 the judging clock (cluster_time), for `start_by` and for the removal of entries.
 """
@@ -20,8 +24,10 @@ the judging clock (cluster_time), for `start_by` and for the removal of entries.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
+from itertools import repeat
+from typing import TypeAlias
 
 from schedkit.records import dataclass, replace
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
@@ -54,21 +60,17 @@ class AssignmentState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedAssignment:
-    """The parts of an assignment that admission reads."""
+class OfferedBatch:
+    """The parts of assignments that admission reads. All but the keys are common to the batch."""
 
-    key: AssignmentKey
+    keys: Sequence[AssignmentKey]
     incarnation: Incarnation
     slots: int
+    """Of each run."""
     start_by: float
     """On the judging clock."""
     not_before: float | None = None
     """On the boot clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The assignment is accepted: start it at `not_before`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +91,16 @@ class NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """Start it now."""
-
-
-@dataclass(frozen=True, slots=True)
 class NotYet:
     """Ask again at boot time `until`."""
 
     until: float
 
 
-@dataclass(slots=True)
-class _Seen:
-    token: Token
-    taken: bool
-    forget_at: float
-
-
-@dataclass(slots=True)
-class _Holding:
-    offer: OfferedAssignment
-    state: AssignmentState
+_Seen: TypeAlias = tuple[Token, bool, float]
+"""Of a run: the greatest token, whether it was taken, and when to forget it."""
+_Holding: TypeAlias = tuple[OfferedBatch, AssignmentState]
+_WAITING = (AssignmentState.HELD, AssignmentState.PRE_DISPATCHED)
 
 
 class Admission:
@@ -121,7 +111,8 @@ class Admission:
         self._slots = slots
         self._used = 0
         self._seen: dict[RunId, _Seen] = {}
-        self._oldest: deque[tuple[float, RunId]] = deque()
+        self._oldest: deque[tuple[float, Sequence[RunId]]] = deque()
+        """When to look at these entries of `seen`."""
         self._holdings: dict[AssignmentKey, _Holding] = {}
         self.draining = False
 
@@ -137,61 +128,107 @@ class Admission:
 
     def holdings(self) -> Iterator[tuple[AssignmentKey, AssignmentState]]:
         """Return all assignments that were accepted and aren't acknowledged."""
-        return ((key, holding.state) for key, holding in self._holdings.items())
+        return ((key, state) for key, (_, state) in self._holdings.items())
 
     def state(self, key: AssignmentKey) -> AssignmentState | None:
         """Return the state of this assignment; None if it isn't in hand."""
         holding = self._holdings.get(key)
-        return holding.state if holding else None
+        return holding[1] if holding else None
 
     def offer(
-        self, offer: OfferedAssignment, judged: float, *, trusted: bool, unable: str = ""
-    ) -> Taken | AlreadyTaken | NotTaken:
-        """Decide about a received assignment. `unable`: why no executor here can run it."""
-        key = offer.key
+        self, batch: OfferedBatch, judged: float, *, trusted: bool, unable: str = ""
+    ) -> Mapping[int, AlreadyTaken | NotTaken]:
+        """Decide about received assignments. `unable`: why no executor here can run them.
+
+        Returns:
+            The answers to those that weren't accepted, by their places in the batch.
+        """
+        keys = batch.keys
+        runs = [run for run, _ in keys]
+        forget_at = max(batch.start_by, judged) + GRACE
+        if (
+            unable
+            or self._objection(batch, judged, trusted) is not None
+            or batch.slots * len(keys) > self.free
+            or len({*runs}) < len(runs)
+            or not self._seen.keys().isdisjoint(runs)
+            or not self._holdings.keys().isdisjoint(keys)  # its `seen` may be that of a later token
+        ):
+            answers = {}
+            for place, key in enumerate(keys):
+                answer = self._offer_one(key, batch, judged, forget_at, trusted, unable)
+                if answer is not None:
+                    answers[place] = answer
+            return answers
+        tokens = [token for _, token in keys]
+        self._seen.update(zip(runs, zip(tokens, repeat(True), repeat(forget_at)), strict=False))
+        self._oldest.append((forget_at, runs))
+        self._holdings.update(zip(keys, repeat((batch, _state_of(batch)))))
+        self._used += batch.slots * len(keys)
+        return {}
+
+    def _offer_one(
+        self,
+        key: AssignmentKey,
+        batch: OfferedBatch,
+        judged: float,
+        forget_at: float,
+        trusted: bool,
+        unable: str,
+    ) -> AlreadyTaken | NotTaken | None:
+        """Decide about one assignment. None: it is accepted."""
         if (state := self.state(key)) is not None:
             return AlreadyTaken(state)
-        seen = self._seen.get(key.run)
-        if seen is not None and key.token <= seen.token:
-            if key.token < seen.token:
-                return NotTaken(RejectReason.GREATER_TOKEN_SEEN, seen.token)
-            if seen.taken:
-                return AlreadyTaken(None)
-            return NotTaken(RejectReason.REVOKED, seen.token)
-        why = self._objection(offer, judged, trusted)
+        if (seen := self._seen.get(key.run)) is not None and key.token <= seen[0]:
+            greatest, taken, _ = seen
+            if key.token < greatest:
+                return NotTaken(RejectReason.GREATER_TOKEN_SEEN, greatest)
+            return AlreadyTaken(None) if taken else NotTaken(RejectReason.REVOKED, greatest)
+        why = self._objection(batch, judged, trusted)
         if why is None and unable:
             why = RejectReason.UNABLE
-        if why is None and offer.slots > self.free:
+        if why is None and batch.slots > self.free:
             why = RejectReason.NO_SLOT
-        self._remember(key, taken=why is None, forget_at=max(offer.start_by, judged) + GRACE)
+        self._remember(key, taken=why is None, forget_at=forget_at)
         if why is not None:
             return NotTaken(why, key.token, unable if why is RejectReason.UNABLE else "")
-        state = AssignmentState.HELD if offer.not_before is None else AssignmentState.PRE_DISPATCHED
-        self._holdings[key] = _Holding(offer, state)
-        self._used += offer.slots
-        return Taken()
+        self._holdings[key] = batch, _state_of(batch)
+        self._used += batch.slots
+        return None
 
     def start(
-        self, key: AssignmentKey, at: float, judged: float, *, trusted: bool
-    ) -> Started | NotYet | NotTaken:
-        """Decide, at the moment of its start, about an assignment that is held or pre-dispatched.
+        self, keys: Iterable[AssignmentKey], at: float, judged: float, *, trusted: bool
+    ) -> Mapping[AssignmentKey, NotYet | NotTaken]:
+        """Decide, at the moment of their start, about assignments that are held or pre-dispatched.
 
         Any answer but `NotYet` is final: the run is running, or no longer held.
 
+        Returns:
+            The answers to those that didn't start.
+
         Raises:
-            KeyError: it isn't in hand.
+            KeyError: one isn't in hand.
         """
-        holding = self._holdings[key]
-        if holding.state not in (AssignmentState.HELD, AssignmentState.PRE_DISPATCHED):
-            raise ValueError(f"{key} is {holding.state.name}: it can't start again")
-        offer = holding.offer
-        why = self._objection(offer, judged, trusted)
-        if why is not None:
-            return self._withdraw(key, why)
-        if offer.not_before is not None and at < offer.not_before:
-            return NotYet(offer.not_before)
-        holding.state = AssignmentState.RUNNING
-        return Started()
+        answers: dict[AssignmentKey, NotYet | NotTaken] = {}
+        batch = why = running = None
+        early = False
+        for key in keys:
+            offered, state = self._holdings[key]
+            if state not in _WAITING:
+                raise ValueError(f"{key} is {state.name}: it can't start again")
+            if offered is not batch:
+                batch, running = offered, (offered, AssignmentState.RUNNING)
+                why = self._objection(batch, judged, trusted)
+                early = batch.not_before is not None and at < batch.not_before
+            if why is not None:
+                answers[key] = self._withdraw(key, why)
+            elif early:
+                assert offered.not_before is not None, "it is later than now"
+                answers[key] = NotYet(offered.not_before)
+            else:
+                assert running is not None, "it was set with its batch"
+                self._holdings[key] = running
+        return answers
 
     def rearm(self, key: AssignmentKey, not_before: float) -> None:
         """Correct the boot time at which a pre-dispatched run starts.
@@ -199,47 +236,44 @@ class Admission:
         Raises:
             KeyError: it isn't in hand.
         """
-        holding = self._holdings[key]
-        if holding.state is not AssignmentState.PRE_DISPATCHED:
-            raise ValueError(
-                f"{key} can't start: its state is {holding.state.name}, not PRE_DISPATCHED"
-            )
-        holding.offer = replace(holding.offer, not_before=not_before)
+        batch, state = self._holdings[key]
+        if state is not AssignmentState.PRE_DISPATCHED:
+            raise ValueError(f"{key} can't start: its state is {state.name}, not PRE_DISPATCHED")
+        if batch.not_before != not_before:
+            self._holdings[key] = replace(batch, not_before=not_before), state
 
-    def end_execution(self, key: AssignmentKey) -> None:
-        """Free the slots of an ended execution; its result waits to be acknowledged."""
-        holding = self._holdings[key]
-        holding.state = AssignmentState.ENDED
-        self._used -= holding.offer.slots
+    def end_executions(self, keys: Iterable[AssignmentKey]) -> None:
+        """Free the slots of ended executions; their results wait to be acknowledged."""
+        for key in keys:
+            batch, _ = self._holdings[key]
+            self._holdings[key] = batch, AssignmentState.ENDED
+            self._used -= batch.slots
 
-    def acknowledged(self, key: AssignmentKey) -> None:
-        """Remove an assignment whose result is stored or rejected. Ignore unknown ones."""
-        holding = self._holdings.get(key)
-        if holding is not None and holding.state is AssignmentState.ENDED:
-            del self._holdings[key]
+    def acknowledged(self, keys: Iterable[AssignmentKey]) -> None:
+        """Remove assignments whose results are stored or rejected. Ignore unknown ones."""
+        for key in keys:
+            holding = self._holdings.get(key)
+            if holding is not None and holding[1] is AssignmentState.ENDED:
+                del self._holdings[key]
 
     def revoke(self, key: AssignmentKey, judged: float) -> bool:
         """Prevent the start of this assignment. Return False if it had started already."""
         holding = self._holdings.get(key)
         if holding is not None:
-            if holding.state in (AssignmentState.RUNNING, AssignmentState.ENDED):
+            if holding[1] not in _WAITING:
                 return False
             self._withdraw(key, RejectReason.REVOKED)
             return True
         seen = self._seen.get(key.run)
-        if seen is not None and seen.token == key.token:
-            return not seen.taken
-        if seen is None or seen.token < key.token:
+        if seen is not None and seen[0] == key.token:
+            return not seen[1]
+        if seen is None or seen[0] < key.token:
             self._remember(key, taken=False, forget_at=judged + UNKNOWN_FOR)
         return True
 
     def withdraw_all(self, why: RejectReason) -> list[tuple[AssignmentKey, NotTaken]]:
         """Return all assignments that haven't started."""
-        waiting = [
-            k
-            for k, h in self._holdings.items()
-            if h.state in (AssignmentState.HELD, AssignmentState.PRE_DISPATCHED)
-        ]
+        waiting = [key for key, (_, state) in self._holdings.items() if state in _WAITING]
         return [(key, self._withdraw(key, why)) for key in waiting]
 
     def renew(self, incarnation: Incarnation) -> list[tuple[AssignmentKey, NotTaken]]:
@@ -250,19 +284,22 @@ class Admission:
     def forget(self, judged: float) -> None:
         """Remove entries whose `start_by` has passed and that aren't in hand."""
         while self._oldest and self._oldest[0][0] <= judged:
-            _, run = self._oldest.popleft()
-            seen = self._seen.get(run)
-            if seen is None or seen.forget_at > judged:
-                continue
-            if AssignmentKey(run, seen.token) in self._holdings:
-                seen.forget_at = judged + GRACE
-                self._oldest.append((seen.forget_at, run))
-            else:
-                del self._seen[run]
+            _, runs = self._oldest.popleft()
+            kept = []
+            for run in runs:
+                seen = self._seen.get(run)
+                if seen is None or seen[2] > judged:
+                    continue
+                token, taken, _ = seen
+                if (run, token) in self._holdings:
+                    self._seen[run] = token, taken, judged + GRACE
+                    kept.append(run)
+                else:
+                    del self._seen[run]
+            if kept:
+                self._oldest.append((judged + GRACE, kept))
 
-    def _objection(
-        self, offer: OfferedAssignment, judged: float, trusted: bool
-    ) -> RejectReason | None:
+    def _objection(self, offer: OfferedBatch, judged: float, trusted: bool) -> RejectReason | None:
         if offer.incarnation != self._incarnation:
             return RejectReason.OTHER_INCARNATION
         if self.draining:
@@ -272,13 +309,18 @@ class Admission:
         return None
 
     def _withdraw(self, key: AssignmentKey, why: RejectReason) -> NotTaken:
-        holding = self._holdings.pop(key)
-        self._used -= holding.offer.slots
-        seen = self._seen.get(key.run)
-        if seen is not None and seen.token == key.token:
-            seen.taken = False
-        return NotTaken(why, seen.token if seen else key.token)
+        batch, _ = self._holdings.pop(key)
+        self._used -= batch.slots
+        token, taken, forget_at = self._seen.get(key.run, (key.token, False, 0.0))
+        if taken and token == key.token:
+            self._seen[key.run] = token, False, forget_at
+        return NotTaken(why, token)
 
     def _remember(self, key: AssignmentKey, *, taken: bool, forget_at: float) -> None:
-        self._seen[key.run] = _Seen(key.token, taken, forget_at)
-        self._oldest.append((forget_at, key.run))
+        self._seen[key.run] = key.token, taken, forget_at
+        self._oldest.append((forget_at, (key.run,)))
+
+
+def _state_of(batch: OfferedBatch) -> AssignmentState:
+    waits = batch.not_before is not None
+    return AssignmentState.PRE_DISPATCHED if waits else AssignmentState.HELD

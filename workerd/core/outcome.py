@@ -94,6 +94,10 @@ class AttemptOutcome:
     """False: the attempt never began, so the run may run again even if it is `at_most_once`."""
 
 
+SUCCESS: Final = AttemptOutcome(AttemptVerdict.SUCCEEDED)
+"""The outcome of a plain success: no returned value, no output. Its results are sent in batches."""
+
+
 def stopped(
     cause: Cause,
     detail: str = "",

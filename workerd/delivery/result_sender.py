@@ -3,6 +3,9 @@
     put → spool (batched, synced) → a stream → acknowledged → removed from the spool
                                       └─ broken, or silent for `RESEND_AFTER` → another stream
 
+Plain successes are kept as columns (`SuccessBatch`): those that end while a file is written go into
+the next file, and to the member as one message. Any other result is a batch of one.
+
 Invariants
 - A result is on disk before it is sent, and stays there until a member has answered ACCEPTED
   (stored) or STALE (rejected and audited). Exception: at the shutdown of a worker (`leave`) results
@@ -10,6 +13,7 @@ Invariants
 - A result goes first to the member that issued its assignment, if it is attached. Otherwise, and
   when it stays unanswered, it goes to another member. Sending twice is harmless: members recognize
   it by its digest.
+- A batch is sent again without the runs that were answered.
 - A held result (`put` with `held`) is on disk, too; the next worker process sends it as it is. It
   is sent after `release`, with the contents given then.
 - While the disk rejects writes, `refusal_reason` returns the cause and the worker requests no new
@@ -21,20 +25,23 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 from schedkit.backoff import Backoff
+from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.ids import Address, AssignmentKey
+from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.delivery.spool import Spool
-from workerd.messages import key_of
+from workerd.delivery.success_batch import SuccessBatch
+from workerd.messages import key_of, keys_of, microseconds
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +54,7 @@ MAX_RESEND_AFTER = 30.0
 LOG_EVERY = 60.0
 """Seconds between two log lines about a disk that rejects writes."""
 _TICK = 0.25
-_MOST_AT_ONCE = 500
+_MOST_AT_ONCE = MOST_IN_BATCH
 _MOST_BYTES = 1 << 20
 """Bytes of a batch, unless a single result has more."""
 
@@ -60,15 +67,28 @@ class ResultStream(Protocol):
         """The member's address."""
         ...
 
+    @property
+    def reads_batches(self) -> bool:
+        """Whether the member reads batches of results."""
+        ...
+
     def send_result(self, result: pb.Result) -> None:
         """Queue a result."""
         ...
 
+    def send_result_batch(self, batch: pb.ResultBatch) -> None:
+        """Queue a batch of results."""
+        ...
 
-@dataclass(slots=True)
-class _PendingResult:
-    result: pb.Result
+
+@dataclass(slots=True, eq=False)
+class _PendingBatch:
+    """Results that are spooled and sent together."""
+
+    content: pb.Result | SuccessBatch
     issuer: Address | None
+    left: int = 1
+    """Results that no member has answered."""
     file: Path | None = None
     """Set once it is on disk."""
     earlier: tuple[Path, ...] = ()
@@ -78,6 +98,23 @@ class _PendingResult:
     resend_after: float = RESEND_AFTER
     held: bool = False
 
+    @property
+    def count(self) -> int:
+        """Results, answered ones included."""
+        return len(self.content) if isinstance(self.content, SuccessBatch) else 1
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, about."""
+        if isinstance(self.content, SuccessBatch):
+            return _BYTES_OF_SUCCESS * len(self.content)
+        return self.content.ByteSize()
+
+
+_SIZE = attrgetter("size")
+_BYTES_OF_SUCCESS = 48
+"""The id, and four numbers of eight bytes."""
+
 
 class ResultSender:
     """All results that no member has acknowledged yet."""
@@ -85,20 +122,27 @@ class ResultSender:
     def __init__(
         self,
         spool: Spool,
-        on_acknowledged: Callable[[AssignmentKey, str], object],
+        on_acknowledged: Callable[[Sequence[AssignmentKey], str], object],
         *,
+        worker: str = "",
         limit: int = 1 << 28,
     ) -> None:
-        """`on_acknowledged(key, verdict)` is called for each acknowledged result. `limit`: bytes
-        in the spool from which the worker requests no new work.
+        """`on_acknowledged(keys, verdict)` is called for acknowledged results. `worker`: its name.
+        `limit`: bytes in the spool from which the worker requests no new work.
         """
         self._spool = spool
         self._limit = limit
         self._on_acknowledged = on_acknowledged
-        self._parcels: dict[AssignmentKey, _PendingResult] = {}
-        self._unspooled: dict[AssignmentKey, None] = {}
-        """Results to write, in order: each once, even if its contents change."""
-        self._done: list[Path] = []
+        self._worker = worker
+        self._pending: dict[AssignmentKey, _PendingBatch] = {}
+        """The batch of each result that no member has answered."""
+        self._batches: dict[_PendingBatch, None] = {}
+        self._open: dict[tuple[Incarnation, Address | None], _PendingBatch] = {}
+        """Batches that more successes may join."""
+        self._unspooled: dict[_PendingBatch, None] = {}
+        """Batches to write, in order: each once, even if its contents change."""
+        self._done = Counter[Path]()
+        """Answered results to remove from each file."""
         self._streams: list[ResultStream] = []
         self._turn = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
@@ -132,100 +176,174 @@ class ResultSender:
         return ""
 
     def __len__(self) -> int:
-        return len(self._parcels)
+        return len(self._pending)
 
     @property
     def count_remaining(self) -> tuple[int, int]:
         """Number of results that are in the spool, and number of those that aren't."""
-        on_disk = sum(1 for each in self._parcels.values() if each.file or each.earlier)
-        return on_disk, len(self._parcels) - on_disk
+        on_disk = sum(each.left for each in self._batches if each.file or each.earlier)
+        return on_disk, len(self._pending) - on_disk
 
     def load(self) -> None:
         """Load the results of earlier processes, and try to write to the disk. Blocks; called
         before the first hello.
         """
-        for file, results in self._spool.load():
-            for result in results:
-                key = key_of(result.key)
-                if (first := self._parcels.get(key)) is not None and first.file is not None:
-                    self._done.append(first.file)  # a second copy; the later one is more complete
-                self._parcels[key] = _PendingResult(result, None, file)
-        if self._parcels:
+        for file, frame in self._spool.load():
+            for result in frame.results:
+                self._load(result, file)
+            for batch in frame.result_batches:
+                self._load(SuccessBatch.of(batch), file)
+        if self._pending:
             self._delivered.clear()
-            log.info("%d results in the spool wait for delivery", len(self._parcels))
+            log.info("%d results in the spool wait for delivery", len(self._pending))
         try:
             self._spool.try_out()
         except OSError as error:
             self._found_full(error)
             self._spool_work.set()
 
+    def _load(self, content: pb.Result | SuccessBatch, file: Path) -> None:
+        keys = {*_keys(content)}
+        batch = _PendingBatch(content, None, left=len(keys), file=file)
+        if batch.left < batch.count:
+            self._done[file] += batch.count - batch.left
+        for key in keys:
+            if (first := self._pending.get(key)) is not None and first.file is not None:
+                self._done[first.file] += 1  # a second copy; the later one is more complete
+                first.left -= 1
+                if not first.left:
+                    self._batches.pop(first, None)
+            self._pending[key] = batch
+        self._batches[batch] = None
+
     def put(self, result: pb.Result, issuer: Address | None, *, held: bool = False) -> None:
         """Add the result of an ended attempt."""
-        key = key_of(result.key)
-        self._parcels[key] = _PendingResult(result, issuer, held=held)
-        self._unspooled[key] = None
+        batch = _PendingBatch(result, issuer, held=held)
+        self._pending[key_of(result.key)] = batch
+        self._add(batch)
+
+    def put_successes(self, successes: SuccessBatch, issuer: Address | None) -> None:
+        """Add results of attempts that ended together."""
+        if len(successes) > MOST_IN_BATCH:
+            rest = successes.split(MOST_IN_BATCH)
+            self.put_successes(successes, issuer)
+            self.put_successes(rest, issuer)
+            return
+        group = successes.incarnation, issuer
+        batch = self._open.get(group)
+        if batch is not None and batch.left + len(successes) <= MOST_IN_BATCH:
+            assert isinstance(batch.content, SuccessBatch), "only successes are open"
+            batch.content.extend(successes)
+            batch.left += len(successes)
+        else:
+            batch = self._open[group] = _PendingBatch(successes, issuer, left=len(successes))
+        self._pending.update(dict.fromkeys(successes.keys, batch))
+        self._add(batch)
+
+    def _add(self, batch: _PendingBatch) -> None:
+        self._batches[batch] = None
+        self._unspooled[batch] = None
         self._delivered.clear()
         self._spool_work.set()
 
     def release(self, result: pb.Result) -> None:
         """Send a held result, with these contents."""
-        key = key_of(result.key)
-        parcel = self._parcels[key]
-        if parcel.file is not None:
-            parcel.earlier = (*parcel.earlier, parcel.file)
-        parcel.result, parcel.file, parcel.held = result, None, False
-        self._unspooled[key] = None
+        batch = self._pending[key_of(result.key)]
+        if batch.file is not None:
+            batch.earlier = (*batch.earlier, batch.file)
+        batch.content, batch.file, batch.held = result, None, False
+        self._unspooled[batch] = None
         self._spool_work.set()
 
     def results(self) -> Iterator[pb.Result]:
         """Return all results that aren't acknowledged."""
-        return (parcel.result for parcel in self._parcels.values())
+        for batch in self._batches:
+            content = self._left_of(batch)
+            if isinstance(content, SuccessBatch):
+                yield from content.results(self._worker)
+            else:
+                yield content
 
-    def again(self, key: AssignmentKey) -> None:
-        """Send a result again: its member sent the assignment once more."""
-        parcel = self._parcels.get(key)
-        if parcel is not None and self._may_go(parcel):
-            self._send(parcel)
+    def unanswered(self) -> Iterator[tuple[AssignmentKey, int]]:
+        """Return the keys of these results, and their scheduled times in microseconds."""
+        for batch in self._batches:
+            content = self._left_of(batch)
+            if isinstance(content, SuccessBatch):
+                yield from zip(content.keys, content.scheduled, strict=True)
+            else:
+                yield key_of(content.key), microseconds(content.key.scheduled_at)
+
+    def again(self, keys: Iterable[AssignmentKey]) -> None:
+        """Send results again: a member sent their assignments once more."""
+        batches = dict.fromkeys([self._pending[key] for key in keys if key in self._pending])
+        for batch in batches:
+            if self._may_go(batch):
+                self._send(batch)
 
     def shut_down(self) -> None:
         """Shut down: from now on results that the disk rejects are sent without being spooled."""
         self._leaving = True
 
-    def acknowledge(self, answers: Iterable[pb.Acknowledgement]) -> None:
+    def acknowledge(
+        self, answers: Iterable[pb.Acknowledgement], batches: Iterable[pb.AckBatch] = ()
+    ) -> None:
         """Remove the results that members have answered."""
+        accepted, stale = list[AssignmentKey](), list[AssignmentKey]()
         for answer in answers:
-            if answer.verdict == pb.Acknowledgement.VERDICT_UNSPECIFIED:
-                continue
-            key = key_of(answer.key)
-            parcel = self._parcels.get(key)
-            if parcel is None or (parcel.file is None and not parcel.sent):
-                continue  # answered twice, by two members
-            del self._parcels[key]
-            self._unspooled.pop(key, None)
-            self._done += parcel.earlier if parcel.file is None else (*parcel.earlier, parcel.file)
-            stale = answer.verdict == pb.Acknowledgement.VERDICT_STALE
-            if stale:
-                log.warning(
-                    "result rejected as stale: run %s, token %d", *key, extra=key.log_fields
-                )
-            self._on_acknowledged(key, "stale" if stale else "accepted")
+            if answer.verdict == pb.Acknowledgement.VERDICT_ACCEPTED:
+                accepted.append(key_of(answer.key))
+            elif answer.verdict == pb.Acknowledgement.VERDICT_STALE:
+                stale.append(key_of(answer.key))
+        for batch in batches:
+            accepted += keys_of(batch.run_ids, batch.fencing_tokens)
+        self._answered(accepted, "accepted")
+        for key in self._answered(stale, "stale"):
+            log.warning("result rejected as stale: run %s, token %d", *key, extra=key.log_fields)
         self._spool_work.set()
         self._check_delivered()
+
+    def _answered(self, keys: Iterable[AssignmentKey], verdict: str) -> Sequence[AssignmentKey]:
+        """Remove results. Return those that were sent and hadn't been answered."""
+        found = []
+        counted: dict[_PendingBatch, int] = {}
+        for key in keys:
+            batch = self._pending.get(key)
+            if batch is None or (batch.file is None and not batch.sent):
+                continue  # answered twice, by two members
+            del self._pending[key]
+            found.append(key)
+            batch.left -= 1
+            counted[batch] = counted.get(batch, 0) + 1
+        for batch, count in counted.items():
+            if batch.file is not None:
+                self._done[batch.file] += count
+            if not batch.left:
+                self._remove_batch(batch)
+        if found:
+            self._on_acknowledged(found, verdict)
+        return found
+
+    def _remove_batch(self, batch: _PendingBatch) -> None:
+        """Remove a batch without any unanswered result."""
+        self._done.update(batch.earlier)
+        batch.earlier = ()
+        self._batches.pop(batch, None)
+        self._unspooled.pop(batch, None)
 
     def attached(self, stream: ResultStream) -> None:
         """Add a stream, and send results that have none."""
         self._streams.append(stream)
-        for parcel in self._parcels.values():
-            if parcel.carrier is None and self._may_go(parcel):
-                self._send(parcel)
+        for batch in self._batches:
+            if batch.carrier is None and self._may_go(batch):
+                self._send(batch)
 
     def detached(self, stream: ResultStream) -> None:
         """Remove a stream; send its results over another."""
         self._streams.remove(stream)
-        for parcel in self._parcels.values():
-            if parcel.carrier is stream:
-                parcel.carrier = None
-                self._send(parcel)
+        for batch in self._batches:
+            if batch.carrier is stream:
+                batch.carrier = None
+                self._send(batch)
 
     async def delivered(self) -> None:
         """Return when all results are acknowledged and removed from the spool."""
@@ -236,10 +354,10 @@ class ResultSender:
         while True:
             await asyncio.sleep(_TICK)
             now = boottime()
-            for parcel in self._parcels.values():
-                if now - parcel.sent > parcel.resend_after and self._may_go(parcel):
-                    parcel.resend_after = min(parcel.resend_after * 2, MAX_RESEND_AFTER)
-                    self._send(parcel, other_than=parcel.carrier)
+            for batch in self._batches:
+                if now - batch.sent > batch.resend_after and self._may_go(batch):
+                    batch.resend_after = min(batch.resend_after * 2, MAX_RESEND_AFTER)
+                    self._send(batch, other_than=batch.carrier)
 
     async def keep_spooling(self) -> NoReturn:
         """Write new results and remove acknowledged ones, in batches, off the event loop."""
@@ -283,71 +401,116 @@ class ResultSender:
 
     async def _write(self) -> None:
         while self._unspooled:
-            batch = self._batch()
+            batches = self._next_file()
+            count = sum([each.count for each in batches])
             try:
-                await self._write_batch(batch)
+                await self._write_file(batches)
             except OSError:
-                self._unspooled = dict.fromkeys(sorted(self._unspooled, key=self._size))
-                if len(batch) == 1 and self._most == 1:
+                self._unspooled = dict.fromkeys(sorted(self._unspooled, key=_SIZE))
+                if count == 1 and self._most == 1:
                     raise
-                self._most = max(1, len(batch) // 2)
+                self._most = max(1, count // 2)
             else:
                 self._most = min(self._most * 2, _MOST_AT_ONCE)
 
-    def _batch(self) -> list[AssignmentKey]:
-        batch: list[AssignmentKey] = []
-        room = _MOST_BYTES
-        for key in itertools.islice(self._unspooled, self._most):
-            room -= self._size(key)
-            if batch and room < 0:
+    def _next_file(self) -> list[_PendingBatch]:
+        """Return the batches of the next file, `_most` results in total; split one if needed."""
+        batches: list[_PendingBatch] = []
+        room, count = _MOST_BYTES, self._most
+        for batch in [*self._unspooled]:
+            room -= batch.size
+            if not count or (batches and room < 0):
                 break
-            batch.append(key)
-        return batch
+            if batch.count > count:
+                self._split(batch, count)
+            count -= batch.count
+            batches.append(batch)
+        for batch in batches:
+            self._close(batch)
+        return batches
 
-    def _size(self, key: AssignmentKey) -> int:
-        return self._parcels[key].result.ByteSize()
+    def _split(self, batch: _PendingBatch, count: int) -> None:
+        """Leave `count` results in a batch of successes that isn't on disk."""
+        assert isinstance(batch.content, SuccessBatch), "others have one result"
+        self._close(batch)
+        rest = _PendingBatch(batch.content.split(count), batch.issuer, left=0)
+        rest.carrier, rest.sent = batch.carrier, batch.sent
+        for key in _keys(rest.content):
+            if self._pending.get(key) is batch:
+                self._pending[key] = rest
+                batch.left, rest.left = batch.left - 1, rest.left + 1
+        self._add(rest)
 
-    async def _write_batch(self, batch: list[AssignmentKey]) -> None:
-        parcels = [self._parcels[key] for key in batch]
-        written = [each.result for each in parcels]
-        file = await self._in_thread(self._spool.write, written)
-        for key, parcel, result in zip(batch, parcels, written, strict=True):
-            if key not in self._parcels:  # a member has acknowledged it
-                self._done.append(file)
-            elif parcel.result is not result:  # released meanwhile: the new contents come later
-                parcel.earlier = (*parcel.earlier, file)
+    def _close(self, batch: _PendingBatch) -> None:
+        """Let no more successes join a batch."""
+        if isinstance(batch.content, SuccessBatch):
+            group = batch.content.incarnation, batch.issuer
+            if self._open.get(group) is batch:
+                del self._open[group]
+
+    async def _write_file(self, batches: Sequence[_PendingBatch]) -> None:
+        contents = [each.content for each in batches]
+        frame = pb.WorkerFrame()
+        for content in contents:
+            if isinstance(content, SuccessBatch):
+                frame.result_batches.append(content.message())
             else:
-                del self._unspooled[key]
-                self._done += parcel.earlier
-                parcel.file, parcel.earlier = file, ()
-                self._send(parcel)
+                frame.results.append(content)
+        file = await self._in_thread(self._spool.write, frame)
+        for batch, content in zip(batches, contents, strict=True):
+            if not batch.left:  # members have answered all of it
+                self._done[file] += batch.count
+            elif batch.content is not content:  # released meanwhile: the new one comes later
+                batch.earlier = (*batch.earlier, file)
+            else:
+                del self._unspooled[batch]
+                self._done.update(batch.earlier)
+                self._done[file] += batch.count - batch.left
+                batch.file, batch.earlier = file, ()
+                self._send(batch)
 
     async def _remove(self) -> None:
-        done, self._done = self._done, []
+        done, self._done = self._done, Counter()
         if done or self._full:  # else nothing was left undone
             await self._in_thread(self._spool.acknowledged, done)
         self._check_delivered()
 
     def _check_delivered(self) -> None:
-        if not self._parcels and not self._done:
+        if not self._pending and not self._done:
             self._delivered.set()
 
     async def _in_thread(self, call: Callable[[A], T], argument: A) -> T:
         """Call in a separate thread: those of the loop may all wait for DNS."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
 
-    def _may_go(self, parcel: _PendingResult) -> bool:
-        on_disk = parcel.file is not None
-        return not parcel.held and (on_disk or (self._leaving and self._full != ""))
+    def _may_go(self, batch: _PendingBatch) -> bool:
+        on_disk = batch.file is not None
+        return not batch.held and (on_disk or (self._leaving and self._full != ""))
 
-    def _send(self, parcel: _PendingResult, other_than: ResultStream | None = None) -> None:
-        if parcel.held:
+    def _send(self, batch: _PendingBatch, other_than: ResultStream | None = None) -> None:
+        if batch.held:
             return
-        stream = self._choose(parcel.issuer, other_than)
-        parcel.carrier = stream
-        if stream is not None:
-            parcel.sent = boottime()
-            stream.send_result(parcel.result)
+        self._close(batch)
+        stream = self._choose(batch.issuer, other_than)
+        batch.carrier = stream
+        if stream is None:
+            return
+        batch.sent = boottime()
+        content = self._left_of(batch)
+        if not isinstance(content, SuccessBatch):
+            stream.send_result(content)
+        elif stream.reads_batches:
+            stream.send_result_batch(content.message())
+        else:
+            for result in content.results(self._worker):
+                stream.send_result(result)
+
+    def _left_of(self, batch: _PendingBatch) -> pb.Result | SuccessBatch:
+        """Return the contents of a batch without the results that members have answered."""
+        content = batch.content
+        if isinstance(content, SuccessBatch) and batch.left < len(content):
+            return content.only(lambda key: self._pending.get(key) is batch)
+        return content
 
     def _choose(
         self, issuer: Address | None, other_than: ResultStream | None
@@ -360,3 +523,7 @@ class ResultSender:
             return None
         self._turn += 1
         return candidates[self._turn % len(candidates)]
+
+
+def _keys(content: pb.Result | SuccessBatch) -> Sequence[AssignmentKey]:
+    return content.keys if isinstance(content, SuccessBatch) else [key_of(content.key)]

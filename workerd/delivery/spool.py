@@ -4,7 +4,7 @@
       lock            held (flock) by the worker process that owns the directory; names this process
       spool_id        created once; identifies the worker over its incarnations
       cluster         id of the cluster that the worker belongs to (`home_cluster`)
-      <n>.results     one batch: a WorkerFrame with results only
+      <n>.results     one batch: a WorkerFrame with results and batches of results only
       *.journal       running processes, for the keeper
       scratch/        files of attempts that run
       kept/           logs and large results on their way to the result store
@@ -32,7 +32,7 @@ import re
 import shutil
 import socket
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from google.protobuf.message import DecodeError
 from schedkit import failpoints
 from schedkit.errors import Misconfigured, NotNow
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd.delivery.success_batch import violations
 
 log = logging.getLogger(__name__)
 
@@ -99,21 +100,21 @@ class Spool:
         """Directory of logs and large results that wait for upload."""
         return self.directory / "kept"
 
-    def load(self) -> list[tuple[Path, list[pb.Result]]]:
+    def load(self) -> list[tuple[Path, pb.WorkerFrame]]:
         """Return the batches of earlier processes, oldest first."""
         batches = []
         for path in self._found():
             data = path.read_bytes()
             try:
-                results = [*pb.WorkerFrame.FromString(data).results]
+                frame = pb.WorkerFrame.FromString(data)
             except DecodeError:
-                results = []
-            if not results:
+                frame = pb.WorkerFrame()
+            if not _count(frame) or any(map(violations, frame.result_batches)):
                 path.rename(path.with_suffix(".damaged"))
                 log.warning("spool file %s is damaged: set aside", path)
                 continue
-            self._account(path, len(results), len(data))
-            batches.append((path, results))
+            self._account(path, _count(frame), len(data))
+            batches.append((path, frame))
         if batches:
             self._numbers = itertools.count(_number(batches[-1][0]) + 1)
         return batches
@@ -128,18 +129,18 @@ class Spool:
                 log.warning("unknown file in the spool ignored: %s", path)
         return sorted(found, key=_number)
 
-    def write(self, results: Sequence[pb.Result]) -> Path:
+    def write(self, frame: pb.WorkerFrame) -> Path:
         """Store a batch durably.
 
         Raises:
             OSError: the disk is full, or failed. Write it again: a second copy does no harm.
         """
         path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
-        data = pb.WorkerFrame(results=results).SerializeToString()
+        data = frame.SerializeToString()
         BEFORE_SYNC()
         write_file(path, data)
         AFTER_SYNC()
-        self._account(path, len(results), len(data))
+        self._account(path, _count(frame), len(data))
         return path
 
     def try_out(self) -> None:
@@ -152,14 +153,14 @@ class Spool:
         _write_part(trial, os.urandom(_TRIAL))
         trial.unlink()
 
-    def acknowledged(self, paths: Iterable[Path]) -> None:
-        """Count one result as acknowledged for each path; remove files without any left.
+    def acknowledged(self, results: Mapping[Path, int]) -> None:
+        """Count acknowledged results by file; remove files without any left.
 
         Raises:
             OSError: a file can't be removed. All were counted; the next call retries.
         """
-        for path in paths:
-            self._batches[path] -= 1
+        for path, count in results.items():
+            self._batches[path] -= count
             if not self._batches[path]:
                 del self._batches[path]
                 self._empty.append(path)
@@ -246,6 +247,10 @@ def _write_part(path: Path, data: bytes) -> None:
     except OSError:
         path.unlink(missing_ok=True)
         raise
+
+
+def _count(frame: pb.WorkerFrame) -> int:
+    return len(frame.results) + sum(len(each.fencing_tokens) for each in frame.result_batches)
 
 
 def _number(path: Path) -> int:

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from dataclasses import field
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from schedclient.handlers import Progress
 from schedkit.records import dataclass
 from schedkit.text.duration import render
-from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
+from workerd.assigned_batch import AssignedBatch
 from workerd.core.capture import Piece
-from workerd.core.ids import AssignmentKey, RunId, Token
+from workerd.core.ids import AssignmentKey
 from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, Content, stopped
 from workerd.core.resource_limits import ResourceLimits
 from workerd.logs.log_tail import Tail
@@ -38,31 +38,60 @@ DEFAULT_KILL_AFTER = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AttemptStart:
-    """An assignment at its start."""
+    """A run of a batch at its start."""
 
-    assignment: pb.Assignment
+    batch: AssignedBatch
+    place: int
+    """In the batch."""
     worker: str
     deadline: datetime
     """When its timeout ends it."""
+    find_tail: Callable[[], Tail]
+    """Returns the receiver of the output, always the same one. Call it on the worker's loop."""
     beat: Callable[[], object] = lambda: None
     """Call it, from any thread, for each heartbeat of the job."""
-    tail: Tail = field(default_factory=Tail)
-    """Receives the output."""
     progress: Callable[[Progress], object] = lambda _: None
     """Call it, from any thread, when the job reports its progress."""
     most_result: int = MAX_RESULT
     """Maximum bytes of the result."""
 
+    @classmethod
+    def of(
+        cls,
+        assignment: pb.Assignment,
+        worker: str,
+        deadline: datetime,
+        *,
+        most_result: int = MAX_RESULT,
+    ) -> AttemptStart:
+        """Return an attempt without followers of its output."""
+        tail, batch = Tail(), AssignedBatch.of_one(assignment)
+        return cls(batch, 0, worker, deadline, lambda: tail, most_result=most_result)
+
+    @property
+    def assignment(self) -> pb.Assignment:
+        """The message of the assignment. For many runs it is created here."""
+        return self.batch.assignment(self.place)
+
+    @property
+    def common(self) -> pb.Assignment:
+        """The message of the assignment, perhaps without its key, job and `traceparent`."""
+        return self.batch.common
+
     @property
     def key(self) -> AssignmentKey:
         """The run and the token."""
-        key = self.assignment.key
-        return AssignmentKey(RunId(key.run_id), Token(key.fencing_token))
+        return self.batch.keys[self.place]
+
+    @property
+    def tail(self) -> Tail:
+        """The receiver of the output."""
+        return self.find_tail()
 
     @property
     def kill_after(self) -> float:
         """Seconds from SIGTERM to SIGKILL."""
-        given = self.assignment
+        given = self.common
         if not given.HasField("kill_after"):
             return DEFAULT_KILL_AFTER
         return messages.span_of(given.kill_after).total_seconds()
@@ -70,35 +99,40 @@ class AttemptStart:
     @property
     def dies_with_lease(self) -> bool:
         """Whether the attempt is killed when this worker's lease is lost."""
-        return dies_with_lease(self.assignment)
+        return self.batch.dies_with_lease
 
     @property
     def payload(self) -> bytes:
         """The payload as bytes; empty if there is none."""
-        return payload_bytes(self.assignment.payload)
+        return self.batch.payload
 
     @property
     def content(self) -> Content | None:
         """The payload; None if there is none."""
-        return content_of(self.assignment.payload)
+        return self.batch.content
 
     @property
     def scheduled_at(self) -> datetime:
         """The scheduled time."""
-        return messages.date_of(self.assignment.key.scheduled_at)
+        return self.batch.scheduled_at(self.place)
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C trace context; empty if there is none."""
+        return self.batch.traceparent(self.place)
 
     def facts(self) -> dict[str, str]:
         """Return the values that each job receives about its run, by snake_case name."""
-        given = self.assignment
+        given, (run, token) = self.common, self.key
         return {
             "namespace": given.namespace,
-            "job": given.job,
-            "run_id": given.key.run_id,
+            "job": self.batch.job(self.place),
+            "run_id": run,
             "attempt": str(given.attempt),
-            "fencing_token": str(given.key.fencing_token),
+            "fencing_token": str(token),
             "scheduled_at": rfc3339(self.scheduled_at),
             "deadline": rfc3339(self.deadline),
-            "idempotency_key": given.key.run_id,
+            "idempotency_key": run,
             "worker": self.worker,
         }
 
@@ -130,6 +164,12 @@ class Stop:
         if self.cause is not None:
             listener(self.killed)
 
+    def abandon(self) -> None:
+        """End an attempt without an outcome: the worker is ending."""
+        self.over = True
+        if self._listener is not None:
+            self._listener(True)
+
     def deafen(self) -> None:
         """Remove the listener."""
         self._listener = None
@@ -144,6 +184,22 @@ class AttemptExecutor(Protocol):
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Run an attempt until its outcome."""
+        ...
+
+
+@runtime_checkable
+class BatchExecutor(AttemptExecutor, Protocol):
+    """An executor that runs many attempts without a task for each on the worker's loop."""
+
+    on_end: Callable[[AttemptStart, AttemptOutcome], object]
+    """Called once for each attempt that `begin` began, unless it was abandoned."""
+
+    def runs_many(self, common: pb.Assignment) -> bool:
+        """Return whether assignments with these fields may begin together."""
+        ...
+
+    def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
+        """Begin attempts of one batch."""
         ...
 
 
@@ -183,35 +239,15 @@ async def uncancelled(me: asyncio.Task[object], stop: Stop) -> None:
 
 
 def outcome_of_stop(
-    attempt: AttemptStart, cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()
+    batch: AssignedBatch, cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()
 ) -> AttemptOutcome:
-    """Return the outcome of an attempt that this worker ended."""
-    return stopped(cause, detail, output, limited=_limit(attempt.assignment, cause))
-
-
-def _limit(assignment: pb.Assignment, cause: Cause) -> str:
-    """Return the time whose expiry is this cause, such as `10s`; empty for other causes."""
+    """Return the outcome of an attempt that this worker ended. `batch`: that of its run."""
+    limited = ""
     if cause is Cause.TIMEOUT:
-        return render(timeout_of(assignment))
-    if cause is Cause.SILENCE:
-        return render(timedelta(seconds=heartbeat_timeout_of(assignment)))
-    return ""
-
-
-def dies_with_lease(assignment: pb.Assignment) -> bool:
-    """Return whether the job has `on_lease_lost: kill`."""
-    return assignment.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL
-
-
-def payload_bytes(payload: common_pb2.Payload) -> bytes:
-    """Return JSON as UTF-8 text, raw bytes unchanged."""
-    return payload.raw if payload.WhichOneof("kind") == "raw" else payload.json.encode()
-
-
-def content_of(payload: common_pb2.Payload) -> Content | None:
-    """Return the contents; None if there are none."""
-    kind = payload.WhichOneof("kind")
-    return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
+        limited = render(batch.timeout)
+    elif cause is Cause.SILENCE:
+        limited = render(timedelta(seconds=batch.heartbeat_timeout))
+    return stopped(cause, detail, output, limited=limited)
 
 
 def bounds_of(limits: job_pb2.ShellAction.Limits) -> ResourceLimits:
@@ -219,21 +255,7 @@ def bounds_of(limits: job_pb2.ShellAction.Limits) -> ResourceLimits:
     return ResourceLimits(limits.memory_bytes, limits.processes, limits.files)
 
 
-def heartbeat_timeout_of(assignment: pb.Assignment) -> float:
-    """Return the seconds without heartbeat that end the attempt; 0: no limit."""
-    if not assignment.HasField("heartbeat_timeout"):
-        return 0.0
-    return messages.span_of(assignment.heartbeat_timeout).total_seconds()
-
-
 def rfc3339(instant: datetime) -> str:
     """Format a time in UTC with milliseconds: `2026-01-31T09:41:07.250Z`."""
     text = instant.astimezone(UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
-
-
-def timeout_of(assignment: pb.Assignment) -> timedelta:
-    """Return the timeout of the attempt; one hour if not given."""
-    if not assignment.HasField("timeout"):
-        return timedelta(hours=1)
-    return messages.span_of(assignment.timeout)

@@ -45,6 +45,7 @@ from schedkit.net.headers import reserved_metadata
 from schedkit.protojson import standard
 from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
 from workerd.core.capture import KEEP, Piece
 from workerd.core.limit_errors import at_limit, limit_in, need_descriptor
 from workerd.core.outcome import (
@@ -60,7 +61,6 @@ from workerd.executors.base import (
     AttemptStart,
     Stop,
     outcome_of_stop,
-    payload_bytes,
     until_stopped,
 )
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
@@ -134,7 +134,7 @@ class GrpcExecutor:
         outcome = await until_stopped(self._call(attempt), stop)
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
-            return outcome_of_stop(attempt, stop.cause)
+            return outcome_of_stop(attempt.batch, stop.cause)
         return outcome
 
     async def close(self) -> None:
@@ -143,7 +143,7 @@ class GrpcExecutor:
             await self._idle.close()
 
     async def _call(self, attempt: AttemptStart) -> AttemptOutcome:
-        action = attempt.assignment.grpc
+        action = attempt.common.grpc
         try:
             need_descriptor()  # gRPC's core would fail without one
             endpoint = endpoint_of(action.endpoint)
@@ -251,13 +251,13 @@ def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutc
     if answer.result.WhichOneof("kind") is None:
         return AttemptOutcome(AttemptVerdict.SUCCEEDED)
     said = answer.result.WhichOneof("kind") == "json"
-    return _succeeded(payload_bytes(answer.result), json=said, most=most)
+    return _succeeded(messages.payload_bytes(answer.result), json=said, most=most)
 
 
 async def _any_method(
     channel: grpc.aio.Channel, attempt: AttemptStart, service: str, name: str
 ) -> AttemptOutcome:
-    given = attempt.assignment.payload
+    given = attempt.common.payload
     if given.WhichOneof("kind") == "raw":
         raise MethodNotCallable("payload isn't JSON")
     metadata = metadata_of(attempt)
@@ -295,9 +295,9 @@ def metadata_of(attempt: AttemptStart) -> Metadata:
         for name, value in attempt.facts().items()
         if value
     }
-    if attempt.assignment.traceparent:
-        metadata["traceparent"] = attempt.assignment.traceparent
-    own = attempt.assignment.grpc.metadata.items()
+    if attempt.traceparent:
+        metadata["traceparent"] = attempt.traceparent
+    own = attempt.common.grpc.metadata.items()
     metadata |= {name.lower(): value for name, value in own if not reserved_metadata(name)}
     return tuple(metadata.items())
 
@@ -311,7 +311,7 @@ def _outcome_of_error(
 ) -> AttemptOutcome:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and utcnow() >= attempt.deadline - _ALMOST:
-        return outcome_of_stop(attempt, Cause.TIMEOUT)
+        return outcome_of_stop(attempt.batch, Cause.TIMEOUT)
     unreached = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
     if code is grpc.StatusCode.UNAVAILABLE and unreached and (limit := limit_in(details)):
         return _given_back(limit)

@@ -32,6 +32,7 @@ from schedkit.text.json_text import TooDeep
 from schedkit.text.patterns import Pattern
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
 from workerd.core.capture import KEEP, Piece
 from workerd.core.limit_errors import at_limit
 from workerd.core.outcome import (
@@ -46,7 +47,6 @@ from workerd.executors.base import (
     AttemptStart,
     Stop,
     outcome_of_stop,
-    payload_bytes,
     until_stopped,
 )
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
@@ -84,7 +84,7 @@ class HttpExecutor:
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
             detail = progress.doing if stop.cause is Cause.TIMEOUT else ""
-            return outcome_of_stop(attempt, stop.cause, detail)
+            return outcome_of_stop(attempt.batch, stop.cause, detail)
         return outcome
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class HttpExecutor:
         await self._client.close()
 
     async def _call(self, attempt: AttemptStart, progress: CallProgress) -> AttemptOutcome:
-        action = attempt.assignment.http
+        action = attempt.common.http
         try:
             pattern = Pattern(action.success_pattern)
         except ValueError as error:
@@ -206,7 +206,7 @@ def _content(data: bytes, kind: str) -> Content:
 
 def _body(action: job_pb2.HttpAction, attempt: AttemptStart) -> bytes | None:
     if action.HasField("json"):
-        return payload_bytes(action.json)
+        return messages.payload_bytes(action.json)
     return action.body.encode() or attempt.payload or None
 
 
@@ -217,10 +217,10 @@ def _headers(action: job_pb2.HttpAction, attempt: AttemptStart) -> dict[str, str
         if value
     }
     headers = {"User-Agent": "schedd", "Accept-Encoding": "identity", **facts}
-    if attempt.assignment.traceparent:
-        headers["traceparent"] = attempt.assignment.traceparent
+    if attempt.traceparent:
+        headers["traceparent"] = attempt.traceparent
     is_json = action.HasField("json") or (
-        not action.body and attempt.assignment.payload.WhichOneof("kind") == "json"
+        not action.body and attempt.common.payload.WhichOneof("kind") == "json"
     )
     if is_json:
         headers["Content-Type"] = "application/json"

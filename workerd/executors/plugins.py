@@ -22,8 +22,9 @@ from typing import Final
 from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
 from workerd.core.outcome import AttemptOutcome
-from workerd.executors.base import AttemptStart, Stop, content_of
+from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller
@@ -54,9 +55,9 @@ class PluginExecutor:
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Run the plug-in until its outcome."""
-        given = attempt.assignment.plugin
+        given = attempt.common.plugin
         arguments = [
-            (self._config, content_of(given.config)),
+            (self._config, messages.content_of(given.config)),
             (self._payload, attempt.content),
         ]
         executor = self.executor

@@ -26,7 +26,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause
 from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.handlers.attempt_call import HandlerCall
-from workerd.executors.handlers.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_loops import HandlerLoops, LoopCall
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.handlers.invocation import class_of, raised, words_of
 from workerd.executors.handlers.payload_types import Fit, fit_of
@@ -53,7 +53,7 @@ class HandlerCaller:
     ) -> AttemptOutcome:
         """Call a function. `loop`: it returns an awaitable; otherwise it runs in a thread."""
         if stop.cause is not None:
-            return outcome_of_stop(attempt, stop.cause)
+            return outcome_of_stop(attempt.batch, stop.cause)
         call = None
         try:
             if loop:
@@ -62,19 +62,27 @@ class HandlerCaller:
             else:
                 ended, ask = self._threads.submit(work.called), work.context.cancel.set
         except OSError as error:
-            text = f"not started on this worker: {error.strerror}"
-            return AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False)
+            return _not_started(error)
         try:
             outcome = await _wait_for_outcome(ended, ask, attempt, stop)
         finally:
             work.context.cancel.set()
-            output = work.run.output.finish()
+            output = work.run.finish()
         if stop.cause is not None:
-            return outcome_of_stop(attempt, stop.cause, work.run.blocked, output)
+            return outcome_of_stop(attempt.batch, stop.cause, work.run.blocked, output)
         if call is not None and call.error is not None:
             outcome = raised(call.error)
         assert outcome is not None, "it is canceled by a stop alone"
         return replace(outcome, output=output) if output else outcome
+
+    def begin(self, calls: Sequence[LoopHandlerCall]) -> None:
+        """Call functions that return awaitables."""
+        ready = [call for call in calls if call.listen()]
+        try:
+            self._loops.submit_all(ready)
+        except OSError as error:
+            for call in ready:
+                call.finish(_not_started(error))
 
     async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await `work` on the loops of handlers."""
@@ -90,6 +98,79 @@ class HandlerCaller:
         if call.error is not None:
             raise call.error
         return cast("T", answer)
+
+
+def _not_started(error: OSError) -> AttemptOutcome:
+    text = f"not started on this worker: {error.strerror}"
+    return AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False)
+
+
+class LoopHandlerCall(LoopCall[AttemptOutcome]):
+    """A call of a handler on its loop, without a task on the worker's loop."""
+
+    __slots__ = ("_attempt", "_call", "_on_end", "_stop")
+
+    def __init__(
+        self,
+        call: HandlerCall,
+        attempt: AttemptStart,
+        stop: Stop,
+        on_end: Callable[[AttemptStart, AttemptOutcome], object],
+    ) -> None:
+        self.run = call.run
+        self.work = call.awaited
+        self.home = self.task = None
+        self._call = call
+        self._attempt = attempt
+        self._stop = stop
+        self._on_end: Callable[[AttemptStart, AttemptOutcome], object] | None = on_end
+        """None: it has ended, or was abandoned."""
+
+    def listen(self) -> bool:
+        """Accept stops from now on. Return False if there was one already, which ends it."""
+        cause = self._stop.cause
+        if cause is not None:
+            self.finish(outcome_of_stop(self._attempt.batch, cause))
+            return False
+        self._stop.listen(self._end)
+        return True
+
+    def resolve(self, result: AttemptOutcome | None, error: BaseException | None) -> None:
+        """Report the outcome."""
+        if self._on_end is None:
+            return
+        call, cause = self._call, self._stop.cause
+        output = call.run.finish()
+        if cause is not None:
+            batch = self._attempt.batch
+            result = outcome_of_stop(batch, cause, call.run.blocked, output)
+        else:
+            if error is not None:
+                result = raised(error)
+            if result is None:  # the worker is ending, and reports no outcome
+                result = AttemptOutcome(AttemptVerdict.RETURNED, began=False)
+            if output:
+                result = replace(result, output=output)
+        self.finish(result)
+
+    def finish(self, outcome: AttemptOutcome) -> None:
+        """Report this outcome, unless one was reported."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            self._call.context.cancel.set()
+            self._stop.deafen()
+            on_end(self._attempt, outcome)
+
+    def _end(self, kill: bool) -> None:
+        self.cancel()
+        if self._stop.cause in _FINAL and self._on_end is not None:
+            wait = 0.0 if kill else self._attempt.kill_after
+            asyncio.get_running_loop().call_later(wait, self._leave)
+
+    def _leave(self) -> None:
+        if self._on_end is not None:
+            _log_abandoned(self._attempt)
+            self.resolve(None, None)
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -150,6 +231,8 @@ class PythonExecutor:
         self._subprocesses = subprocesses
         self._caller = caller
         self._fits = {name: _fit(name, each) for name, each in handlers.items()}
+        self.on_end: Callable[[AttemptStart, AttemptOutcome], object] = lambda _attempt, _end: None
+        """Called once for each attempt of `begin`."""
 
     @classmethod
     def of_modules(
@@ -180,9 +263,25 @@ class PythonExecutor:
             return f'handler {action.handler!r}: env_from and limits need mode="process"'
         return ""
 
+    def runs_many(self, common: pb.Assignment) -> bool:
+        """Return whether the handler runs on a loop."""
+        return self._handlers[common.python.handler].mode is Mode.LOOP
+
+    def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
+        """Call a handler that runs on a loop."""
+        first, _ = attempts[0]
+        name = first.common.python.handler
+        function = self._handlers[name].function
+        given = [(self._fits[name], first.content)]
+        calls = []
+        for attempt, stop in attempts:
+            call = HandlerCall(attempt, name, function, given)
+            calls.append(LoopHandlerCall(call, attempt, stop, self.on_end))
+        self._caller.begin(calls)
+
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Call the handler."""
-        name = attempt.assignment.python.handler
+        name = attempt.common.python.handler
         handler = self._handlers[name]
         if handler.mode is Mode.PROCESS:
             return await self._subprocesses.run(attempt, stop)
@@ -200,6 +299,15 @@ def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
         ) from error
 
 
+def _log_abandoned(attempt: AttemptStart) -> None:
+    key = attempt.key
+    log.warning(
+        "handler of run %s is still running after its end was requested; abandoned",
+        key.run,
+        extra=key.log_fields,
+    )
+
+
 async def _wait_for_outcome(
     future: asyncio.Future[AttemptOutcome | None],
     ask: Callable[[], object],
@@ -213,12 +321,7 @@ async def _wait_for_outcome(
 
     def leave() -> None:
         if not future.done():
-            key = attempt.key
-            log.warning(
-                "handler of run %s is still running after its end was requested; abandoned",
-                key.run,
-                extra=key.log_fields,
-            )
+            _log_abandoned(attempt)
             future.set_result(None)
 
     def end(kill: bool) -> None:

@@ -139,7 +139,7 @@ class ShellExecutor:
         self, attempt: AttemptStart, until_end: contextlib.ExitStack
     ) -> ChildProcess | AttemptOutcome:
         """Start the program; return it or the outcome. `until_end` removes its files."""
-        action = attempt.assignment.shell
+        action = attempt.common.shell
         try:
             user = _user(action.user) if action.user else None
             variables = variables_of(action.env_from, self._secrets)
@@ -168,8 +168,8 @@ class ShellExecutor:
 async def _stay(child: ChildProcess, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
     code, output = await stayed(child, attempt, stop)
     if stop.cause is not None:
-        return outcome_of_stop(attempt, stop.cause, output=output)
-    action = attempt.assignment.shell
+        return outcome_of_stop(attempt.batch, stop.cause, output=output)
+    action = attempt.common.shell
     outcome = exited(code, output, action.success_codes)
     return judged(outcome, bounds_of(action.limits), child.excess)
 
@@ -182,7 +182,7 @@ def _program(
     variables: Mapping[str, str],
     scratch: Scratch,
 ) -> Iterator[Program]:
-    action = attempt.assignment.shell
+    action = attempt.common.shell
     payload = scratch.write("payload", attempt.payload)
     argv = [*action.argv]
     if action.script:
@@ -230,10 +230,10 @@ def _environment(
         "USER": account.pw_name,
         "LOGNAME": account.pw_name,
         **variables,
-        **attempt.assignment.shell.env,
+        **attempt.common.shell.env,
         **facts,
         "SCHEDD_PAYLOAD_FILE": str(payload),
-        **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
+        **({"TRACEPARENT": trace} if (trace := attempt.traceparent) else {}),
     }
 
 

@@ -99,6 +99,6 @@ class Expected:
         for key in [*self._tails]:
             self.unfollow(key, who)
 
-    def take_tail(self, key: AssignmentKey) -> Tail:
-        """Return the tail of an attempt that arrived, with its followers."""
-        return self._tails.pop(key, None) or Tail()
+    def take_tail(self, key: AssignmentKey) -> Tail | None:
+        """Return the tail of an attempt that arrived, with its followers; None without any."""
+        return self._tails.pop(key, None)

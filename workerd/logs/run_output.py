@@ -18,10 +18,10 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from schedkit.clock import utcnow
 from workerd.core.capture import Capture, Piece
@@ -34,6 +34,16 @@ WAIT_AT_MOST: Final = 5.0
 
 _lock: Final = threading.RLock()
 """Held briefly to add or take waiting output of any run. Reentrant: a signal may write, too."""
+creating: Final = threading.RLock()
+"""Held briefly to create the output of any run, or to end a run without any."""
+
+
+class OutputWriter(Protocol):
+    """Whatever receives the output of a run."""
+
+    def write(self, stderr: bool, data: bytes) -> None:
+        """Add bytes to the run's log."""
+        ...
 
 
 class RunOutput:
@@ -42,18 +52,19 @@ class RunOutput:
     __slots__ = (
         "_captures",
         "_due",
+        "_find_tail",
         "_finished",
         "_loop",
         "_resting",
         "_room",
         "_size",
-        "_tail",
         "_waiting",
     )
 
-    def __init__(self, tail: Tail) -> None:
-        self._tail = tail
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, find_tail: Callable[[], Tail], loop: asyncio.AbstractEventLoop) -> None:
+        """`find_tail`: returns the receiver of the output, on the worker's `loop`."""
+        self._find_tail = find_tail
+        self._loop = loop
         self._waiting: list[tuple[bool, bytes, datetime]] = []
         self._size = 0
         self._due = False
@@ -97,13 +108,13 @@ class RunOutput:
     def _feed_recording(self) -> None:
         if self._finished:
             return
-        if self._tail.full:
+        if self._find_tail().full:
             self._resting = self._loop.create_task(self._rest(), name="a full recording")
         else:
             self._feed()
 
     async def _rest(self) -> None:
-        await self._tail.room()
+        await self._find_tail().room()
         self._resting = None
         self._feed()
 
@@ -114,9 +125,10 @@ class RunOutput:
             if self._room is not None:
                 self._room.set()
         if waiting and self._captures is None:
-            out, err = (Capture(stderr, tell=self._tail.add_piece) for stderr in (False, True))
+            tail = self._find_tail()
+            out, err = (Capture(stderr, tell=tail.add_piece) for stderr in (False, True))
             self._captures = out, err
-            self._tail.begins(self._kept_output)
+            tail.begins(self._kept_output)
         for stderr, data, at in waiting:
             assert self._captures is not None
             self._captures[stderr].feed(data, at)
@@ -126,7 +138,7 @@ class RunOutput:
         return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
 
 
-current_output: Final[ContextVar[RunOutput | None]] = ContextVar("schedd_output", default=None)
+current_output: Final[ContextVar[OutputWriter | None]] = ContextVar("schedd_output", default=None)
 """The output of the run in whose context the caller is."""
 
 

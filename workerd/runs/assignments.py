@@ -3,48 +3,52 @@
     assign ─→ admission ─┬─ rejected → answered on the stream that brought it
                          └─ accepted → (`delayed_start`) → `attempts` → (upload) → result sender
 
+Runs that arrive together are accepted, started and ended together: the batch is the unit, and a run
+is a batch and a place in it. A single assignment is a batch of one.
+
 Invariants
 - Admission decides: a run starts only if `Admission.start` permits it at that moment.
-- Each run is one asyncio task, named after it. After `run` ends no run is running, except abandoned
-  handlers and those that swallow their cancel.
+- A run is one asyncio task, named after it: of the worker's loop, or of a handler's. After `run`
+  ends no run is running, except abandoned handlers and those that swallow their cancel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import NoReturn
 
 from schedkit import failpoints
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.rules import Found
+from schedkit.bounds.common import SLOTS
+from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.clock import boottime
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
+from workerd.assigned_batch import AssignedBatch, violations
 from workerd.core.admission import (
     Admission,
-    AlreadyTaken,
     AssignmentState,
     NotTaken,
-    NotYet,
     RejectReason,
-    Started,
-    Taken,
 )
 from workerd.core.capture import Piece
 from workerd.core.cluster_time import JudgingClock, MemberTime
 from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
 from workerd.core.lease_trust import WorkerLeaseTrust
-from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
+from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultFiles, ResultUpload
-from workerd.executors.base import AttemptExecutor, dies_with_lease
+from workerd.delivery.success_batch import SuccessBatch
+from workerd.executors.base import AttemptExecutor, AttemptStart, BatchExecutor
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
-from workerd.runs.attempts import BUG, Attempts, HeldAssignment, Origin
+from workerd.runs.attempts import BEFORE_EXEC, BUG, Attempts, HeldAssignment, Origin
 from workerd.runs.delayed_start import DelayedStarts
 from workerd.task_set import TaskSet
 
@@ -59,6 +63,10 @@ MOST_LISTED = 21_500
 """Runs in hand and unacknowledged results: a heartbeat lists both (`MOST_SLOTS`). An ended run
 frees its slot, so results pile up beside running runs if members are slow to store them.
 """
+
+_BATCH = attrgetter("batch")
+_SENDER = attrgetter("origin", "batch.incarnation")
+_PLAIN = SUCCESS.verdict.name, SUCCESS.reason.name
 
 BEFORE_START = failpoints.blocking("worker.before_start", None)
 AFTER_END = failpoints.awaited("worker.after_end", None)
@@ -79,7 +87,15 @@ class HeldRuns:
         metrics: WorkerMetrics,
     ) -> None:
         self._worker = worker
-        self._attempts = Attempts(worker, trust, clock, executors, upload)
+        self._attempts = Attempts(
+            worker,
+            trust,
+            clock,
+            executors,
+            upload,
+            self._report_progress,
+            self._ended,
+        )
         self._admission = admission
         self._trust = trust
         self._clock = clock
@@ -87,6 +103,10 @@ class HeldRuns:
         self._upload = upload
         self._metrics = metrics
         self._items: dict[AssignmentKey, HeldAssignment] = {}
+        self._ends: list[tuple[HeldAssignment, AttemptOutcome]] = []
+        """Attempts that ended in this turn of the loop."""
+        self._finishing: dict[int, Sequence[tuple[HeldAssignment, AttemptOutcome]]] = {}
+        """Groups of them whose task hasn't reported them."""
         self._expected = Expected()
         self._delayed = DelayedStarts(self._begin)
         self._tasks = TaskSet()
@@ -109,56 +129,89 @@ class HeldRuns:
                 group.create_task(self._forget(), name="forget")
         finally:
             self.drain_permanently()
-            for item in self._items.values():
+            self._finish_ended()
+            for item in [*self._items.values()]:
+                if item.task is None and item.started_at is not None:
+                    item.stop.abandon()
                 item.stop.over = True
             await self._tasks.close(_END_WITHIN)
+            for ends in [*self._finishing.values()]:  # their tasks were canceled before they began
+                self._record_ends(ends, self._attempts.now())
         raise AssertionError("its loops never return")
 
     # -- Requests of members --
 
     def assign(
-        self, assignments: Iterable[pb.Assignment], time: MemberTime, origin: Origin
+        self,
+        assignments: Iterable[pb.Assignment],
+        time: MemberTime,
+        origin: Origin,
+        batches: Iterable[pb.RunBatch] = (),
     ) -> None:
         """Handle assignments received over `origin`. `time`: of its member."""
+        taken: list[AssignmentKey] = []
         for assignment in assignments:
-            if found := FRAME.violations(assignment) or _key_missing(assignment):
-                self._reject(assignment, found, origin)
+            found = FRAME.violations(assignment)
+            if found or not assignment.HasField("key"):
+                why = problem(found) if found else "key: is missing"
+                self._reject([assignment.key], why, origin)
             else:
                 with set_aside("assignment", f"run {assignment.key.run_id}"):
-                    self._assign(assignment, time, origin)
+                    taken += self._take(AssignedBatch.of_one(assignment), time, origin)
+        for message in batches:
+            if found := violations(message):
+                self._reject(_readable_keys(message), problem(found), origin)
+            else:
+                with set_aside("batch of assignments", f"job {message.common.job}"):
+                    taken += self._take(AssignedBatch.of(message), time, origin)
+        if taken:
+            with set_aside("start of assignments", f"run {taken[0].run}"):
+                self._begin(taken)
         self.on_change()
 
-    def _reject(self, assignment: pb.Assignment, found: Found, origin: Origin) -> None:
-        """Reject an assignment out of bounds, if its key is valid. A newer member may have sent it,
-        and another worker may be able to run it.
+    def _reject(self, keys: Sequence[pb.AssignmentKey], why: str, origin: Origin) -> None:
+        """Reject assignments out of bounds whose keys are valid. A newer member may have sent them,
+        and another worker may be able to run them.
         """
-        why = problem(found)
-        note("assignment", f"run {assignment.key.run_id[:36]}", why)
-        if not FRAME.violations(assignment.key):
-            refused = NotTaken(RejectReason.UNABLE, Token(0), f"assignment is out of bounds: {why}")
-            self._refuse(assignment.key, refused, origin)
+        note("assignment", f"run {keys[0].run_id[:36] if keys else 'unknown'}", why)
+        detail = f"assignment is out of bounds: {why}"
+        refused = NotTaken(RejectReason.UNABLE, Token(0), detail)
+        for key in keys:
+            if not FRAME.violations(key):
+                self._refuse(key, refused, origin)
 
-    def _assign(self, assignment: pb.Assignment, time: MemberTime, origin: Origin) -> None:
+    def _take(
+        self, batch: AssignedBatch, time: MemberTime, origin: Origin
+    ) -> Sequence[AssignmentKey]:
+        """Offer a batch to admission. Return the runs that were accepted."""
         now = boottime()
-        offer = messages.offer_of(assignment, time)
-        action = messages.action_of(assignment)
-        verdict = self._admission.offer(
-            offer,
+        answers = self._admission.offer(
+            batch.offered(time),
             self._clock.read(now),
             trusted=self._trusted(now),
-            unable=self._attempts.objection(action, assignment),
+            unable=self._attempts.objection(batch),
         )
-        match verdict:
-            case Taken():
-                tail = self._expected.take_tail(offer.key)
-                self._items[offer.key] = HeldAssignment(assignment, action, origin, tail=tail)
-                self._idle.clear()
-                self._begin(offer.key)
-            case AlreadyTaken(state):
-                if state is AssignmentState.ENDED:
-                    self._sender.again(offer.key)
-            case NotTaken():
-                self._refuse(assignment.key, verdict, origin)
+        taken = batch.keys
+        if answers:
+            taken = [key for place, key in enumerate(taken) if place not in answers]
+        ended = []
+        for place, answer in answers.items():
+            if isinstance(answer, NotTaken):
+                self._refuse(batch.key(place), answer, origin)
+            elif answer.state is AssignmentState.ENDED:
+                ended.append(batch.keys[place])
+        if ended:
+            self._sender.again(ended)
+        for place, key in enumerate(batch.keys):
+            if place not in answers:
+                self._items[key] = HeldAssignment(batch, place, key, origin, self._attempts)
+        if len(self._expected):
+            for key in taken:
+                if (tail := self._expected.take_tail(key)) is not None:
+                    self._items[key].find_tail(tail)
+        if taken:
+            self._idle.clear()
+        return taken
 
     def rearm(self, time: MemberTime) -> None:
         """Restart the timers of all pre-dispatched runs: the cluster's clock was set. `time`: of
@@ -166,16 +219,17 @@ class HeldRuns:
         """
         for key, item in self._items.items():
             if self._admission.state(key) is AssignmentState.PRE_DISPATCHED:
-                until = time.surely_reached(messages.seconds(item.assignment.not_before))
+                assert item.batch.not_before is not None, "it was pre-dispatched"
+                until = time.surely_reached(item.batch.not_before / 1e6)
                 self._admission.rearm(key, until)
-                self._delayed.put(key, until)
+                self._delayed.put([key], until)
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Prevent the start of an assignment, unless it has started."""
         key = messages.key_of(message)
         revoked = self._admission.revoke(key, self._clock.read(boottime()))
         if revoked:
-            self._drop(key)
+            self._drop([key])
         outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
@@ -184,13 +238,13 @@ class HeldRuns:
         key = messages.key_of(cancel.key)
         item = self._items.get(key)
         if self._admission.revoke(key, self._clock.read(boottime())):
-            self._drop(key)
+            self._drop([key])
             refused = NotTaken(RejectReason.REVOKED, key.token, "canceled before it started")
             self._refuse(cancel.key, refused, item.origin if item else origin)
         elif item is not None:
             item.stop.ask(Cause.CANCEL, kill=cancel.kill)
         else:
-            self._sender.again(key)
+            self._sender.again([key])
 
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
         """Start or stop sending the output of an attempt to a member."""
@@ -203,9 +257,9 @@ class HeldRuns:
         if follow.stop:
             self._expected.unfollow(key, origin)
             if item is not None:
-                item.tail.unfollow(origin)
+                item.unfollow(origin)
         elif item is not None:
-            item.tail.follow(origin, send)
+            item.find_tail().follow(origin, send)
         else:
             self._expected.follow(key, origin, send)
 
@@ -213,7 +267,7 @@ class HeldRuns:
         """Remove a closed stream from the followers."""
         self._expected.remove_follower(origin)
         for item in self._items.values():
-            item.tail.unfollow(origin)
+            item.unfollow(origin)
 
     # -- Requests of the worker itself --
 
@@ -248,16 +302,16 @@ class HeldRuns:
     def lease_lost(self) -> None:
         """End attempts that end with the lease: trust has ended, at least briefly."""
         for item in self._items.values():
-            if dies_with_lease(item.assignment):
+            if item.batch.dies_with_lease:
                 item.stop.ask(Cause.LEASE_LOST)
 
     async def idle(self) -> None:
         """Return when no run is held or running."""
         await self._idle.wait()
 
-    def acknowledged(self, key: AssignmentKey) -> None:
-        """Record that a result has left the spool."""
-        self._admission.acknowledged(key)
+    def acknowledged(self, keys: Iterable[AssignmentKey]) -> None:
+        """Record that results have left the spool."""
+        self._admission.acknowledged(keys)
 
     @property
     def remaining_capacity(self) -> int:
@@ -274,11 +328,9 @@ class HeldRuns:
         The result sender lists spooled results.
         """
         for key, item in self._items.items():
-            state = self._admission.state(key)
-            if item.ended:
-                yield item.assignment.key, AssignmentState.ENDED, item.started_at
-            elif state is not None:
-                yield item.assignment.key, state, item.started_at
+            state = AssignmentState.ENDED if item.ended else self._admission.state(key)
+            if state is not None:
+                yield key, item.batch.scheduled[item.place], state, item.started_at
 
     def progress(self) -> Iterator[pb.Progress]:
         """Return the last reported progress of running attempts."""
@@ -288,66 +340,152 @@ class HeldRuns:
 
     # -- Implementation --
 
-    def _begin(self, key: AssignmentKey) -> None:
+    def _begin(self, keys: Sequence[AssignmentKey]) -> None:
+        """Start runs that are held, or pre-dispatched and due."""
         BEFORE_START()
         now = boottime()
-        item = self._items[key]
-        verdict = self._admission.start(key, now, self._clock.read(now), trusted=self._trusted(now))
-        match verdict:
-            case NotYet(until):
-                self._delayed.put(key, until)
-            case NotTaken():
-                self._drop(key)
-                self._refuse(item.assignment.key, verdict, item.origin)
-                self.on_change()
-            case Started():
-                item.started_at = self._start_date(item.assignment)
-                name = f"run {key.run} {key.token}"
-                item.task = self._tasks.start(self._attempt(key, item, item.started_at), name)
+        answers = self._admission.start(
+            keys, now, self._clock.read(now), trusted=self._trusted(now)
+        )
+        if answers:
+            keys = [key for key in keys if key not in answers]
+            later: dict[float, list[AssignmentKey]] = {}
+            for key, answer in answers.items():
+                if isinstance(answer, NotTaken):
+                    self._return(key, answer)
+                else:
+                    later.setdefault(answer.until, []).append(key)
+            for until, waiting in later.items():
+                self._delayed.put(waiting, until)
+            self.on_change()
+        if keys:
+            self._start([self._items[key] for key in keys])
 
-    async def _attempt(
-        self, key: AssignmentKey, item: HeldAssignment, started_at: datetime
+    def _start(self, items: Sequence[HeldAssignment]) -> None:
+        """Begin the attempts of runs that admission has started."""
+        now = self._attempts.now()
+        together: list[tuple[BatchExecutor, AssignedBatch, list[HeldAssignment]]] = []
+        self._attempts.limit(items)
+        for batch, group in groupby(items, _BATCH):
+            # Never before the due time of pre-dispatched runs, whose lower bound has passed.
+            started_at = max(now, batch.not_before or 0)
+            runs = [*group]
+            for item in runs:
+                item.started_at = started_at
+            self._metrics.started(batch.action).inc(len(runs))
+            if (executor := self._attempts.many(batch)) is not None:
+                together.append((executor, batch, runs))
+                continue
+            for item in runs:
+                name = f"run {item.key.run} {item.key.token}"
+                item.task = self._tasks.start(self._attempt(item), name)
+        if together:
+            self._tasks.start(self._begin_many(together), f"begin runs of {len(together)} batches")
+
+    async def _begin_many(
+        self, together: Iterable[tuple[BatchExecutor, AssignedBatch, Sequence[HeldAssignment]]]
     ) -> None:
-        self._metrics.started(item.action).inc()
-        outcome = await self._attempts.run(key, item, self.on_progress)
-        item.ended = True
+        await BEFORE_EXEC()
+        for executor, batch, items in together:
+            self._attempts.begin(executor, batch, items)
+
+    async def _attempt(self, item: HeldAssignment) -> None:
+        await self._finish([(item, await self._attempts.run(item))])
+
+    def _report_progress(self, progress: pb.Progress) -> None:
+        self.on_progress(progress)
+
+    def _ended(self, attempt: AttemptStart, outcome: AttemptOutcome) -> None:
+        """Finish an attempt of a batch, together with others that end in this turn of the loop."""
+        item = self._items.get(attempt.key)
+        if item is None or item.ended or item.stop.over:
+            return
+        item.close()
+        if not self._ends:
+            asyncio.get_running_loop().call_soon(self._finish_ended)
+        self._ends.append((item, outcome))
+
+    def _finish_ended(self) -> None:
+        ends, self._ends = self._ends, []
+        due = [each for each in ends if each[0].batch.not_before is None]
+        delayed = [each for each in ends if each[0].batch.not_before is not None]
+        for group in (due, delayed):
+            if group:
+                self._finishing[id(group)] = group
+                self._tasks.start(self._finish(group), f"end of {len(group)} runs")
+
+    async def _finish(self, ends: Sequence[tuple[HeldAssignment, AttemptOutcome]]) -> None:
+        """Report the ends of attempts of which all or none were pre-dispatched."""
         await AFTER_END()
-        finished_at = self._attempts.date()
+        finished_at = self._attempts.now()
+        judged = [(item, self._attempts.judged(item, outcome)) for item, outcome in ends]
+        pre_dispatched = ends[0][0].batch.not_before is not None
         try:
-            await self._delayed.let_start(pre_dispatched=item.assignment.HasField("not_before"))
-        finally:  # the result is reported even if the worker is ending
-            self._record_end(key, item, outcome, started_at, finished_at)
+            await self._delayed.let_start(pre_dispatched=pre_dispatched)
+        finally:  # the results are reported even if the worker is ending
+            self._finishing.pop(id(ends), None)
+            self._record_ends(judged, finished_at)
 
-    def _record_end(
-        self,
-        key: AssignmentKey,
-        item: HeldAssignment,
-        outcome: AttemptOutcome,
-        started_at: datetime,
-        finished_at: datetime,
+    def _record_ends(
+        self, ends: Sequence[tuple[HeldAssignment, AttemptOutcome]], finished_at: int
     ) -> None:
-        """Free the slot and report the result."""
-        finished_at = max(started_at, finished_at)
-        assignment, action, recording = item.assignment, item.action, item.tail.recording
-        self._admission.end_execution(key)
-        self._drop(key)
+        """Free the slots and report the results."""
+        keys = [item.key for item, _ in ends]
+        self._admission.end_executions(keys)
+        self._drop(keys)
+        plain = [item for item, outcome in ends if outcome is SUCCESS]
+        if plain:
+            self._metrics.ended_attempts(*_PLAIN).inc(len(plain))
+            for (origin, _), group in groupby(plain, _SENDER):
+                runs = [*group]
+                started = [item.started_at or finished_at for item in runs]
+                successes = SuccessBatch(
+                    runs[0].batch.incarnation,
+                    [item.key for item in runs],
+                    [item.batch.scheduled[item.place] for item in runs],
+                    started,
+                    [max(each, finished_at) for each in started],
+                )
+                self._sender.put_successes(successes, origin.address)
+        if len(plain) < len(ends):
+            for item, outcome in ends:
+                if outcome is not SUCCESS:
+                    self._record_end(item, outcome, finished_at)
+        self.on_change()
+
+    def _record_end(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> None:
+        """Report a result that isn't a plain success."""
+        batch, action, recording = item.batch, item.batch.action, item.recording
         self._metrics.ended_attempts(outcome.verdict.name, outcome.reason.name).inc()
         try:
-            result = messages.result(
-                key, assignment, self._worker, outcome, started_at, finished_at
-            )
+            result = self._result(item, outcome, finished_at)
         except Exception as error:
-            log.exception(BUG, action, key.run, extra=messages.log_fields(assignment))
+            log.exception(BUG, action, item.key.run, extra=batch.log_fields(item.place))
             text = f"outcome of the {action} executor can't be encoded: {type(error).__name__}"
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
-            result = messages.result(
-                key, assignment, self._worker, outcome, started_at, finished_at
-            )
-        parcel = self._upload.parcel(key, assignment.namespace, recording, outcome)
+            result = self._result(item, outcome, finished_at)
+        parcel = self._upload.parcel(item.key, batch.common.namespace, recording, outcome)
         self._report(result, item.origin.address, parcel)
+        self._discard(item, parcel)
+
+    def _result(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> pb.Result:
+        started_at = item.started_at or finished_at
+        key, batch = item.key, item.batch
+        return messages.result(
+            key,
+            batch.key(item.place),
+            batch.incarnation,
+            self._worker,
+            outcome,
+            started_at,
+            max(started_at, finished_at),
+        )
+
+    def _discard(self, item: HeldAssignment, parcel: ResultFiles | None) -> None:
+        """Remove the recording of the output, unless it is uploaded."""
+        recording = item.recording
         if recording and recording.has_output and (parcel is None or parcel.recording is None):
-            self._tasks.start(recording.discard(), f"discard output of run {key.run}")
-        self.on_change()
+            self._tasks.start(recording.discard(), f"discard output of run {item.key.run}")
 
     def _report(self, result: pb.Result, issuer: Address, parcel: ResultFiles | None) -> None:
         """Report a result; data that is too large for a row is uploaded first."""
@@ -361,15 +499,6 @@ class HeldRuns:
     async def _upload_result(self, parcel: ResultFiles, held: pb.Result) -> None:
         self._sender.release(await self._upload.upload_result(parcel, held))
         self.on_change()
-
-    def _start_date(self, assignment: pb.Assignment) -> datetime:
-        """Return the date of a start: now, but never before the due time of a pre-dispatched run,
-        whose lower bound has passed.
-        """
-        at = self._attempts.date()
-        if assignment.HasField("not_before"):
-            at = max(at, messages.date_of(assignment.not_before))
-        return at
 
     async def _watch_trust(self) -> NoReturn:
         while True:
@@ -400,16 +529,38 @@ class HeldRuns:
 
     def _withdraw(self, withdrawn: Iterable[tuple[AssignmentKey, NotTaken]]) -> None:
         for key, refused in withdrawn:
-            item = self._items[key]
-            self._drop(key)
-            self._refuse(item.assignment.key, refused, item.origin)
+            self._return(key, refused)
 
-    def _drop(self, key: AssignmentKey) -> None:
-        self._items.pop(key, None)
-        self._delayed.discard(key)
+    def _return(self, key: AssignmentKey, refused: NotTaken) -> None:
+        """Return a run that hasn't started to its member."""
+        item = self._items[key]
+        self._drop([key])
+        self._refuse(item.batch.key(item.place), refused, item.origin)
+
+    def _drop(self, keys: Iterable[AssignmentKey]) -> None:
+        for key in keys:
+            self._items.pop(key, None)
+        self._delayed.discard(keys)
         if not self._items:
             self._idle.set()
 
 
-def _key_missing(assignment: pb.Assignment) -> Found:
-    return [] if assignment.HasField("key") else [("key", "is missing")]
+def slots_of(frame: pb.MemberFrame) -> int:
+    """Return the slots of all assignments in a frame, valid or not, as its member counts them."""
+    slots = sum([min(max(each.slots, 1), SLOTS.high) for each in frame.assignments])
+    for batch in frame.run_batches:
+        runs = min(len(batch.fencing_tokens), MOST_IN_BATCH)
+        slots += runs * min(max(batch.common.slots, 1), SLOTS.high)
+    return slots
+
+
+def _readable_keys(message: pb.RunBatch) -> Sequence[pb.AssignmentKey]:
+    """Return the keys of a batch out of bounds, as far as its columns have entries."""
+    count = min(len(message.run_ids) // 16, len(message.fencing_tokens), len(message.scheduled_at))
+    count = min(count, MOST_IN_BATCH)
+    keys = messages.keys_of(message.run_ids[: 16 * count], message.fencing_tokens[:count])
+    found = []
+    for key, scheduled in zip(keys, message.scheduled_at, strict=False):
+        with suppress(ValueError):  # a time that no message holds
+            found.append(messages.key_message(key, scheduled))
+    return found

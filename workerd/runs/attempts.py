@@ -1,10 +1,12 @@
 """Run attempts, each by its executor until its outcome.
 
-    started ──→ executor ──→ outcome
-                   ↑ stop
-    timeout, heartbeat timeout, the end of trust
+    started ─┬─ `run`: a task of the worker's loop, and an executor ─────────┬──→ outcome
+             └─ `begin`: many calls at once, by an executor of many (python) ┘
+                              ↑ stop: timeout, heartbeat timeout, the end of trust
 
 Invariants
+- Attempts that started together with the same timeout share one timer (`TimeLimit`).
+- What few attempts use is created on first use: tail, recording, progress reporter.
 - An attempt always has an outcome. A bug in an executor is one, and affects only that run.
 - An attempt that ends with the lease, and failed after trust was lost, is reported as WORKER_LOST:
   the keeper may have killed it.
@@ -16,18 +18,16 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import field
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Final, Protocol
 
 from schedclient.handlers import Progress
 from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
-from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd import messages
+from workerd.assigned_batch import AssignedBatch
 from workerd.core.cluster_time import JudgingClock
 from workerd.core.ids import Address, AssignmentKey
 from workerd.core.lease_trust import WorkerLeaseTrust
@@ -36,13 +36,12 @@ from workerd.delivery.result_upload import ResultUpload
 from workerd.executors.base import (
     AttemptExecutor,
     AttemptStart,
+    BatchExecutor,
     Stop,
-    dies_with_lease,
-    heartbeat_timeout_of,
     outcome_of_stop,
-    timeout_of,
     uncancelled,
 )
+from workerd.logs.attempt_log import Recording
 from workerd.logs.log_tail import Tail
 
 # The progress of one attempt: the newest value, at a limited rate.
@@ -77,12 +76,13 @@ class ProgressReporter:
         key: pb.AssignmentKey,
         date: Callable[[], datetime],
         report: Callable[[pb.Progress], object],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`date`: returns cluster time."""
+        """`date`: returns cluster time. `loop`: the worker's."""
         self._key = key
         self._date = date
         self._report = report
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._newest: Progress | None = None
         self._reported_at = -inf
         self._timer: asyncio.TimerHandle | None = None
@@ -188,27 +188,108 @@ class Origin(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class HeldAssignment:
-    """An accepted assignment, until its end."""
+class TimeLimit:
+    """The timer of attempts that started together with the same timeout."""
 
-    assignment: pb.Assignment
-    action: str
-    origin: Origin
-    stop: Stop = field(default_factory=Stop)
-    tail: Tail = field(default_factory=Tail)
-    started_at: datetime | None = None
-    ended: bool = False
-    """The attempt has ended, and its result will be reported."""
-    task: asyncio.Task[None] | None = None
-    progress: ProgressReporter | None = None
-    timer: asyncio.TimerHandle | None = None
-    pulse: HeartbeatTimeout | None = None
+    __slots__ = ("_expired", "_running", "_timer")
+
+    def __init__(
+        self,
+        timeout: float,
+        items: Sequence[HeldAssignment],
+        expired: Callable[[HeldAssignment], object],
+    ) -> None:
+        """`expired`: called after `timeout` seconds for each attempt that hasn't ended."""
+        self._running = {item.key: item for item in items}
+        self._expired = expired
+        self._timer = asyncio.get_running_loop().call_later(timeout, self._expire)
+
+    def remove(self, key: AssignmentKey) -> None:
+        """Remove an attempt that has ended."""
+        self._running.pop(key, None)
+        if not self._running:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        for item in [*self._running.values()]:
+            self._expired(item)
+
+
+class HeldAssignment:
+    """A run that was accepted, until its end."""
+
+    __slots__ = (
+        "_attempts",
+        "_tail",
+        "batch",
+        "ended",
+        "key",
+        "limit",
+        "origin",
+        "place",
+        "progress",
+        "pulse",
+        "started_at",
+        "stop",
+        "task",
+    )
+
+    def __init__(
+        self,
+        batch: AssignedBatch,
+        place: int,
+        key: AssignmentKey,
+        origin: Origin,
+        attempts: Attempts,
+    ) -> None:
+        self.batch = batch
+        self.place = place
+        self.key = key
+        self.origin = origin
+        self.stop = Stop()
+        self.started_at: int | None = None
+        """In microseconds since 1970."""
+        self.ended = False
+        """The attempt has ended, and its result will be reported."""
+        self.task: asyncio.Task[None] | None = None
+        """None: it hasn't started, or its executor runs many."""
+        self.progress: ProgressReporter | None = None
+        self.limit: TimeLimit | None = None
+        self.pulse: HeartbeatTimeout | None = None
+        self._attempts = attempts
+        self._tail: Tail | None = None
+
+    def find_tail(self, expected: Tail | None = None) -> Tail:
+        """Return the receiver of the output. `expected`: created before the assignment arrived."""
+        if self._tail is None:
+            self._tail = expected or Tail()
+            self._tail.recording = self._attempts.recording(self.key)
+        return self._tail
+
+    @property
+    def recording(self) -> Recording | None:
+        """The recording of the output; None if nothing was written."""
+        return None if self._tail is None else self._tail.recording
+
+    def unfollow(self, who: object) -> None:
+        """Stop sending the output to `who`."""
+        if self._tail is not None:
+            self._tail.unfollow(who)
+
+    def report_progress(self, progress: Progress) -> None:
+        """Report the progress, from any thread."""
+        with _newest:
+            if self.ended:
+                return
+            if self.progress is None:
+                self.progress = self._attempts.reporter(self.batch.key(self.place))
+        self.progress.update(progress)
 
     def close(self) -> None:
         """Stop the timers and the progress reports: the attempt has ended."""
-        if self.timer is not None:
-            self.timer.cancel()
+        self.ended = True
+        if self.limit is not None:
+            self.limit.remove(self.key)
         if self.pulse is not None:
             self.pulse.close()
             self.pulse = None  # breaks a reference cycle
@@ -226,47 +307,71 @@ class Attempts:
         clock: JudgingClock,
         executors: Mapping[str, AttemptExecutor],
         upload: ResultUpload,
+        on_progress: Callable[[pb.Progress], object],
+        on_end: Callable[[AttemptStart, AttemptOutcome], object],
     ) -> None:
+        """`on_end`: called for each attempt that `begin` began."""
         self._worker = worker
         self._trust = trust
         self._clock = clock
         self._executors = executors
         self._upload = upload
+        self._on_progress = on_progress
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._many = {
+            action: executor
+            for action, executor in executors.items()
+            if isinstance(executor, BatchExecutor)
+        }
+        for executor in self._many.values():
+            executor.on_end = on_end
 
-    def objection(self, action: str, assignment: pb.Assignment) -> str:
-        """Return why no executor here can run the assignment; empty if one can."""
-        executor = self._executors.get(action)
+    def objection(self, batch: AssignedBatch) -> str:
+        """Return why no executor here can run the assignments; empty if one can."""
+        executor = self._executors.get(batch.action)
         if executor is None:
-            return f"no executor for action {action or '(none)'} on this worker"
-        return executor.objection(assignment)
+            return f"no executor for action {batch.action or '(none)'} on this worker"
+        return executor.objection(batch.common)
 
-    async def run(
-        self,
-        key: AssignmentKey,
-        item: HeldAssignment,
-        on_progress: Callable[[pb.Progress], object],
-    ) -> AttemptOutcome:
+    def limit(self, items: Sequence[HeldAssignment]) -> None:
+        """Set the timeouts of attempts that start now."""
+        self._loop = asyncio.get_running_loop()
+        groups: dict[timedelta, list[HeldAssignment]] = {}
+        for item in items:
+            groups.setdefault(item.batch.timeout, []).append(item)
+        for timeout, group in groups.items():
+            limit = TimeLimit(timeout.total_seconds(), group, self._time_over)
+            for item in group:
+                item.limit = limit
+
+    def many(self, batch: AssignedBatch) -> BatchExecutor | None:
+        """Return the executor that runs many of these assignments at once; None if each needs a
+        task (`run`).
+        """
+        executor = self._many.get(batch.action)
+        return executor if executor is not None and executor.runs_many(batch.common) else None
+
+    def begin(
+        self, executor: BatchExecutor, batch: AssignedBatch, items: Sequence[HeldAssignment]
+    ) -> None:
+        """Begin attempts of a batch now. `on_end` of the executor receives their outcomes."""
+        deadline = utcnow() + batch.timeout
+        attempts = [(self._start(item, deadline), item.stop) for item in items]
+        try:
+            executor.begin(attempts)
+        except Exception as error:
+            log.exception(BUG, batch.action, batch.keys[0].run, extra=batch.log_fields(0))
+            outcome = _bug(batch, error)
+            for attempt, _ in attempts:
+                executor.on_end(attempt, outcome)
+
+    async def run(self, item: HeldAssignment) -> AttemptOutcome:
         """Run an attempt, starting now, until its outcome."""
-        assignment, action = item.assignment, item.action
-        timeout = timeout_of(assignment)
-        item.timer = asyncio.get_running_loop().call_later(
-            timeout.total_seconds(), self._time_over, item
-        )
-        silence = heartbeat_timeout_of(assignment)
-        pulse = HeartbeatTimeout(silence, lambda: self._silent(item)) if silence else None
-        item.pulse = pulse
-        # On the clock of the job's host.
-        deadline = utcnow() + timeout
-        item.progress = ProgressReporter(assignment.key, self.date, on_progress)
-        item.tail.recording = self._upload.recording(key)
-        most = self._upload.most_result
-        beat = pulse.beat if pulse is not None else _ignore
-        attempt = AttemptStart(
-            assignment, self._worker, deadline, beat, item.tail, item.progress.update, most
-        )
+        batch = item.batch
+        attempt = self._start(item, utcnow() + batch.timeout)
         await BEFORE_EXEC()
         try:
-            outcome = await self._executors[action].run(attempt, item.stop)
+            outcome = await self._executors[batch.action].run(attempt, item.stop)
         except asyncio.CancelledError as error:
             if item.stop.over:
                 raise
@@ -276,30 +381,61 @@ class Attempts:
             text = f"CancelledError: {error}"
             failed = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
             cause = item.stop.cause
-            outcome = failed if cause is None else outcome_of_stop(attempt, cause)
+            outcome = failed if cause is None else outcome_of_stop(batch, cause)
         except Exception as error:
-            log.exception(BUG, action, key.run, extra=messages.log_fields(assignment))
-            text = f"bug in the worker's {action} executor: {type(error).__name__}"
-            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
+            log.exception(BUG, batch.action, item.key.run, extra=batch.log_fields(item.place))
+            outcome = _bug(batch, error)
         finally:
             item.close()
-        return self._judged(item, outcome)
+        return outcome
 
-    def _judged(self, item: HeldAssignment, outcome: AttemptOutcome) -> AttemptOutcome:
+    def _start(self, item: HeldAssignment, deadline: datetime) -> AttemptStart:
+        """Return the attempt of an item. `deadline`: on the clock of the job's host."""
+        beat = _ignore
+        if silence := item.batch.heartbeat_timeout:
+            item.pulse = HeartbeatTimeout(silence, lambda: self._silent(item))
+            beat = item.pulse.beat
+        return AttemptStart(
+            item.batch,
+            item.place,
+            self._worker,
+            deadline,
+            item.find_tail,
+            beat,
+            item.report_progress,
+            self._upload.most_result,
+        )
+
+    def judged(self, item: HeldAssignment, outcome: AttemptOutcome) -> AttemptOutcome:
+        """Return the outcome of an attempt that has ended just now."""
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is AttemptVerdict.FAILED:
             # The keeper may have killed it while this process was suspended.
             outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         return outcome
 
+    def recording(self, key: AssignmentKey) -> Recording | None:
+        """Return the recording of an attempt's output; None if logs aren't kept."""
+        return self._upload.recording(key)
+
+    def reporter(self, key: pb.AssignmentKey) -> ProgressReporter:
+        """Return the progress reporter of an attempt that has started, in any thread."""
+        assert self._loop is not None, "an attempt has started"
+        return ProgressReporter(key, self.date, self._on_progress, self._loop)
+
     def date(self) -> datetime:
         """Return cluster time; this host's time if cluster time is unknown."""
         at = self._clock.date(boottime())
         return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
 
+    def now(self) -> int:
+        """Return the same in microseconds since 1970."""
+        at = self._clock.date(boottime())
+        return int((utcnow().timestamp() if at is None else at) * 1e6)
+
     def _judge(self, item: HeldAssignment) -> None:
         """Record a loss of the lease that wasn't noticed before the end of the attempt."""
-        if dies_with_lease(item.assignment) and not self._trust.holds(boottime()):
+        if item.batch.dies_with_lease and not self._trust.holds(boottime()):
             item.stop.ask(Cause.LEASE_LOST)
 
     def _time_over(self, item: HeldAssignment) -> None:
@@ -309,6 +445,11 @@ class Attempts:
     def _silent(self, item: HeldAssignment) -> None:
         self._judge(item)
         item.stop.ask(Cause.SILENCE)
+
+
+def _bug(batch: AssignedBatch, error: Exception) -> AttemptOutcome:
+    text = f"bug in the worker's {batch.action} executor: {type(error).__name__}"
+    return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
 
 
 def _ignore() -> None:

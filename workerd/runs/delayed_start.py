@@ -16,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from math import inf
 from typing import Final
 
 from schedkit.clock import boottime
 from workerd.core.ids import AssignmentKey
 
-AT_ONCE: Final = 32
+AT_ONCE: Final = 100
 """Starts, or ends, in one turn of the loop: about 1 ms."""
 LOOKS_EVERY: Final = 1.0
 """Seconds between two checks. The loop's clock stops in a suspend, boot time doesn't."""
@@ -38,13 +39,13 @@ MOST_UNSWEPT: Final = 5.0
 
 
 class DelayedStarts:
-    """Calls `start(key)` at `at`, in seconds of the boot clock."""
+    """Calls `start(keys)` at `at`, in seconds of the boot clock."""
 
-    def __init__(self, start: Callable[[AssignmentKey], None]) -> None:
+    def __init__(self, start: Callable[[Sequence[AssignmentKey]], None]) -> None:
         self._start = start
         self._at: dict[AssignmentKey, float] = {}
-        self._heap: list[tuple[float, int, AssignmentKey]] = []
-        """An entry is stale unless its time is the one in `_at`."""
+        self._heap: list[tuple[float, int, list[AssignmentKey]]] = []
+        """A key of an entry is stale unless the entry's time is the one in `_at`."""
         self._count = 0
         self._ended: list[tuple[float, int, asyncio.Future[None]]] = []
         """A heap, by the end of the wait."""
@@ -58,11 +59,11 @@ class DelayedStarts:
     def __len__(self) -> int:
         return len(self._at)
 
-    def put(self, key: AssignmentKey, at: float) -> None:
-        """Start a run at that time; replaces an earlier time."""
-        self._at[key] = at
+    def put(self, keys: Sequence[AssignmentKey], at: float) -> None:
+        """Start runs at that time; replaces an earlier time."""
+        self._at.update(zip(keys, repeat(at)))
         self._count += 1
-        heapq.heappush(self._heap, (at, self._count, key))
+        heapq.heappush(self._heap, (at, self._count, [*reversed(keys)]))
         if self._timer is None or at < self._rings_at:
             self._ring(at)
 
@@ -81,9 +82,11 @@ class DelayedStarts:
             self._ring(now)
         await turn
 
-    def discard(self, key: AssignmentKey) -> None:
-        """Remove a run that hasn't started."""
-        self._at.pop(key, None)
+    def discard(self, keys: Iterable[AssignmentKey]) -> None:
+        """Remove runs that haven't started."""
+        if self._at:
+            for key in keys:
+                self._at.pop(key, None)
 
     def _ring(self, at: float) -> None:
         if self._timer is not None:
@@ -100,10 +103,13 @@ class DelayedStarts:
         most = AT_ONCE // 2 if tired else AT_ONCE
         try:
             while started < most and (first := self._first()) and first[0] <= now:
-                heapq.heappop(self._heap)
-                del self._at[first[2]]
-                started += 1
-                self._start(first[2])
+                started += (count := min(len(first[2]), most - started))
+                keys = [first[2].pop() for _ in range(count)]
+                keys = [key for key in keys if self._at.get(key) == first[0]]
+                for key in keys:
+                    del self._at[key]
+                if keys:
+                    self._start(keys)
         finally:
             first = self._first()
             herd = first is not None and first[0] <= now
@@ -132,10 +138,13 @@ class DelayedStarts:
             if not turn.done():  # otherwise its attempt was canceled
                 turn.set_result(None)
 
-    def _first(self) -> tuple[float, int, AssignmentKey] | None:
+    def _first(self) -> tuple[float, int, list[AssignmentKey]] | None:
+        """Return the entry that is due first; its last key isn't stale."""
         while self._heap:
-            at, _, key = self._heap[0]
-            if self._at.get(key) == at:
+            at, _, keys = self._heap[0]
+            while keys and self._at.get(keys[-1]) != at:
+                keys.pop()
+            if keys:
                 return self._heap[0]
             heapq.heappop(self._heap)
         return None

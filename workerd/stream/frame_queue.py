@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from schedkit.bounds.frames import MOST_BATCHES
 from schedproto.v1 import worker_service_pb2 as pb
 
 MAX_ITEMS = 500
@@ -27,6 +28,7 @@ class MemberFrameQueue:
 
     def __init__(self) -> None:
         self._results: deque[pb.Result] = deque()
+        self._batches: deque[pb.ResultBatch] = deque()
         self._refusals: deque[pb.Refusal] = deque()
         self._answers: deque[pb.RevokeAnswer] = deque()
         self._logs: deque[pb.LogChunk] = deque()
@@ -40,6 +42,11 @@ class MemberFrameQueue:
     def result(self, result: pb.Result) -> None:
         """Add a result."""
         self._results.append(result)
+        self._something.set()
+
+    def result_batch(self, batch: pb.ResultBatch) -> None:
+        """Add a batch of results."""
+        self._batches.append(batch)
         self._something.set()
 
     def refuse(self, refusal: pb.Refusal) -> None:
@@ -105,6 +112,10 @@ class MemberFrameQueue:
             frame.results.append(result)
             weight += result.ByteSize()
             room -= 1
+        while self._batches and len(frame.result_batches) < MOST_BATCHES and weight < MAX_BYTES:
+            batch = self._batches.popleft()
+            frame.result_batches.append(batch)
+            weight += batch.ByteSize()
         while self._progress and room:
             frame.progress.append(self._progress.pop(next(iter(self._progress))))
             room -= 1
@@ -117,7 +128,8 @@ class MemberFrameQueue:
         if self._granted is not None:
             frame.granted.CopyFrom(self._granted)
             self._granted = None
-        if not any((self._refusals, self._answers, self._results, self._progress, self._logs)):
+        results = self._results or self._batches
+        if not any((self._refusals, self._answers, results, self._progress, self._logs)):
             if self._last is not None:
                 frame.MergeFrom(self._last)
             self._something.clear()

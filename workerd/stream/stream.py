@@ -24,7 +24,6 @@ import grpc.aio
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.common import SLOTS
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS, connect
@@ -35,6 +34,7 @@ from workerd.core.cluster_time import MemberTime, RoundTrip
 from workerd.core.credit import Credit
 from workerd.core.ids import Address, Incarnation
 from workerd.core.slot_split import NOTHING, DemandHead, Share
+from workerd.runs.assignments import slots_of
 from workerd.stream.frame_queue import MemberFrameQueue
 
 log = logging.getLogger(__name__)
@@ -116,6 +116,8 @@ class MemberStream:
         self.credit = Credit()
         self._granted = NOTHING
         self._reads_held = False
+        self.reads_batches = False
+        """Whether the member reads batches of results."""
         self.incarnation: Incarnation | None = None
         self._tls = tls
         self._host = host
@@ -136,6 +138,10 @@ class MemberStream:
     def send_result(self, result: pb.Result) -> None:
         """Queue a result."""
         self._outbox.result(result)
+
+    def send_result_batch(self, batch: pb.ResultBatch) -> None:
+        """Queue a batch of results."""
+        self._outbox.result_batch(batch)
 
     def send_refusal(self, refusal: pb.Refusal) -> None:
         """Queue a rejection."""
@@ -227,6 +233,7 @@ class MemberStream:
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
         self.credit.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
+        self.reads_batches = welcome.reads_batches
         interval = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
         return welcome
@@ -283,9 +290,7 @@ class MemberStream:
             self._host.clock_was_set(self)
 
     def _handle_frame(self, frame: pb.MemberFrame) -> None:
-        self.credit.received += sum(
-            min(max(each.slots, 1), SLOTS.high) for each in frame.assignments
-        )
+        self.credit.received += slots_of(frame)
         if frame.HasField("reach"):
             self.credit.reached(frame.reach.serial, frame.reach.slots, boottime())
         if frame.HasField("demand"):

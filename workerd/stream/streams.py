@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, starmap
 from math import inf
 from typing import NoReturn
 
@@ -177,11 +177,15 @@ class Attach:
             actions=who.actions,
             # A key out of bounds would make members reject each hello.
             spooled=[
-                result.key
-                for result in self._sender.results()
-                if messages.within_bounds("spooled result", result.key)
+                message
+                for message in starmap(messages.key_message, self._sender.unanswered())
+                if messages.within_bounds("spooled result", message)
             ],
-            running=[key for key, _, _ in self._work.holdings()],
+            running=[
+                messages.key_message(key, scheduled)
+                for key, scheduled, _, _ in self._work.holdings()
+            ],
+            reads_batches=True,
             draining=self._admission.draining,
         )
         message.started_at.FromDatetime(who.started_at)
@@ -197,7 +201,7 @@ class Attach:
             disk_free_bytes=room,
             refusal_reason=self._work.refusal_reason,
         )
-        ended = ((result.key, AssignmentState.ENDED, None) for result in self._sender.results())
+        ended = ((*each, AssignmentState.ENDED, None) for each in self._sender.unanswered())
         write = messages.pack_holdings if reads_held else messages.list_holdings
         write(message, chain(self._work.holdings(), ended))
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
@@ -262,16 +266,17 @@ class Attach:
             "revoke", frame.revokes, lambda one: link.answer_revoke(self._work.revoke(one.key))
         )
         messages.each("cancel", frame.cancels, lambda one: self._work.cancel(one, link))
-        if frame.assignments:
-            self._work.assign(frame.assignments, link.time, link)
-        if frame.acknowledgements:
+        if frame.assignments or frame.run_batches:
+            self._work.assign(frame.assignments, link.time, link, frame.run_batches)
+        if frame.acknowledgements or frame.ack_batches:
             answers = [
                 one
                 for one in frame.acknowledgements
                 if messages.within_bounds("acknowledgement", one)
             ]
+            batches = [one for one in frame.ack_batches if messages.even("acknowledgements", one)]
             with set_aside("acknowledgement", link.address):
-                self._sender.acknowledge(answers)
+                self._sender.acknowledge(answers, batches)
         messages.each("follow", frame.follows, lambda one: self._work.follow(one, link))
         if frame.HasField("drain"):
             self._work.drain(on=not frame.drain.undrain)

@@ -79,8 +79,8 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 "workerd/delivery/result_sender.py",
-                "in self._spool.load():\n            for result in results:\n",
-                "in self._spool.load():\n            for result in results[:0]:\n",
+                "in self._spool.load():\n",
+                "in self._spool.load()[:0]:\n",
             ),
         ),
         trials.SPOOLED,
@@ -144,8 +144,10 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 ADMISSION,
-                "        if seen is not None and key.token <= seen.token:\n",
-                "        if seen is not None and key.token < seen.token:\n",
+                "        if (seen := self._seen.get(key.run)) is not None"
+                " and key.token <= seen[0]:\n",
+                "        if (seen := self._seen.get(key.run)) is not None"
+                " and key.token < seen[0]:\n",
             ),
         ),
         trials.NO_FAULTS_SENT_TWICE,

@@ -14,10 +14,8 @@ from workerd.core.admission import (
     AssignmentState,
     NotTaken,
     NotYet,
-    OfferedAssignment,
+    OfferedBatch,
     RejectReason,
-    Started,
-    Taken,
 )
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 
@@ -36,22 +34,38 @@ def offer(
     start_by: float = 5.0,
     not_before: float | None = None,
     incarnation: Incarnation = ME,
-) -> OfferedAssignment:
-    return OfferedAssignment(key(token, run), incarnation, slots, start_by, not_before)
+) -> OfferedBatch:
+    return OfferedBatch([key(token, run)], incarnation, slots, start_by, not_before)
 
 
-def worker(slots: int = 4) -> Admission:
-    return Admission(slots, ME)
+class OneByOne(Admission):
+    """Admission of batches of one, which returns the verdict."""
+
+    def answer(
+        self, batch: OfferedBatch, judged: float, *, trusted: bool, unable: str = ""
+    ) -> AlreadyTaken | NotTaken | None:
+        """Return None if the assignment is accepted."""
+        return self.offer(batch, judged, trusted=trusted, unable=unable).get(0)
+
+    def begin(
+        self, key: AssignmentKey, at: float, judged: float, *, trusted: bool
+    ) -> NotYet | NotTaken | None:
+        """Return None if the run has started."""
+        return self.start([key], at, judged, trusted=trusted).get(key)
+
+
+def worker(slots: int = 4) -> OneByOne:
+    return OneByOne(slots, ME)
 
 
 def test_an_offer_is_accepted_started_ended_and_acknowledged() -> None:
     admission = worker(2)
-    assert admission.offer(offer(), 0.0, trusted=True) == Taken()
+    assert admission.answer(offer(), 0.0, trusted=True) is None
     assert admission.free == 1
-    assert admission.start(key(), 0.0, 0.0, trusted=True) == Started()
-    admission.end_execution(key())
+    assert admission.begin(key(), 0.0, 0.0, trusted=True) is None
+    admission.end_executions([key()])
     assert (admission.free, admission.state(key())) == (2, AssignmentState.ENDED)
-    admission.acknowledged(key())
+    admission.acknowledged([key()])
     assert admission.state(key()) is None
 
 
@@ -69,40 +83,40 @@ def test_a_repeated_token_gets_the_same_answer_in_every_state(
 ) -> None:
     """P4.2: a second copy of its frame is neither rejected nor started again."""
     admission = worker(1)
-    admission.offer(offer(), 0.0, trusted=True)
+    admission.answer(offer(), 0.0, trusted=True)
     if state > 0:
-        admission.start(key(), 0.0, 0.0, trusted=True)
+        admission.begin(key(), 0.0, 0.0, trusted=True)
     if state > 1:
-        admission.end_execution(key())
+        admission.end_executions([key()])
     if state > 2:
-        admission.acknowledged(key())
+        admission.acknowledged([key()])
     # Not trusted, too late, draining: none of these matters for an accepted token.
     admission.draining = True
-    assert admission.offer(offer(), 9.0, trusted=False) == AlreadyTaken(known)
+    assert admission.answer(offer(), 9.0, trusted=False) == AlreadyTaken(known)
 
 
 def test_an_assignment_starts_once() -> None:
     admission = worker()
-    admission.offer(offer(), 0.0, trusted=True)
-    admission.start(key(), 0.0, 0.0, trusted=True)
+    admission.answer(offer(), 0.0, trusted=True)
+    admission.begin(key(), 0.0, 0.0, trusted=True)
     with pytest.raises(ValueError, match="can't start again"):
-        admission.start(key(), 0.0, 0.0, trusted=True)
+        admission.begin(key(), 0.0, 0.0, trusted=True)
 
 
 def test_a_token_below_the_greatest_seen_is_rejected_as_stale() -> None:
     """P4.2: an owner that was replaced while its frame was in flight starts nothing."""
     admission = worker()
-    admission.offer(offer(9), 0.0, trusted=True)
-    assert admission.offer(offer(8), 0.0, trusted=True) == NotTaken(
+    admission.answer(offer(9), 0.0, trusted=True)
+    assert admission.answer(offer(8), 0.0, trusted=True) == NotTaken(
         RejectReason.GREATER_TOKEN_SEEN, Token(9)
     )
 
 
 def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
     admission = worker()
-    admission.offer(offer(1), 0.0, trusted=True)
-    admission.start(key(1), 0.0, 0.0, trusted=True)
-    assert admission.offer(offer(2), 0.0, trusted=True) == Taken()
+    admission.answer(offer(1), 0.0, trusted=True)
+    admission.begin(key(1), 0.0, 0.0, trusted=True)
+    assert admission.answer(offer(2), 0.0, trusted=True) is None
     assert admission.free == 2
 
 
@@ -117,10 +131,10 @@ def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
 def test_a_rejected_token_stays_rejected(why: RejectReason, how: dict[str, object]) -> None:
     """P4.2: also a token for another incarnation."""
     admission = worker()
-    first = admission.offer(offer(**how), 0.0, trusted=True)  # type: ignore[arg-type] # a table
+    first = admission.answer(offer(**how), 0.0, trusted=True)  # type: ignore[arg-type] # a table
     assert isinstance(first, NotTaken)
     assert first.why is why
-    again = admission.offer(offer(), 0.0, trusted=True)
+    again = admission.answer(offer(), 0.0, trusted=True)
     assert isinstance(again, NotTaken)
     assert again.why is RejectReason.REVOKED
     assert admission.free == 4
@@ -128,10 +142,10 @@ def test_a_rejected_token_stays_rejected(why: RejectReason, how: dict[str, objec
 
 def test_an_untrusted_draining_or_unable_worker_accepts_nothing() -> None:
     admission = worker()
-    lost = admission.offer(offer(run="a"), 0.0, trusted=False)
-    unable = admission.offer(offer(run="b"), 0.0, trusted=True, unable="no such handler")
+    lost = admission.answer(offer(run="a"), 0.0, trusted=False)
+    unable = admission.answer(offer(run="b"), 0.0, trusted=True, unable="no such handler")
     admission.draining = True
-    draining = admission.offer(offer(run="c"), 0.0, trusted=True)
+    draining = admission.answer(offer(run="c"), 0.0, trusted=True)
     assert [each.why for each in (lost, unable, draining) if isinstance(each, NotTaken)] == [
         RejectReason.TOO_LATE, RejectReason.UNABLE, RejectReason.DRAINING,
     ]  # fmt: skip
@@ -140,20 +154,20 @@ def test_an_untrusted_draining_or_unable_worker_accepts_nothing() -> None:
 def test_a_pre_dispatched_assignment_waits_for_its_due_time() -> None:
     """P4.7."""
     admission = worker()
-    admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
+    admission.answer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
     assert admission.state(key()) is AssignmentState.PRE_DISPATCHED
-    assert admission.start(key(), 2.9, 2.9, trusted=True) == NotYet(3.0)
-    assert admission.start(key(), 3.0, 3.0, trusted=True) == Started()
+    assert admission.begin(key(), 2.9, 2.9, trusted=True) == NotYet(3.0)
+    assert admission.begin(key(), 3.0, 3.0, trusted=True) is None
 
 
 @pytest.mark.parametrize("case", ["late", "untrusted", "draining"])
 def test_a_start_is_checked_again_when_it_happens(case: str) -> None:
     """P4.1: between the frame and the start the process may have slept."""
     admission = worker()
-    admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
+    admission.answer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
     admission.draining = case == "draining"
     at = 8.1 if case == "late" else 3.0
-    verdict = admission.start(key(), at, at, trusted=case != "untrusted")
+    verdict = admission.begin(key(), at, at, trusted=case != "untrusted")
     assert isinstance(verdict, NotTaken)
     assert admission.free == 4
     assert admission.state(key()) is None
@@ -161,29 +175,29 @@ def test_a_start_is_checked_again_when_it_happens(case: str) -> None:
 
 def test_a_new_incarnation_drops_waiting_assignments_and_keeps_running_ones() -> None:
     admission = worker()
-    admission.offer(offer(run="waits", not_before=9.0, start_by=14.0), 0.0, trusted=True)
-    admission.offer(offer(run="runs"), 0.0, trusted=True)
-    admission.start(key(run="runs"), 0.0, 0.0, trusted=True)
+    admission.answer(offer(run="waits", not_before=9.0, start_by=14.0), 0.0, trusted=True)
+    admission.answer(offer(run="runs"), 0.0, trusted=True)
+    admission.begin(key(run="runs"), 0.0, 0.0, trusted=True)
     dropped = admission.renew(Incarnation("new"))
     assert [(each.run, refused.why) for each, refused in dropped] == [
         ("waits", RejectReason.OTHER_INCARNATION)
     ]
     assert [each.run for each, _ in admission.holdings()] == ["runs"]
-    again = admission.offer(offer(run="x"), 0.0, trusted=True)
+    again = admission.answer(offer(run="x"), 0.0, trusted=True)
     assert isinstance(again, NotTaken)
 
 
 def test_a_revoke_works_before_the_start_and_not_after_it() -> None:
     admission = worker()
-    admission.offer(offer(not_before=3.0), 0.0, trusted=True)
+    admission.answer(offer(not_before=3.0), 0.0, trusted=True)
     assert admission.revoke(key(), 1.0)
     assert admission.free == 4
     assert admission.revoke(key(), 1.0), "asked twice, answered alike"
-    admission.offer(offer(2), 1.0, trusted=True)
-    admission.start(key(2), 1.0, 1.0, trusted=True)
+    admission.answer(offer(2), 1.0, trusted=True)
+    admission.begin(key(2), 1.0, 1.0, trusted=True)
     assert not admission.revoke(key(2), 1.0)
-    admission.end_execution(key(2))
-    admission.acknowledged(key(2))
+    admission.end_executions([key(2)])
+    admission.acknowledged([key(2)])
     assert not admission.revoke(key(2), 1.0), "it did start, though nothing is left of it"
 
 
@@ -191,24 +205,24 @@ def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
     """P4.2: the revoke was answered `ok`."""
     admission = worker()
     assert admission.revoke(key(7), 0.0)
-    verdict = admission.offer(offer(7), 1.0, trusted=True)
+    verdict = admission.answer(offer(7), 1.0, trusted=True)
     assert isinstance(verdict, NotTaken)
     admission.forget(UNKNOWN_FOR + 1)
-    assert admission.offer(offer(7, start_by=9999.0), 1000.0, trusted=True) == Taken()
+    assert admission.answer(offer(7, start_by=9999.0), 1000.0, trusted=True) is None
 
 
 def test_an_entry_is_forgotten_only_after_its_start_limit() -> None:
     admission = worker()
-    admission.offer(offer(start_by=5.0), 0.0, trusted=True)
-    admission.start(key(), 0.0, 0.0, trusted=True)
+    admission.answer(offer(start_by=5.0), 0.0, trusted=True)
+    admission.begin(key(), 0.0, 0.0, trusted=True)
     admission.forget(5.0 + GRACE)
-    assert admission.offer(offer(), 6.0, trusted=True) == AlreadyTaken(AssignmentState.RUNNING), (
+    assert admission.answer(offer(), 6.0, trusted=True) == AlreadyTaken(AssignmentState.RUNNING), (
         "it still runs"
     )
-    admission.end_execution(key())
-    admission.acknowledged(key())
+    admission.end_executions([key()])
+    admission.acknowledged([key()])
     admission.forget(5.0 + 2 * GRACE)
-    verdict = admission.offer(offer(start_by=5.0), 26.0, trusted=True)
+    verdict = admission.answer(offer(start_by=5.0), 26.0, trusted=True)
     assert isinstance(verdict, NotTaken)
     assert verdict.why is RejectReason.TOO_LATE, "forgotten, and too late to start"
 
@@ -217,10 +231,10 @@ def test_a_rejected_token_is_remembered_as_long_as_it_could_start() -> None:
     """P4.2: a second copy of the frame may still be in flight."""
     admission = worker()
     admission.draining = True
-    assert isinstance(admission.offer(offer(start_by=5.0), 0.0, trusted=True), NotTaken)
+    assert isinstance(admission.answer(offer(start_by=5.0), 0.0, trusted=True), NotTaken)
     admission.draining = False
     admission.forget(4.9)
-    verdict = admission.offer(offer(start_by=5.0), 4.9, trusted=True)
+    verdict = admission.answer(offer(start_by=5.0), 4.9, trusted=True)
     assert isinstance(verdict, NotTaken)
     assert verdict.why is RejectReason.REVOKED
 
@@ -240,7 +254,7 @@ def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
             match chance.randint(0, 6):
                 case 0 | 1:
                     by = start_by.setdefault(each, now + chance.random() * 5)
-                    admission.offer(
+                    admission.answer(
                         offer(each.token, run=each.run, start_by=by),
                         now,
                         trusted=chance.random() > 0.1,
@@ -249,15 +263,15 @@ def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
                     AssignmentState.HELD,
                     AssignmentState.PRE_DISPATCHED,
                 ):
-                    verdict = admission.start(each, now, now, trusted=chance.random() > 0.1)
-                    if verdict == Started():
+                    verdict = admission.begin(each, now, now, trusted=chance.random() > 0.1)
+                    if verdict is None:
                         started.append(each)
                 case 4:
                     revoked = admission.revoke(each, now)
                     assert not (revoked and each in started and now < start_by[each])
                 case 5 if admission.state(each) is AssignmentState.RUNNING:
-                    admission.end_execution(each)
-                    admission.acknowledged(each)
+                    admission.end_executions([each])
+                    admission.acknowledged([each])
                 case 6:
                     admission.forget(now)
             assert 0 <= admission.free <= 3

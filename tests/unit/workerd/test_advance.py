@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def advance(sent: list[pb.Progress]) -> ProgressReporter:
-    return ProgressReporter(KEY, lambda: NOW, sent.append)
+    return ProgressReporter(KEY, lambda: NOW, sent.append, asyncio.get_running_loop())
 
 
 async def test_progress_from_a_thread_is_rate_limited_and_the_last_report_is_sent():

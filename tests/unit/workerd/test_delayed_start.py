@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -14,6 +14,16 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import AssignmentKey
 from workerd.runs import delayed_start as module
 from workerd.runs.delayed_start import DelayedStarts
+
+
+def one_by_one(start: Callable[[AssignmentKey], object]) -> DelayedStarts:
+    """Return delayed starts that call `start` for each run of a batch."""
+
+    def start_all(keys: Sequence[AssignmentKey]) -> None:
+        for each in keys:
+            start(each)
+
+    return DelayedStarts(start_all)
 
 
 def key() -> AssignmentKey:
@@ -37,19 +47,19 @@ async def herd(
         turns.append("started")
         tasks.append(asyncio.create_task(attempt()))
 
-    starts, instant = DelayedStarts(start), boottime() + 0.02
+    starts, instant = one_by_one(start), boottime() + 0.02
     for at in [instant] * many if beside is None else [beside, *[instant] * many]:
-        starts.put(key(), at)
+        starts.put([key()], at)
     await wait_until_async(lambda: turns.count("ended") == many, WAIT_TIMEOUT, "the herd")
     return starts, turns
 
 
 async def test_each_run_starts_at_its_due_time_and_not_before() -> None:
     began: dict[AssignmentKey, float] = {}
-    starts = DelayedStarts(lambda key: began.setdefault(key, boottime()) and None)
+    starts = one_by_one(lambda key: began.setdefault(key, boottime()) and None)
     at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
     for one, instant in at.items():
-        starts.put(one, instant)
+        starts.put([one], instant)
     await wait_until_async(lambda: len(began) == 4, WAIT_TIMEOUT, "all four")
     assert sorted(began, key=began.__getitem__) == sorted(at, key=at.__getitem__)
     assert all(0 <= began[one] - at[one] < 1 for one in at)
@@ -58,14 +68,14 @@ async def test_each_run_starts_at_its_due_time_and_not_before() -> None:
 
 async def test_a_removed_run_never_starts_and_a_moved_run_starts_once() -> None:
     started: list[AssignmentKey] = []
-    starts = DelayedStarts(started.append)
+    starts = one_by_one(started.append)
     back, moved, last = key(), key(), key()
     now = boottime()
-    starts.put(back, now + 0.02)
-    starts.put(moved, now + 0.01)
-    starts.put(moved, now + 0.03)
-    starts.put(last, now + 0.06)
-    starts.discard(back)
+    starts.put([back], now + 0.02)
+    starts.put([moved], now + 0.01)
+    starts.put([moved], now + 0.03)
+    starts.put([last], now + 0.06)
+    starts.discard([back])
     await wait_until_async(lambda: last in started, WAIT_TIMEOUT, "the last")
     assert started == [moved, last]
 
@@ -82,9 +92,9 @@ async def test_other_tasks_get_their_turn_between_batches_of_starts() -> None:
         turns.append("starts")
         tasks.append(asyncio.create_task(attempt()))
 
-    starts, instant = DelayedStarts(start), boottime() + 0.02
+    starts, instant = one_by_one(start), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
-        starts.put(key(), instant)
+        starts.put([key()], instant)
     await wait_until_async(
         lambda: turns.count("runs") == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd"
     )
@@ -100,10 +110,10 @@ async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start
     first, second, third = key(), key(), key()
 
     def rearm() -> None:
-        starts.put(first, boottime() + 0.5)
+        starts.put([first], boottime() + 0.5)
 
     def add() -> None:
-        starts.put(third, boottime())
+        starts.put([third], boottime())
 
     def fail() -> None:
         raise RuntimeError("a bug")
@@ -117,9 +127,9 @@ async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start
         else:
             started.append(key)
 
-    starts, now = DelayedStarts(start), boottime()
-    starts.put(first, now + 0.01)
-    starts.put(second, now + 0.3)
+    starts, now = one_by_one(start), boottime()
+    starts.put([first], now + 0.01)
+    starts.put([second], now + 0.3)
     expected = {"again": [first, second, first], "earlier": [first, third, second]}
     wanted = expected.get(how, [first, second])
     await wait_until_async(lambda: len(started) == len(wanted), WAIT_TIMEOUT, "all")
@@ -137,13 +147,13 @@ async def test_an_end_waits_only_for_starts_that_are_due() -> None:
 
 
 async def test_an_attempt_that_is_canceled_while_it_waits_blocks_no_other() -> None:
-    starts = DelayedStarts(
+    starts = one_by_one(
         lambda _key: tasks.append(asyncio.create_task(starts.let_start(pre_dispatched=True)))
     )
     tasks: list[asyncio.Task[None]] = []
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
-        starts.put(key(), instant)
+        starts.put([key()], instant)
     await wait_until_async(lambda: len(tasks) >= module.AT_ONCE, WAIT_TIMEOUT, "the first few")
     tasks[0].cancel()
     ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -184,9 +194,9 @@ async def test_an_end_of_another_run_has_priority_over_ends_of_delayed_starts(
             tasks.append(asyncio.create_task(end("another's", pre_dispatched=False)))
         started.append(len(ended))
 
-    line, started, instant = DelayedStarts(start), list[int](), boottime() + 0.02
+    line, started, instant = one_by_one(start), list[int](), boottime() + 0.02
     for _ in range(10 * module.AT_ONCE):
-        line.put(key(), instant)
+        line.put([key()], instant)
     await wait_until_async(lambda: len(ended) == 2, WAIT_TIMEOUT, "both")
     assert ended == ["another's", "of the herd"]
     assert 1 in started, "it didn't wait for all of them"
@@ -200,9 +210,9 @@ async def test_garbage_collection_is_off_for_a_bounded_time_while_many_runs_star
     """All that has started would be gone through; and who has turned it off finds it so."""
     monkeypatch.setattr(module, "MOST_UNSWEPT", most)
     looked: list[bool] = []
-    starts, instant = DelayedStarts(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
+    starts, instant = one_by_one(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
-        starts.put(key(), instant)
+        starts.put([key()], instant)
     if not runs:
         gc.disable()
     try:
@@ -223,8 +233,8 @@ async def test_a_suspended_machine_starts_due_runs_soon_after_it_wakes(
     slept = 0.0
     monkeypatch.setattr(module, "boottime", lambda: boottime() + slept)
     started: list[float] = []
-    starts = DelayedStarts(lambda _key: started.append(boottime()))
-    starts.put(key(), boottime() + 20)
+    starts = one_by_one(lambda _key: started.append(boottime()))
+    starts.put([key()], boottime() + 20)
     await asyncio.sleep(0)
     slept, woke = 30.0, boottime()
     async with asyncio.timeout(WAIT_TIMEOUT):

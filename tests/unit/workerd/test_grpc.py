@@ -53,7 +53,7 @@ def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> A
         grpc=job_pb2.GrpcAction(**action),
         payload=common_pb2.Payload(json="{}"),
     )
-    return AttemptStart(assignment, "w1", utcnow() + timedelta(seconds=timeout))
+    return AttemptStart.of(assignment, "w1", utcnow() + timedelta(seconds=timeout))
 
 
 async def ran(endpoint: str, method: str = "", timeout: float = 20) -> AttemptOutcome:

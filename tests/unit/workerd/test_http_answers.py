@@ -57,7 +57,7 @@ async def call(url: str, stop: Stop | None = None, **action: Any) -> AttemptOutc
     executor = HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
     try:
         return await executor.run(
-            AttemptStart(given, "w1", datetime.now(UTC), most_result=1 << 24), stop or Stop()
+            AttemptStart.of(given, "w1", datetime.now(UTC), most_result=1 << 24), stop or Stop()
         )
     finally:
         await executor.close()

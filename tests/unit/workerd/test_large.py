@@ -253,7 +253,7 @@ async def test_a_large_answer_is_checked_outside_of_the_loop(
     async with TestServer(answer) as server:
         action = job_pb2.HttpAction(url=str(server.make_url("/")))
         assignment = FakeMember().assignment(incarnation="i", http=action)
-        attempt = AttemptStart(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+        attempt = AttemptStart.of(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
         executor = http.HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
         outcome = await executor.run(attempt, Stop())
         await executor.close()

@@ -51,7 +51,7 @@ def nothing_old_is_open() -> None:
 
 def attempt(**action: object) -> AttemptStart:
     assignment = pb.Assignment(key=pb.AssignmentKey(run_id="run", fencing_token=1), **action)  # type: ignore[arg-type]  # one of the actions
-    return AttemptStart(assignment, "worker", utcnow() + timedelta(hours=1))
+    return AttemptStart.of(assignment, "worker", utcnow() + timedelta(hours=1))
 
 
 def children() -> set[int]:

@@ -136,4 +136,4 @@ async def carried_out(plugin: PluginExecutor, place: str) -> AttemptOutcome:
     action = job_pb2.PluginAction(executor="x", config=config)
     assignment = FakeMember().assignment(incarnation="i", plugin=action)
     async with asyncio.timeout(WAIT_TIMEOUT):
-        return await plugin.run(AttemptStart(assignment, "w1", datetime.now(UTC)), Stop())
+        return await plugin.run(AttemptStart.of(assignment, "w1", datetime.now(UTC)), Stop())

@@ -29,6 +29,10 @@ def result(run: str, size: int = 0) -> pb.Result:
     return pb.Result(key=pb.AssignmentKey(run_id=run, fencing_token=1), output=output)
 
 
+def frame(*runs: str) -> pb.WorkerFrame:
+    return pb.WorkerFrame(results=map(result, runs))
+
+
 def accepted(*runs: str) -> list[pb.Acknowledgement]:
     verdict = pb.Acknowledgement.VERDICT_ACCEPTED
     return [pb.Acknowledgement(key=result(run).key, verdict=verdict) for run in runs]
@@ -82,14 +86,14 @@ def test_a_locked_spool_names_the_process_that_holds_it(tmp_path: Path) -> None:
 
 def test_written_results_are_loaded_by_the_next_process_in_order(tmp_path: Path) -> None:
     first = Spool(tmp_path)
-    first.write([result("a"), result("b")])
-    first.write([result("c")])
+    first.write(frame("a", "b"))
+    first.write(frame("c"))
     first.close()
     second = Spool(tmp_path)
     assert second.id == first.id
     loaded = second.load()
-    assert [each.key.run_id for _, batch in loaded for each in batch] == ["a", "b", "c"]
-    assert second.write([result("d")]).name > loaded[-1][0].name
+    assert [each.key.run_id for _, batch in loaded for each in batch.results] == ["a", "b", "c"]
+    assert second.write(frame("d")).name > loaded[-1][0].name
 
 
 def test_a_batch_and_its_name_are_synced_before_it_appears(
@@ -110,22 +114,22 @@ def test_a_batch_and_its_name_are_synced_before_it_appears(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", replace)
-    spool.write([result("a")])
+    spool.write(frame("a"))
     assert done == ["file", "renamed", "folder"]
 
 
 def test_a_batch_is_private_to_the_worker_in_a_readable_folder(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
-    assert (spool.write([result("a")]).stat().st_mode & 0o777) == 0o600
+    assert (spool.write(frame("a")).stat().st_mode & 0o777) == 0o600
     assert (spool.directory.stat().st_mode & 0o777) == 0o711
 
 
 def test_a_batch_is_removed_with_its_last_result(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    file = spool.write([result("a"), result("b")])
-    spool.acknowledged([file])
+    file = spool.write(frame("a", "b"))
+    spool.acknowledged({file: 1})
     assert file.exists()
-    spool.acknowledged([file])
+    spool.acknowledged({file: 1})
     assert not file.exists()
 
 
@@ -139,7 +143,7 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
         address = Address("m1:7420")
 
         def send_result(self, _result: pb.Result) -> None:
-            sent.append([each for _, batch in spool.load() for each in batch])
+            sent.append([each for _, batch in spool.load() for each in batch.results])
 
     courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.attached(Looking())
@@ -153,13 +157,13 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
 def test_the_spool_size_is_the_total_size_of_its_files(tmp_path: Path) -> None:
     """W2: a spool that is never emptied must not fill the disk."""
     spool = Spool(tmp_path)
-    files = [spool.write([result("a")]), spool.write([result("b"), result("c")])]
+    files = [spool.write(frame("a")), spool.write(frame("b", "c"))]
     assert spool.size == sum(file.stat().st_size for file in files)
     spool.close()
     second = Spool(tmp_path)
     second.load()
     assert second.size == spool.size
-    second.acknowledged([files[0], files[1], files[1]])
+    second.acknowledged({files[0]: 1, files[1]: 2})
     assert second.size == 0
 
 
@@ -282,11 +286,12 @@ def test_foreign_files_are_kept_and_logged_with_their_path(
 ) -> None:
     """A worker starts with any files in its spool, and delivers the results in it."""
     spool = Spool(tmp_path)
-    spool.write([result("a")])
+    spool.write(frame("a"))
     (tmp_path / "zzz.results").write_bytes(b"garbage")
     (tmp_path / "000000000003.results").mkdir()
     (tmp_path / "000000000004.results").touch()
-    [(_, [loaded])] = spool.load()
+    [(_, found)] = spool.load()
+    [loaded] = found.results
     assert loaded.key.run_id == "a"
     assert {path.name for path in tmp_path.glob("*.*")} == {
         "zzz.results",
@@ -349,7 +354,7 @@ async def test_a_held_result_is_on_disk_and_sent_as_released(
     await wait_until_async(lambda: sent, WAIT_TIMEOUT, "it to be sent")
     assert sent == [released]
     await wait_until_async(lambda: not first.exists(), WAIT_TIMEOUT, "the first copy to go")
-    assert [each for _, batch in spool.load() for each in batch] == [released]
+    assert [each for _, batch in spool.load() for each in batch.results] == [released]
     spooling.cancel()
 
 
@@ -358,7 +363,7 @@ async def test_the_later_of_two_copies_is_sent_after_a_restart(tmp_path: Path) -
     spool = Spool(tmp_path)
     first, second = result("a"), result("a")
     second.log.size = 5
-    files = [spool.write([first]), spool.write([second])]
+    files = [spool.write(pb.WorkerFrame(results=[each])) for each in (first, second)]
     spool.close()
     courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
     courier.load()
@@ -525,7 +530,7 @@ async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> N
     await wait_until_async(
         lambda: courier.count_remaining == (31, 0), WAIT_TIMEOUT, "all to be on disk"
     )
-    batches = [results for _, results in spool.load()]
+    batches = [batch.results for _, batch in spool.load()]
     assert sorted(len(each) for each in batches) == [1, 10, 10, 10]
     spooling.cancel()
 

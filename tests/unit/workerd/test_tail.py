@@ -26,11 +26,11 @@ def test_a_follower_receives_the_output_from_its_first_byte() -> None:
     expected.follow(key(1), "m3", lambda _: received.append("m3"))
     expected.unfollow(key(1), "m2")
     expected.remove_follower("m3")
-    expected.take_tail(key(1)).add_piece(PIECE)
+    tail = expected.take_tail(key(1))
+    assert tail is not None
+    tail.add_piece(PIECE)
     assert received == ["m1"]
-    assert not expected.take_tail(key(1)).followed, (
-        "the attempt has begun and is no longer expected"
-    )
+    assert expected.take_tail(key(1)) is None, "the attempt has begun and is no longer expected"
 
 
 def test_an_attempt_without_followers_is_forgotten() -> None:
@@ -48,5 +48,6 @@ def test_the_number_of_expected_attempts_is_bounded(monkeypatch: pytest.MonkeyPa
     for token in (1, 2, 3):
         expected.follow(key(token), "m1", lambda _: None)
     assert len(expected) == 2
-    assert not expected.take_tail(key(1)).followed
-    assert expected.take_tail(key(3)).followed
+    assert expected.take_tail(key(1)) is None
+    assert (tail := expected.take_tail(key(3))) is not None
+    assert tail.followed

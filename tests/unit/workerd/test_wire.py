@@ -23,7 +23,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.config import MOST_SLOTS, WorkerConfig
 from workerd.core.admission import AssignmentState
-from workerd.core.ids import AssignmentKey, RunId, Token
+from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason, digest
 from workerd.runs.assignments import MOST_LISTED
 from workerd.stream.frame_queue import MAX_ITEMS
@@ -39,13 +39,13 @@ def test_an_instant_is_written_and_read_as_protobuf_does(since: timedelta) -> No
     messages.put(instant, ours)
     theirs.FromDatetime(instant)
     assert ours == theirs
-    assert messages.date_of(ours) == instant
+    assert messages.date_at(messages.microseconds(ours)) == instant
 
 
 @given(some.integers(-62_135_596_800, 253_402_300_799), some.integers(0, 999_999_999))
 def test_an_instant_of_nanoseconds_is_cut_to_the_microsecond(seconds: int, nanos: int) -> None:
     stamp = Timestamp(seconds=seconds, nanos=nanos)
-    assert messages.date_of(stamp) == stamp.ToDatetime(tzinfo=UTC)
+    assert messages.date_at(messages.microseconds(stamp)) == stamp.ToDatetime(tzinfo=UTC)
 
 
 @given(some.integers(-(10**9), 10**9), some.integers(0, 999_999_999))
@@ -59,14 +59,13 @@ def test_a_duration_is_read_as_protobuf_does(seconds: int, nanos: int) -> None:
 def test_each_end_has_its_number_on_the_wire(
     verdict: AttemptVerdict, reason: OutcomeReason
 ) -> None:
-    at, key = datetime(2026, 11, 25, tzinfo=UTC), AssignmentKey(RunId("r"), Token(7))
-    assignment = pb.Assignment(key=pb.AssignmentKey(run_id="r", fencing_token=7), incarnation="i")
+    key, message = AssignmentKey(RunId("r"), Token(7)), pb.AssignmentKey(run_id="r")
     outcome = AttemptOutcome(verdict, reason)
-    result = messages.result(key, assignment, "w1", outcome, at, at)
+    result = messages.result(key, message, Incarnation("i"), "w1", outcome, 7, 7)
     assert pb.Result.Outcome.Name(result.outcome) == f"OUTCOME_{verdict.name}"
     assert common_pb2.Reason.Name(result.reason).startswith("REASON_")
     assert result.reason == reason.value
-    assert (result.key, result.incarnation) == (assignment.key, "i")
+    assert (result.key, result.incarnation) == (message, "i")
     assert result.digest == digest(key, outcome)
 
 
@@ -85,7 +84,8 @@ async def test_a_heartbeat_with_the_most_held_runs_is_read_by_a_member(tell: Tel
     key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
     messages.put(now, key.scheduled_at)
     beat = pb.Heartbeat()
-    tell(beat, [(key, AssignmentState.RUNNING, now)] * MOST_LISTED)
+    at = messages.microseconds(key.scheduled_at)
+    tell(beat, [(messages.key_of(key), at, AssignmentState.RUNNING, at)] * MOST_LISTED)
     piece = run_pb2.LogPiece(data=bytes(2_000))
     results = [pb.Result(key=key, output=[piece], finished_at=key.scheduled_at)] * MAX_ITEMS
     frame = pb.WorkerFrame(heartbeat=beat, results=results).SerializeToString()
@@ -100,7 +100,7 @@ async def test_a_heartbeat_with_the_most_held_runs_is_read_by_a_member(tell: Tel
 def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat(tell: Tell) -> None:
     """Members that read `held`, and members of an older version."""
     start = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
-    keys = [pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62 + at) for at in range(5)]
+    keys = [AssignmentKey(RunId(str(uuid4())), Token(2**62 + at)) for at in range(5)]
     states = [
         AssignmentState.HELD,
         AssignmentState.PRE_DISPATCHED,
@@ -108,12 +108,12 @@ def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat(tell: T
         AssignmentState.ENDED,
         AssignmentState.ENDED,
     ]
-    starts = [None, None, start, None, None]
+    starts = [None, None, round(start.timestamp() * 1e6), None, None]
     beat = pb.Heartbeat()
-    tell(beat, zip(keys, states, starts, strict=True))
+    tell(beat, zip(keys, range(5), states, starts, strict=True))
 
     held = frames.holdings(beat)
-    listed = [(Id.parse(key.run_id), key.fencing_token) for key in keys]
+    listed = [(Id.parse(run), token) for run, token in keys]
     assert (held.unended, held.spooled, {*held}) == (3, 2, {*listed})
     [(run, token, since)] = held.starts()
     assert ((run, token), frames.since_epoch(since)) == (listed[2], start)

@@ -211,7 +211,7 @@ async def test_an_end_that_waits_for_other_starts_is_reported_as_ended(
         work.assign([assignment()], MemberTime(), Origin())
         async with asyncio.timeout(WAIT_TIMEOUT):
             await waits.wait()
-        assert [state for _, state, _ in work.holdings()] == [AssignmentState.ENDED]
+        assert [state for _, _, state, _ in work.holdings()] == [AssignmentState.ENDED]
         go.set()
         await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
         assert [*work.holdings()] == []

@@ -18,13 +18,14 @@ from functools import partial
 from typing import Any, Final
 
 from schedclient import handlers as sdk
-from workerd.core.outcome import AttemptOutcome, Content
+from workerd.core.outcome import SUCCESS, AttemptOutcome, Content
 from workerd.executors.base import AttemptStart
 from workerd.executors.handlers.current_run import CurrentRun, current
 from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
 from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
 from workerd.executors.handlers.payload_types import Fit, PayloadMismatch
 from workerd.logs.run_output import current_output
+from workerd.messages import date_at
 
 CANCELED: Final = (
     "CancelledError: the handler raised it, or other code in the worker canceled its task; "
@@ -49,7 +50,22 @@ class HandlerCall:
         `check`: raises ValueError for an invalid first argument.
         """
         self.run = CurrentRun(attempt, handler)
-        self.context = _context(attempt, self._log)
+        batch, place = attempt.batch, attempt.place
+        given_to_all, (run, token) = batch.common, batch.keys[place]
+        self.context = sdk.Context(
+            namespace=given_to_all.namespace,
+            job=batch.job(place),
+            run_id=run,
+            attempt=given_to_all.attempt,
+            scheduled_at=date_at(batch.scheduled[place]),
+            deadline=attempt.deadline,
+            fencing_token=token,
+            traceparent=batch.traceparent(place),
+            worker=attempt.worker,
+            on_heartbeat=attempt.beat,
+            on_progress=attempt.progress,
+            on_log=self._log,
+        )
         self._function = function
         self._given = given
         self._check = check
@@ -58,9 +74,11 @@ class HandlerCall:
     async def awaited(self) -> AttemptOutcome:
         """Call the function and await its result, in a separate task."""
         current.set(self.run)
-        current_output.set(self.run.output)
+        current_output.set(self.run)
         try:
-            large = any(content and len(content.data) > LARGE for _, content in self._given)
+            large = False
+            for _, content in self._given:
+                large = large or (content is not None and len(content.data) > LARGE)
             values = await beside(self._values) if large else self._values()
         except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
             return self._misread(error)
@@ -68,6 +86,8 @@ class HandlerCall:
             answer = await self._function(*values, self.context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self._raised(error)
+        if answer is None:
+            return SUCCESS
         try:
             small = light(answer)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
@@ -78,7 +98,7 @@ class HandlerCall:
 
     def called(self) -> AttemptOutcome:
         """Call the function in this thread."""
-        token, output = current.set(self.run), current_output.set(self.run.output)
+        token, output = current.set(self.run), current_output.set(self.run)
         try:
             try:
                 values = self._values()
@@ -94,14 +114,14 @@ class HandlerCall:
             current.reset(token)
 
     def _log(self, text: str) -> None:
-        self.run.output.write(True, text.encode(errors="backslashreplace"))
+        self.run.write(True, text.encode(errors="backslashreplace"))
 
     def _raised(self, error: BaseException) -> AttemptOutcome:
         outcome = raised(error)
         if isinstance(error, asyncio.CancelledError) and not error.args:
             outcome = replace(outcome, error=CANCELED)
         for piece in outcome.output:
-            self.run.output.write(piece.stderr, piece.data)
+            self.run.write(piece.stderr, piece.data)
         return outcome
 
     def _misread(self, error: BaseException) -> AttemptOutcome:
@@ -111,7 +131,9 @@ class HandlerCall:
 
     def _values(self) -> Sequence[object]:
         try:
-            values = [fit(decoded(content)) for fit, content in self._given]
+            values = []
+            for fit, content in self._given:
+                values.append(fit(None if content is None else decoded(content)))
         except PayloadMismatch:
             raise
         except (ValueError, RecursionError) as error:
@@ -125,21 +147,3 @@ class HandlerCall:
             return returned(answer, self._most)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
             return self._raised(error)
-
-
-def _context(attempt: AttemptStart, on_log: Callable[[str], object]) -> sdk.Context:
-    given = attempt.assignment
-    return sdk.Context(
-        namespace=given.namespace,
-        job=given.job,
-        run_id=given.key.run_id,
-        attempt=given.attempt,
-        scheduled_at=attempt.scheduled_at,
-        deadline=attempt.deadline,
-        fencing_token=given.key.fencing_token,
-        traceparent=given.traceparent,
-        worker=attempt.worker,
-        on_heartbeat=attempt.beat,
-        on_progress=attempt.progress,
-        on_log=on_log,
-    )

@@ -8,6 +8,9 @@
     a call:  waiting, in the inbox of one loop ──taken──→ begun, on that loop ──→ ended
                   └──withdrawn──→ ended (canceled), or waiting in the inbox of another loop
 
+Calls that are submitted in one turn of the worker's loop are begun by one wake-up of the other
+loop, each as a task of that loop. Those that end in one turn there are resolved by one wake-up.
+
 Invariants
 - No coroutine of a handler runs on the worker's loop: heartbeats, the lease, timeouts, results and
   all other runs don't depend on a handler's loop.
@@ -30,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import sys
 import sysconfig
@@ -94,40 +98,55 @@ class LoopBlock:
         return "unknown" if self.run is None else self.run.handler
 
 
-class CoroutineCall(Generic[T]):
-    """A submitted coroutine. Belongs to the worker's loop."""
+class LoopCall(Generic[T]):
+    """A call of a coroutine function on a loop of handlers. Belongs to the worker's loop."""
 
-    __slots__ = ("done", "error", "home", "run", "task", "work")
+    __slots__ = ("home", "run", "task", "work")
 
-    def __init__(
-        self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]], home: _Loop
-    ) -> None:
+    def __init__(self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.run = run
         self.work = work
-        self.home = home
-        self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        """The result; None if it was canceled before it began, or raised `error`."""
-        self.error: BaseException | None = None
+        self.home: _Loop | None = None
+        """The loop to which it was submitted last."""
         self.task: asyncio.Task[None] | None = None
         """Set by the loop on which it begins."""
 
     def cancel(self) -> None:
         """Cancel the call: at once if it hasn't begun, otherwise by canceling its task."""
+        if self.home is None:
+            return
         if self.home.withdraw(self):
-            self.resolve(None, None)
+            self.home.end(self, None, None)
         else:
             self.home.call(self._cancel_task)
 
     def resolve(self, result: T | None, error: BaseException | None) -> None:
-        """Record the end of the call."""
-        self.home.remove(self)
-        if not self.done.done():
-            self.error = error
-            self.done.set_result(result)
+        """Record the end of the call: its result, or the error that was raised. Neither: it was
+        canceled before it began.
+        """
+        raise NotImplementedError
 
     def _cancel_task(self) -> None:
         if self.task is not None:
             cancel(self.task)
+
+
+class CoroutineCall(LoopCall[T]):
+    """A call whose result is awaited."""
+
+    __slots__ = ("done", "error")
+
+    def __init__(self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        super().__init__(run, work)
+        self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        """The result; None if it was canceled before it began, or raised `error`."""
+        self.error: BaseException | None = None
+
+    def resolve(self, result: T | None, error: BaseException | None) -> None:
+        """Set the result."""
+        if not self.done.done():
+            self.error = error
+            self.done.set_result(result)
 
 
 class _SharedLoop(asyncio.SelectorEventLoop):
@@ -170,7 +189,7 @@ class _Loop:
     """An event loop in its thread."""
 
     def __init__(self, number: int) -> None:
-        self.calls: dict[CoroutineCall[Any], None] = {}
+        self.calls: dict[LoopCall[Any], None] = {}
         """Calls that were submitted here and haven't ended. Used on the worker's loop only."""
         self.probed_at: float | None = None
         """When the unanswered probe was sent; None without one."""
@@ -179,10 +198,10 @@ class _Loop:
         self._worker = asyncio.get_running_loop()
         self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
-        self._inbox: OrderedDict[CoroutineCall[Any], None] = OrderedDict()
+        self._inbox: OrderedDict[LoopCall[Any], None] = OrderedDict()
         self._lock = threading.Lock()
         """Held briefly to add to the inbox, or to remove from it."""
-        self._outbox: deque[tuple[CoroutineCall[Any], Any, BaseException | None]] = deque()
+        self._outbox: deque[tuple[LoopCall[Any], Any, BaseException | None]] = deque()
         self._emptied: asyncio.Future[None] | None = None
         self._waking = self._reporting = False
         """Whether the other thread was woken and hasn't checked yet."""
@@ -204,28 +223,31 @@ class _Loop:
         with contextlib.suppress(RuntimeError):  # it is closed: the worker ends
             self._aio.call_soon_threadsafe(function, *given)
 
-    def submit(self, call: CoroutineCall[Any]) -> None:
-        """Schedule a call on this loop."""
-        call.home = self
-        self.calls[call] = None
+    def submit(self, calls: Sequence[LoopCall[Any]]) -> None:
+        """Schedule calls on this loop."""
+        for call in calls:
+            call.home = self
+        waiting = dict.fromkeys(calls)
+        self.calls.update(waiting)
         with self._lock:
-            self._inbox[call] = None
+            self._inbox.update(waiting)
         if not self._waking:  # one wake-up for all calls of this turn of the worker's loop
             self._waking = True
             self._worker.call_soon(self.call, self._start_waiting)
 
-    def remove(self, call: CoroutineCall[Any]) -> None:
-        """Remove a call that has ended."""
+    def end(self, call: LoopCall[Any], result: Any, error: BaseException | None) -> None:
+        """Resolve a call that has ended, or won't begin."""
         self.calls.pop(call, None)
         if self._emptied is not None and not self.calls and not self._emptied.done():
             self._emptied.set_result(None)
+        call.resolve(result, error)
 
     @property
     def waiting(self) -> bool:
         """Whether some calls haven't begun."""
         return bool(self._inbox)
 
-    def withdraw(self, call: CoroutineCall[Any]) -> bool:
+    def withdraw(self, call: LoopCall[Any]) -> bool:
         """Remove a call that hasn't begun. Return False if it has."""
         with self._lock:
             if call not in self._inbox:
@@ -234,7 +256,7 @@ class _Loop:
         self.calls.pop(call, None)
         return True
 
-    def withdraw_all(self) -> Sequence[CoroutineCall[Any]]:
+    def withdraw_all(self) -> Sequence[LoopCall[Any]]:
         """Remove all calls that haven't begun."""
         with self._lock:
             calls = [*self._inbox]
@@ -273,7 +295,7 @@ class _Loop:
                 cancel(task)
 
         for call in self.withdraw_all():
-            call.resolve(None, asyncio.CancelledError("worker is ending"))
+            self.end(call, None, asyncio.CancelledError("worker is ending"))
         self.call(cancel_all)
         if self.calls:
             self._emptied = self._worker.create_future()
@@ -284,8 +306,7 @@ class _Loop:
         """Resolve the calls that have ended here."""
         self._reporting = False
         while self._outbox:
-            call, result, error = self._outbox.popleft()
-            call.resolve(result, error)
+            self.end(*self._outbox.popleft())
 
     def _start_waiting(self) -> None:
         self._waking = False
@@ -299,7 +320,7 @@ class _Loop:
             call, _ = self._inbox.popitem(last=False)
         task = call.task = asyncio.current_task()
         if call.run is not None and task is not None:
-            task.set_name(call.run.name)
+            task.set_name("run {} {}".format(*call.run.key))
         result = error = None
         try:
             result = await call.work()
@@ -336,10 +357,17 @@ class HandlerLoops:
         self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]
     ) -> CoroutineCall[T]:
         """Run the coroutine that `work` creates."""
-        loop = self._free()
-        call = CoroutineCall(run, work, loop)
-        loop.submit(call)
+        call = CoroutineCall(run, work)
+        self.submit_all([call])
         return call
+
+    def submit_all(self, calls: Sequence[LoopCall[Any]]) -> None:
+        """Run these calls.
+
+        Raises:
+            OSError: there is no loop, and the host has no resources for one.
+        """
+        self._free().submit(calls)
 
     @property
     def blocks(self) -> Sequence[LoopBlock]:
@@ -392,6 +420,8 @@ class HandlerLoops:
             try:
                 self._loops.append(_Loop(len(self._loops) + 1))
             except (OSError, RuntimeError) as error:  # no descriptor, no thread
+                if not self._loops and isinstance(error, RuntimeError):
+                    raise OSError(errno.EAGAIN, str(error)) from error
                 if not self._loops:
                     raise
                 log.warning("can't start another event loop for handlers: %s", error)
@@ -420,8 +450,7 @@ class HandlerLoops:
             if call.run is not None and call.run is not block.run:
                 call.run.beat()  # it can't send one itself
         if loop.waiting and (free := self._free()).block is None:
-            for call in loop.withdraw_all():
-                free.submit(call)
+            free.submit(loop.withdraw_all())
 
     def _blocked(self, loop: _Loop, block: LoopBlock) -> None:
         self._metrics.blocks.labels(block.handler).inc()

@@ -69,7 +69,7 @@ class SubprocessHandlers:
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Call the handler, and wait until no process of it is left."""
-        action = attempt.assignment.python
+        action = attempt.common.python
         try:
             variables = variables_of(action.env_from, self._secrets)
             child, ours = self._started(attempt, variables)
@@ -90,7 +90,7 @@ class SubprocessHandlers:
         with ours:
             reported, code, output = await self._conversed(child, ours, attempt, stop, variables)
         if stop.cause is not None:
-            return outcome_of_stop(attempt, stop.cause, output=output)
+            return outcome_of_stop(attempt.batch, stop.cause, output=output)
         if reported is None:
             crashed = replace(_crashed(code), output=output)
             return judged(crashed, bounds_of(action.limits), child.excess)
@@ -120,13 +120,13 @@ class SubprocessHandlers:
                 **variables,
                 **facts,
                 "PYTHONUNBUFFERED": "1",
-                **({"TRACEPARENT": trace} if (trace := attempt.assignment.traceparent) else {}),
+                **({"TRACEPARENT": trace} if (trace := attempt.traceparent) else {}),
             },
             cwd=Path.cwd(),
             stdin=stdin,
             secrets=[value.encode() for value in variables.values()],
             lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
-            bounds=bounds_of(attempt.assignment.python.limits),
+            bounds=bounds_of(attempt.common.python.limits),
         )
 
     async def _conversed(

@@ -22,6 +22,7 @@ from workerd.core.outcome import (
     DONT_RETRY_CODE,
     MAX_ERROR,
     MAX_RESULT,
+    SUCCESS,
     AttemptOutcome,
     AttemptVerdict,
     Content,
@@ -32,10 +33,6 @@ from workerd.executors.handlers.large_json import TooLong, written
 _NAME: Final[Any] = type.__dict__["__name__"]
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-_NOTHING = AttemptOutcome(AttemptVerdict.SUCCEEDED)
-"""The outcome of handlers that return None."""
 
 
 class Escaped(Exception):
@@ -71,7 +68,7 @@ def unfit(error: BaseException) -> AttemptOutcome:
 def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
     """Return the outcome of a returned value of at most `most` bytes."""
     if answer is None:
-        return _NOTHING
+        return SUCCESS
     if isinstance(answer, bytes):
         content = Content(answer, json=False)
     else:

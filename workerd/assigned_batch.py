@@ -1,0 +1,163 @@
+"""Assignments that a member sent together: they differ only in their runs.
+
+    RunBatch ────────────→ AssignedBatch: what is common, and columns of runs
+    Assignment ──────────→ the same, of one run
+
+Invariants
+- A run in hand is a batch and a place in it. What is common is read once for a batch.
+- The message of a single assignment is created for those who read it: executors of programs and
+  requests. Most handlers don't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from schedkit.bounds import FRAME
+from schedkit.bounds.rules import Found
+from schedproto.v1 import job_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
+from workerd.core.admission import OfferedBatch
+from workerd.core.cluster_time import MemberTime
+from workerd.core.ids import AssignmentKey, Incarnation
+from workerd.core.outcome import Content
+
+DEFAULT_TIMEOUT = timedelta(hours=1)
+
+
+class AssignedBatch:
+    """Assignments with the same fields, except run, job and `traceparent`."""
+
+    def __init__(
+        self,
+        common: pb.Assignment,
+        keys: Sequence[AssignmentKey],
+        scheduled: Sequence[int],
+        jobs: Sequence[str] = (),
+        *,
+        single: bool = False,
+    ) -> None:
+        """`scheduled`: in microseconds since 1970. `single`: `common` is the only assignment."""
+        self.common = common
+        self.keys = keys
+        self.scheduled = scheduled
+        self._jobs = jobs
+        self._single = single
+        self.action = messages.action_of(common)
+        self.incarnation = Incarnation(common.incarnation)
+
+    @classmethod
+    def of_one(cls, message: pb.Assignment) -> AssignedBatch:
+        """Return one assignment as a batch."""
+        key = message.key
+        scheduled = messages.microseconds(key.scheduled_at)
+        return cls(message, (messages.key_of(key),), (scheduled,), single=True)
+
+    @classmethod
+    def of(cls, message: pb.RunBatch) -> AssignedBatch:
+        """Return a batch without `violations`."""
+        keys = messages.keys_of(message.run_ids, message.fencing_tokens)
+        return cls(message.common, keys, message.scheduled_at[:], message.jobs[:])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def offered(self, time: MemberTime) -> OfferedBatch:
+        """Return the batch as admission sees it. `time`: of the member that sent it."""
+        common, not_before = self.common, self.not_before
+        return OfferedBatch(
+            self.keys,
+            self.incarnation,
+            max(common.slots, 1),
+            messages.seconds(common.start_by),
+            None if not_before is None else time.surely_reached(not_before / 1e6),
+        )
+
+    # -- What is common --
+
+    @cached_property
+    def not_before(self) -> int | None:
+        """The due time of pre-dispatched runs, in microseconds since 1970; None for others."""
+        common = self.common
+        return messages.microseconds(common.not_before) if common.HasField("not_before") else None
+
+    @cached_property
+    def timeout(self) -> timedelta:
+        """The timeout of each attempt."""
+        common = self.common
+        return messages.span_of(common.timeout) if common.HasField("timeout") else DEFAULT_TIMEOUT
+
+    @cached_property
+    def heartbeat_timeout(self) -> float:
+        """Seconds without heartbeat that end an attempt; 0: no limit."""
+        if not self.common.HasField("heartbeat_timeout"):
+            return 0.0
+        return messages.span_of(self.common.heartbeat_timeout).total_seconds()
+
+    @cached_property
+    def dies_with_lease(self) -> bool:
+        """Whether attempts are killed when this worker's lease is lost."""
+        return self.common.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL
+
+    @property
+    def payload(self) -> bytes:
+        """The payload as bytes; empty if there is none."""
+        return messages.payload_bytes(self.common.payload)
+
+    @cached_property
+    def content(self) -> Content | None:
+        """The payload; None if there is none."""
+        return messages.content_of(self.common.payload)
+
+    # -- One run --
+
+    def job(self, place: int) -> str:
+        """Return the name of a run's job."""
+        return self._jobs[place] if self._jobs else self.common.job
+
+    def scheduled_at(self, place: int) -> datetime:
+        """Return a run's scheduled time."""
+        return messages.date_at(self.scheduled[place])
+
+    def traceparent(self, place: int) -> str:
+        """Return a run's W3C trace context."""
+        if self._single:
+            return self.common.traceparent
+        run, token = self.keys[place]
+        return f"00-{run.replace('-', '')}-{token:016x}-01"
+
+    def key(self, place: int) -> pb.AssignmentKey:
+        """Return a run's key as a message."""
+        if self._single:
+            return self.common.key
+        return messages.key_message(self.keys[place], self.scheduled[place])
+
+    def assignment(self, place: int) -> pb.Assignment:
+        """Return a run's assignment as a message."""
+        if self._single:
+            return self.common
+        message = pb.Assignment()
+        message.CopyFrom(self.common)
+        message.key.CopyFrom(self.key(place))
+        message.job, message.traceparent = self.job(place), self.traceparent(place)
+        return message
+
+    def log_fields(self, place: int) -> dict[str, object]:
+        """Return a run's log keys, for `extra`."""
+        return self.keys[place].log_fields | {"job": self.job(place)}
+
+
+def violations(message: pb.RunBatch) -> Found:
+    """Return the violations of a batch: of its bounds, and of the lengths of its columns."""
+    if found := FRAME.violations(message):
+        return found
+    count = len(message.fencing_tokens)
+    if not count:
+        return [("fencing_tokens", "is empty")]
+    jobs = len(message.jobs) or count
+    return messages.uneven(
+        message.run_ids, count, scheduled_at=len(message.scheduled_at), jobs=jobs
+    )

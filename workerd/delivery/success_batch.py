@@ -1,0 +1,109 @@
+"""Results of plain successes as columns: no message for each, in the spool and on the wire.
+
+    ended runs ──→ SuccessBatch ─┬─ members that read batches: ResultBatch, as in the spool
+                                 └─ others: a Result for each run
+
+Invariant: a run of a batch has the same outcome and digest as its `Result` would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from schedkit.bounds import FRAME
+from schedkit.bounds.rules import Found
+from schedkit.records import dataclass
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
+from workerd.core.ids import AssignmentKey, Incarnation
+from workerd.core.outcome import SUCCESS
+
+
+@dataclass(slots=True, eq=False)
+class SuccessBatch:
+    """Runs of one incarnation that succeeded. Times are in microseconds since 1970."""
+
+    incarnation: Incarnation
+    keys: list[AssignmentKey]
+    scheduled: list[int]
+    started: list[int]
+    finished: list[int]
+
+    @classmethod
+    def of(cls, message: pb.ResultBatch) -> SuccessBatch:
+        """Return a batch without `violations`."""
+        return cls(
+            Incarnation(message.incarnation),
+            messages.keys_of(message.run_ids, message.fencing_tokens),
+            message.scheduled_at[:],
+            message.started_at[:],
+            message.finished_at[:],
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def extend(self, other: SuccessBatch) -> None:
+        """Add runs of the same incarnation."""
+        self.keys += other.keys
+        self.scheduled += other.scheduled
+        self.started += other.started
+        self.finished += other.finished
+
+    def split(self, count: int) -> SuccessBatch:
+        """Remove all runs after the first `count`, and return them."""
+        rest = self._part(slice(count, None))
+        for column in (self.keys, self.scheduled, self.started, self.finished):
+            del column[count:]
+        return rest
+
+    def only(self, wanted: Callable[[AssignmentKey], bool]) -> SuccessBatch:
+        """Return a batch of some of these runs."""
+        part = SuccessBatch(self.incarnation, [], [], [], [])
+        for place, key in enumerate(self.keys):
+            if wanted(key):
+                part.extend(self._part(slice(place, place + 1)))
+        return part
+
+    def message(self) -> pb.ResultBatch:
+        """Return the message to spool and send."""
+        return pb.ResultBatch(
+            incarnation=self.incarnation,
+            run_ids=messages.packed_ids(self.keys),
+            fencing_tokens=[token for _, token in self.keys],
+            scheduled_at=self.scheduled,
+            started_at=self.started,
+            finished_at=self.finished,
+        )
+
+    def results(self, worker: str) -> Iterator[pb.Result]:
+        """Return a message for each run."""
+        columns = zip(self.keys, self.scheduled, self.started, self.finished, strict=True)
+        for key, scheduled, started, finished in columns:
+            message = messages.key_message(key, scheduled)
+            yield messages.result(
+                key, message, self.incarnation, worker, SUCCESS, started, finished
+            )
+
+    def _part(self, which: slice) -> SuccessBatch:
+        return SuccessBatch(
+            self.incarnation,
+            self.keys[which],
+            self.scheduled[which],
+            self.started[which],
+            self.finished[which],
+        )
+
+
+def violations(message: pb.ResultBatch) -> Found:
+    """Return the violations of a batch: of its bounds, and of the lengths of its columns."""
+    columns: dict[str, Sequence[int]] = {
+        "scheduled_at": message.scheduled_at,
+        "started_at": message.started_at,
+        "finished_at": message.finished_at,
+    }
+    return FRAME.violations(message) or messages.uneven(
+        message.run_ids,
+        len(message.fencing_tokens),
+        **{name: len(column) for name, column in columns.items()},
+    )
