@@ -11,6 +11,10 @@ T = TypeVar("T")
 
 POLL = 0.02
 """Seconds between two checks."""
+LONGEST_POLL = 0.1
+"""Seconds between two checks of a wait that has lasted for a second: a check asks processes of the
+cluster, which takes processor time of theirs.
+"""
 PROCESS_POLL = 0.5
 """Seconds between two checks that each start a process."""
 WAIT_TIMEOUT = 30.0
@@ -23,19 +27,24 @@ class WaitTimedOut(AssertionError):
     """The deadline passed first; says what was waited for, and what was seen last."""
 
 
-def wait_until(predicate: Callable[[], T], timeout: float, what: str, *, every: float = POLL) -> T:
+def wait_until(
+    predicate: Callable[[], T], timeout: float, what: str, *, every: float | None = None
+) -> T:
     """Look until `predicate` answers something true, and return that.
+
+    `every`: seconds between two checks; None: from `POLL` to `LONGEST_POLL`, growing with the wait.
 
     Raises:
         WaitTimedOut: `timeout` seconds passed; names `what` and the last answer.
     """
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         if seen := predicate():
             return seen
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if waited >= timeout:
             raise WaitTimedOut(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
-        time.sleep(every)
+        time.sleep(min(POLL + waited / 10, LONGEST_POLL) if every is None else every)
 
 
 async def wait_until_async(
