@@ -17,7 +17,9 @@ def test_down_leaves_no_process_of_a_job_either(tmp_path: Path) -> None:
     script = f'trap "" TERM; sleep 3000 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; sleep 3000'
     quick = ["workerd.drain_timeout=1s"]
     with dev_cluster(members=1, workers=1, overrides=quick) as cluster:
-        cluster.schedctl("submit", "--", "sh", "-c", script).check_returncode()
+        cluster.schedctl(
+            "submit", "--kill-after", "1s", "--", "sh", "-c", script
+        ).check_returncode()
         wait_until(pids.exists, WAIT_TIMEOUT, "the job's start")
         processes = [find(int(pid)) for pid in pids.read_text().split()]
         assert all(processes)
