@@ -46,7 +46,8 @@ TICK = timedelta(microseconds=1)
 def test_a_schedule_runs_and_excludes_the_instants_that_a_walk_finds(figure) -> None:
     tried = moved = excluded = 0
     grounds = max(1, TRIALS // PER_GROUND)
-    for number in range(5 * grounds):
+    most = max(5 * grounds, 60 if TRIALS >= 100 else 0)
+    for number in range(most):
         if number >= grounds and moved > tried / 20:
             break  # else few drawn times are moved: draw until there are enough
         for case, compiled, random in cases(f"{SEED}/{number}"):
