@@ -19,7 +19,7 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 RUNS = 4_000
-LIMITS = {"schedd": 290, "workerd": 195}
+LIMITS = {"schedd": 290, "workerd": 155}
 """Calls of Python functions a run."""
 SLACK = 0.35
 """The share of a limit by which it may exceed what was measured. Batches are smaller, and calls a

@@ -350,7 +350,13 @@ def _down(fuzz: Fuzz, now: Callable[[], Any]) -> pb.MemberFrame:
         frame.ClearField("welcome")
         if frame.HasField("heartbeat_answer"):
             frame.heartbeat_answer.cluster_time.FromDatetime(now())
-    for assignment in frame.assignments:
+    for batch in frame.run_batches:
+        if luck.random() < 0.7:
+            fuzz.columns(batch)
+    for batch in frame.ack_batches:
+        if luck.random() < 0.7:
+            fuzz.columns(batch)
+    for assignment in (*frame.assignments, *(batch.common for batch in frame.run_batches)):
         assignment.ClearField("http")
         assignment.ClearField("grpc")
         if luck.random() < 0.7:

@@ -145,9 +145,11 @@ class Fuzz:
         batch.run_ids = b"".join(self.luck.choice(ids) for _ in range(count))
         now = int(time.time() * 1e6)
         batch.fencing_tokens[:] = self.luck.choices(self.known["fencing_token"], k=count)
-        for times in (batch.scheduled_at, batch.started_at, batch.finished_at):
-            times[:] = [now] * count
-        others = (batch.fencing_tokens, batch.scheduled_at, batch.started_at, batch.finished_at)
+        names = ("scheduled_at", "started_at", "finished_at")
+        times = [getattr(batch, name) for name in names if name in batch.DESCRIPTOR.fields_by_name]
+        for each in times:
+            each[:] = [now] * count
+        others = (batch.fencing_tokens, *times)
         if self.luck.random() < 0.2:
             batch.run_ids += b"x"
         if self.luck.random() < 0.3:
