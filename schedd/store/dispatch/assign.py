@@ -342,16 +342,16 @@ def _arguments(
     return {
         "spots": arrays.spots(spots),
         "counted": arrays.flags(map(_is_counted, drafts)),
-        "crowded": arrays.flags(draft.job_id in beside for draft in drafts),
-        "jobs": arrays.ids(draft.job_id for draft in drafts),
-        "shards": arrays.numbers(draft.shard for draft in drafts),
-        "generations": arrays.numbers(draft.generation for draft in drafts),
+        "crowded": arrays.flags([draft.job_id in beside for draft in drafts]),
+        "jobs": arrays.ids([draft.job_id for draft in drafts]),
+        "shards": arrays.numbers([draft.shard for draft in drafts]),
+        "generations": arrays.numbers([draft.generation for draft in drafts]),
         "tokens": arrays.numbers(tokens),
-        "workers": arrays.texts(draft.worker or None for draft in drafts),
-        "incarnations": arrays.ids(draft.incarnation for draft in drafts),
-        "limits": arrays.numbers(draft.overlap_limit for draft in drafts),
-        "policies": arrays.texts(draft.overlap.value for draft in drafts),
-        "start_limits": arrays.numbers(draft.start_by_after.total_seconds() for draft in drafts),
+        "workers": arrays.texts([draft.worker or None for draft in drafts]),
+        "incarnations": arrays.ids([draft.incarnation for draft in drafts]),
+        "limits": arrays.numbers([draft.overlap_limit for draft in drafts]),
+        "policies": arrays.texts([draft.overlap.value for draft in drafts]),
+        "start_limits": arrays.numbers([draft.start_by_after.total_seconds() for draft in drafts]),
     }
 
 

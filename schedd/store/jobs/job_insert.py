@@ -95,7 +95,7 @@ def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, obje
     chosen = [creates[place] for place in places]
     records = [each.record for each in chosen]
     return job_columns(places, records, [each.key for each in chosen]) | {
-        "updated": arrays.instants(record.updated_at for record in records),
-        "due": arrays.instants(record.due_at for record in records),
-        "nominal": arrays.instants(record.nominal for record in records),
+        "updated": arrays.instants([record.updated_at for record in records]),
+        "due": arrays.instants([record.due_at for record in records]),
+        "nominal": arrays.instants([record.nominal for record in records]),
     }

@@ -127,9 +127,9 @@ def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, obje
     chosen = [submits[place] for place in places]
     records = [each.record for each in chosen]
     return job_columns(places, records, [each.key for each in chosen]) | {
-        "runs": arrays.ids(each.run.key.run_id for each in chosen),
-        "scheduled": arrays.instants(each.run.key.scheduled_at for each in chosen),
-        "due": arrays.instants(each.run.due_at for each in chosen),
-        "priorities": arrays.numbers(each.priority.value for each in chosen),
+        "runs": arrays.ids([each.run.key.run_id for each in chosen]),
+        "scheduled": arrays.instants([each.run.key.scheduled_at for each in chosen]),
+        "due": arrays.instants([each.run.due_at for each in chosen]),
+        "priorities": arrays.numbers([each.priority.value for each in chosen]),
         "life": LIFE.total_seconds(),
     }

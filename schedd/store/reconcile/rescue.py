@@ -128,8 +128,8 @@ def give_back(
     keys = key_arguments([each.key for each in unstarted])
     lock_runs(connection, keys)
     arguments = keys | {
-        "tokens": arrays.numbers(each.token for each in unstarted),
-        "senders": arrays.ids(each.sender for each in unstarted),
+        "tokens": arrays.numbers([each.token for each in unstarted]),
+        "senders": arrays.ids([each.sender for each in unstarted]),
         "shards": None if shards is None else arrays.numbers(shards),
     }
     back = decoded("runs", connection.exec_driver_sql(GIVE_BACK, arguments), live_run, run_id_of)
@@ -148,13 +148,13 @@ def rescue(
     lock_runs(connection, keys)
     arguments = keys | {
         "shards": arrays.numbers(shards),
-        "tokens": arrays.numbers(loss.token for loss in losses),
-        "incarnations": arrays.ids(loss.incarnation for loss in losses),
-        "states": arrays.texts(loss.state.value for loss in losses),
-        "reasons": arrays.texts(loss.reason and loss.reason.value for loss in losses),
-        "dead": arrays.flags(loss.dead for loss in losses),
-        "fingerprints": arrays.texts(loss.fingerprint for loss in losses),
-        "waits": arrays.numbers(loss.wait.total_seconds() for loss in losses),
+        "tokens": arrays.numbers([loss.token for loss in losses]),
+        "incarnations": arrays.ids([loss.incarnation for loss in losses]),
+        "states": arrays.texts([loss.state.value for loss in losses]),
+        "reasons": arrays.texts([loss.reason and loss.reason.value for loss in losses]),
+        "dead": arrays.flags([loss.dead for loss in losses]),
+        "fingerprints": arrays.texts([loss.fingerprint for loss in losses]),
+        "waits": arrays.numbers([loss.wait.total_seconds() for loss in losses]),
     }
     rows = connection.exec_driver_sql(RESCUE, arguments).all()
     moved = [RunKey(at, run_id) for at, run_id, *_ in rows]

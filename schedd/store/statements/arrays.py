@@ -6,7 +6,7 @@ the server parses one constant instead of thousands, and the planner still sees 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -33,14 +33,9 @@ def flags(values: Iterable[bool]) -> str:
 
 def instants(values: Iterable[datetime | None]) -> str:
     """Return a `timestamptz[]`. Each text has its UTC offset; a batch has few different times."""
-    written: dict[datetime | None, str] = {None: "NULL"}
-    return _joined(
-        [written.get(value) or written.setdefault(value, _iso(value)) for value in values]
-    )
-
-
-def _iso(value: datetime | None) -> str:
-    return "NULL" if value is None else value.isoformat()
+    listed = [*values]
+    written = {value: "NULL" if value is None else value.isoformat() for value in {*listed}}
+    return _joined([written[value] for value in listed])
 
 
 def texts(values: Iterable[str | None]) -> str:
@@ -83,6 +78,6 @@ def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _joined(items: list[str]) -> str:
+def _joined(items: Sequence[str]) -> str:
     """Return the array literal. A list, not an iterator: that saves a call for each item."""
     return "{" + ",".join(items) + "}"

@@ -65,7 +65,7 @@ def key_arguments(keys: Sequence[RunKey]) -> dict[str, object]:
     first, last = _day(min(instants)), _day(max(instants))
     return {
         "scheduled": arrays.instants(instants),
-        "runs": arrays.ids(key.run_id for key in keys),
+        "runs": arrays.ids([key.run_id for key in keys]),
         "first": first,
         "last": last + timedelta(days=1),
         "day": name_of(first.date()) if first == last else None,

@@ -206,17 +206,17 @@ def _arguments(
         "made": sum(len(each.runs) for each in firings),
         "horizon": horizon,
         "switched": switched,
-        "jobs": arrays.ids(each.job_id for each in firings),
-        "shards": arrays.numbers(each.shard for each in firings),
-        "generations": arrays.numbers(each.generation for each in firings),
-        "due": arrays.instants(each.due_at for each in firings),
-        "next_due": arrays.instants(each.next_due_at for each in firings),
-        "next_nominal": arrays.instants(each.next_nominal for each in firings),
-        "last": arrays.instants(each.last_instant for each in firings),
-        "priorities": arrays.numbers(each.priority.value for each in firings),
-        "fired": arrays.numbers(each.fired for each in firings),
-        "counted": arrays.numbers(each.counted for each in firings),
-        "more_jobs": arrays.ids(job_id for job_id, _ in more),
+        "jobs": arrays.ids([each.job_id for each in firings]),
+        "shards": arrays.numbers([each.shard for each in firings]),
+        "generations": arrays.numbers([each.generation for each in firings]),
+        "due": arrays.instants([each.due_at for each in firings]),
+        "next_due": arrays.instants([each.next_due_at for each in firings]),
+        "next_nominal": arrays.instants([each.next_nominal for each in firings]),
+        "last": arrays.instants([each.last_instant for each in firings]),
+        "priorities": arrays.numbers([each.priority.value for each in firings]),
+        "fired": arrays.numbers([each.fired for each in firings]),
+        "counted": arrays.numbers([each.counted for each in firings]),
+        "more_jobs": arrays.ids([job_id for job_id, _ in more]),
         **{f"more_{name}": column for name, column in rest.items()},
     }
 
@@ -224,15 +224,19 @@ def _arguments(
 def _columns(runs: Sequence[NewRun | None]) -> dict[str, object]:
     """Return the columns of runs; NULL for a firing without one."""
     return {
-        "scheduled": arrays.instants(None if run is None else run.key.scheduled_at for run in runs),
-        "runs": arrays.ids(None if run is None else run.key.run_id for run in runs),
-        "run_due": arrays.instants(None if run is None else run.due_at for run in runs),
-        "ready": arrays.instants(None if run is None else run.ready_at for run in runs),
-        "states": arrays.texts(None if run is None else run.state.value for run in runs),
-        "reasons": arrays.texts(
-            None if run is None or run.reason is None else run.reason.value for run in runs
+        "scheduled": arrays.instants(
+            [None if run is None else run.key.scheduled_at for run in runs]
         ),
-        "counts": arrays.numbers(None if run is None else run.count for run in runs),
-        "until": arrays.instants(None if run is None else run.scheduled_until for run in runs),
-        "excluded": arrays.texts(None if run is None else run.excluded_by or None for run in runs),
+        "runs": arrays.ids([None if run is None else run.key.run_id for run in runs]),
+        "run_due": arrays.instants([None if run is None else run.due_at for run in runs]),
+        "ready": arrays.instants([None if run is None else run.ready_at for run in runs]),
+        "states": arrays.texts([None if run is None else run.state.value for run in runs]),
+        "reasons": arrays.texts(
+            [None if run is None or run.reason is None else run.reason.value for run in runs]
+        ),
+        "counts": arrays.numbers([None if run is None else run.count for run in runs]),
+        "until": arrays.instants([None if run is None else run.scheduled_until for run in runs]),
+        "excluded": arrays.texts(
+            [None if run is None else run.excluded_by or None for run in runs]
+        ),
     }
