@@ -256,15 +256,14 @@ def manual_run(at: datetime = START) -> NewRun:
 def draft(run: LiveRun, **changes: Any) -> Draft:
     """Return the request to assign this run to a worker."""
     made = Draft(
+        run=run,
         key=run.key,
-        job_id=run.job_id,
         shard=run.shard,
         generation=max(run.generation, 1),
         worker="worker-1",
         incarnation=INCARNATION,
         overlap=Overlap.SKIP,
         overlap_limit=1,
-        said=run.overlap,
     )
     return replace(made, **changes)
 

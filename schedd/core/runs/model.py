@@ -215,8 +215,9 @@ class LiveRun:
 class Draft:
     """An assignment that an owner proposes. The dispatch statement decides."""
 
+    run: LiveRun
+    """As the owner knows it."""
     key: RunKey
-    job_id: JobId
     shard: ShardId
     generation: int
     worker: str
@@ -226,16 +227,45 @@ class Draft:
     """The job's overlap policy."""
     overlap_limit: int
     """The highest number of admitted runs of the job at once; 0: no limit (`allow`)."""
-    said: Overlap | None = None
-    """The overlap policy in the run's row. It has priority over the job's."""
-    start_by_after: timedelta = timedelta(seconds=5)
     counted: bool = False
     """Whether the schedule has `max_runs`. Then a skipped run stops counting against it."""
     pool: PoolKey = NO_POOL
-    parent: RunId | None = None
-    """The broadcast's run, if this run is a child of it."""
     targets: tuple[str, ...] = ()
     """The names of a broadcast's workers. `worker` is empty then."""
+    start_by_after: timedelta = timedelta(seconds=5)
+
+    @property
+    def job_id(self) -> JobId:
+        """The run's job."""
+        return self.run.job_id
+
+    @property
+    def said(self) -> Overlap | None:
+        """The overlap policy in the run's row. It has priority over the job's."""
+        return self.run.overlap
+
+    @property
+    def parent(self) -> RunId | None:
+        """The broadcast's run, if this run is a child of it."""
+        return self.run.parent
+
+    @property
+    def plain(self) -> bool:
+        """Whether the run was never dispatched, and only a running run of its job may keep it from
+        its dispatch: it has no pool, no quota and no queue.
+        """
+        run = self.run
+        return (
+            run.token == NO_TOKEN
+            and run.state is State.PENDING
+            and run.overlap is None
+            and run.parent is None
+            and not (self.pool or self.counted or self.targets)
+            and self.overlap in _UNQUEUED
+        )
+
+
+_UNQUEUED = frozenset({Overlap.SKIP, Overlap.ALLOW})
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,16 @@ from schedd.core.runs.pools import PoolKey
 from schedd.store.dispatch import broadcasts, pool_limits
 from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
 from schedd.store.statements import arrays
-from schedd.store.statements.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of
+from schedd.store.statements.keys import (
+    PLACE,
+    RUNS,
+    SPOT,
+    Locked,
+    found_in,
+    key_arguments,
+    lock_runs,
+    table_of,
+)
 from schedd.store.timers import run_quota
 from schedkit.records import dataclass
 
@@ -196,6 +205,60 @@ WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
 """
 """A separate statement, as it is rarely needed. The decision was made under the same locks."""
 
+LOCK_PLAIN = f"""
+SELECT count(*) FILTER (WHERE fine), min(place), max(place),
+    '{{' || string_agg('"' || spot || '"', ',' ORDER BY n) || '}}'
+FROM (
+    SELECT b.n, r.place, r.spot,
+        r.token = 0 AND r.overlap IS NULL AND r.state IS NOT DISTINCT FROM 'PENDING'
+        AND NOT (b.counted AND EXISTS (
+            SELECT FROM live l WHERE l.shard = b.shard AND l.job_id = b.job_id
+              AND l.run_id <> b.run_id)) AS fine
+    FROM (
+        SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
+            %(shards)s::int[], %(counted)s::bool[]) WITH ORDINALITY
+          b(scheduled_at, run_id, job_id, shard, counted, n) ORDER BY scheduled_at, run_id
+    ) b CROSS JOIN LATERAL (
+        SELECT {PLACE}, {SPOT}, r.token, r.overlap, r.state FROM runs r
+        WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
+        FOR NO KEY UPDATE
+    ) r
+) locked
+"""
+"""Lock the rows of plain drafts in order. One row: how many of them are as their drafts say, and
+have no other live run of their job that counts. Whoever makes another run of a job admitted takes
+the shard's lock, so that remains true.
+"""
+
+DISPATCH_PLAIN = """
+WITH went AS (
+    UPDATE {runs} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
+        attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
+        incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
+        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.start_limit * interval '1 s',
+        started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
+        digest = NULL
+    FROM unnest(%(runs)s::uuid[], %(jobs)s::uuid[], %(shards)s::int[], %(generations)s::int[],
+        %(tokens)s::bigint[], %(workers)s::text[], %(incarnations)s::uuid[],
+        %(start_limits)s::float8[], %(spots)s::tid[]) WITH ORDINALITY
+      d(run_id, job_id, shard, generation, next_token, next_worker, next_incarnation, start_limit,
+        spot, n)
+    JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation
+    WHERE r.ctid = d.spot AND r.run_id IS NOT DISTINCT FROM d.run_id AND r.token = 0
+      AND r.state IN ('PENDING', 'RETRYING') AND r.job_id IS NOT DISTINCT FROM d.job_id
+      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND NOT (SELECT paused FROM cluster WHERE one)
+    RETURNING d.n, r.payload IS NOT NULL AS paid
+)
+SELECT count(*), statement_timestamp(), array_agg(n) FILTER (WHERE paid),
+    CASE WHEN count(*) < %(count)s THEN array_agg(n) END
+FROM went
+"""
+"""`DISPATCH_ALL` for plain drafts. One row: the number of dispatched runs, the time, the positions
+of those with payloads, and, if some weren't dispatched, the positions of all that were.
+"""
+
 PAYLOADS = """
 SELECT r.run_id, r.payload FROM runs r
 JOIN unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
@@ -230,8 +293,12 @@ def assign(
     next_token: Callable[[ShardId], Token],
 ) -> AssignOutcome:
     """Dispatch the runs that may start now, in the order of the drafts: at most one for a run."""
+    outcome = AssignOutcome()
+    plain = [draft for draft in drafts if draft.plain]
+    if plain and _dispatch_plain(connection, plain, next_token, outcome):
+        drafts = [draft for draft in drafts if not draft.plain]
     drafts, full = pool_limits.admitted(connection, drafts)
-    outcome = AssignOutcome(full=[draft.key for draft in full])
+    outcome.full.extend([draft.key for draft in full])
     if not drafts:
         return outcome
     tokens = [next_token(draft.shard) for draft in drafts]
@@ -269,6 +336,74 @@ def assign(
         run_quota.give_back(connection, [key for key in outcome.ended if key in counted])
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in decided)
     return outcome
+
+
+def _dispatch_plain(
+    connection: Connection,
+    drafts: Sequence[Draft],
+    next_token: Callable[[ShardId], Token],
+    outcome: AssignOutcome,
+) -> bool:
+    """Dispatch plain drafts. Return False, without a change, if the row of one isn't as its draft
+    says, or if its job has other runs that count: then all of them are decided singly.
+    """
+    keys = key_arguments([draft.key for draft in drafts])
+    of = keys | {
+        "jobs": arrays.ids([draft.run.job_id for draft in drafts]),
+        "shards": arrays.numbers([draft.shard for draft in drafts]),
+        "counted": arrays.flags([draft.overlap_limit > 0 for draft in drafts]),
+    }
+    [(fine, first, last, spots)] = connection.exec_driver_sql(LOCK_PLAIN, of)
+    if fine < len(drafts) or (table := table_of(keys, {first, last})) == RUNS:
+        return False
+    tokens = [next_token(draft.shard) for draft in drafts]
+    [(count, at, paid, went)] = connection.exec_driver_sql(
+        plain_statement(table),
+        of
+        | {
+            "generations": arrays.numbers([draft.generation for draft in drafts]),
+            "tokens": arrays.numbers(tokens),
+            "workers": arrays.texts([draft.worker for draft in drafts]),
+            "incarnations": arrays.ids([draft.incarnation for draft in drafts]),
+            "start_limits": arrays.numbers([d.start_by_after.total_seconds() for d in drafts]),
+            "spots": spots,
+            "count": len(drafts),
+        },
+    )
+    dispatched = range(1, len(drafts) + 1) if count == len(drafts) else sorted(went or ())
+    with_payload = frozenset(paid or ())
+    for n in dispatched:
+        draft = drafts[n - 1]
+        run = draft.run
+        ready_at = run.ready_at
+        assigned = LiveRun(
+            run.key,
+            run.job_id,
+            run.shard,
+            State.RUNNING,
+            run.priority,
+            run.due_at,
+            ready_at,
+            1,
+            0,
+            tokens[n - 1],
+            draft.worker,
+            draft.incarnation,
+            (max(at, ready_at)) + draft.start_by_after,
+            generation=draft.generation,
+            created_at=run.created_at,
+        )
+        outcome.assigned.append((assigned, n in with_payload))
+    if count < len(drafts):
+        known = frozenset(dispatched)
+        outcome.waiting.extend(d.key for n, d in enumerate(drafts, 1) if n not in known)
+    return True
+
+
+@lru_cache(maxsize=8)
+def plain_statement(table: str) -> str:
+    """Return DISPATCH_PLAIN for runs in this partition."""
+    return DISPATCH_PLAIN.format(runs=table)
 
 
 @lru_cache(maxsize=16)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from schedd.core.ids import IncarnationId, ShardId, Token, new_id
+from schedd.core.ids import IncarnationId, RunId, ShardId, Token, new_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
@@ -724,3 +724,59 @@ async def test_live_runs_carry_the_shard_their_job_is_in(world: World) -> None:
     live = await me.store.owner.live_runs([ShardId(200), ShardId(3)], list(State))
 
     assert [run.shard for run in live] == [200, 200]
+
+
+async def test_of_a_batch_only_the_draft_of_an_old_generation_waits(world: World) -> None:
+    me = await world.member()
+    jobs = [await world.job(shard=6) for _ in range(4)]
+    runs = [run for job in jobs for run in await fired(me, job)]
+    old = draft(runs[2], generation=7)
+
+    outcome = await me.assign(draft(runs[0]), draft(runs[1]), old, draft(runs[3]))
+
+    assert {each.run.key for each in outcome.assigned} == {runs[n].key for n in (0, 1, 3)}
+    assert outcome.waiting == [runs[2].key]
+    stored = await me.store.owner.live_runs([ShardId(6)], [State.RUNNING])
+    assert sorted(stored, key=_id) == sorted([each.run for each in outcome.assigned], key=_id)
+
+
+async def test_a_batch_with_a_job_that_runs_already_dispatches_the_others(world: World) -> None:
+    me = await world.member()
+    busy, free = await world.job(shard=6), await world.job(shard=6)
+    first, second = await fired(me, busy, 2)
+    [other] = await fired(me, free)
+    await me.assigned(draft(first))
+
+    outcome = await me.assign(draft(second), draft(other))
+
+    assert [each.run.key for each in outcome.assigned] == [other.key]
+    assert outcome.ended == [second.key]
+
+
+async def test_a_batch_of_two_days_is_dispatched(world: World) -> None:
+    me = await world.member()
+    job, other = await world.job(shard=6), await world.job(shard=6)
+    [run] = await fired(me, job)
+    tomorrow = START + timedelta(days=1)
+    await world.sql("UPDATE timers SET due_at = %s WHERE shard = 6", tomorrow)
+    [late] = (await me.fire(firing(other, at=tomorrow))).runs
+
+    outcome = await me.assign(draft(run), draft(late))
+
+    assert {each.run.key for each in outcome.assigned} == {run.key, late.key}
+
+
+async def test_each_run_of_a_batch_has_its_own_payload(world: World) -> None:
+    me = await world.member()
+    jobs = [await world.job(shard=6) for _ in range(3)]
+    runs = [run for job in jobs for run in await fired(me, job)]
+    await world.sql("UPDATE runs SET payload = 'mine' WHERE run_id = %s", runs[1].key.run_id)
+
+    outcome = await me.assign(*map(draft, runs))
+
+    payloads = {each.run.key: each.payload for each in outcome.assigned}
+    assert payloads == {runs[0].key: None, runs[1].key: b"mine", runs[2].key: None}
+
+
+def _id(run: LiveRun) -> RunId:
+    return run.key.run_id
