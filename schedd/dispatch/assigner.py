@@ -25,7 +25,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
-from schedd.dispatch.assignment import Chosen, draft_of
+from schedd.dispatch.assignment import Alike, Chosen, alike, draft_of
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
@@ -162,11 +162,14 @@ class Assigner:
         self._transactor.lost(answer.lost, "assign")
         now = self._clock.now()
         unpushed: list[Assigned] = []
+        batches: dict[Alike, list[tuple[Assigned, CachedDefinition]]] = {}
         for assigned in answer.assigned:
-            run = assigned.run
-            self._run_index.dispatched(run)
-            if not self._workers.push(assigned, known[run.key.run_id]):
-                unpushed.append(assigned)
+            entry = known[assigned.run.key.run_id]
+            batches.setdefault(alike(assigned, entry), []).append((assigned, entry))
+        self._run_index.dispatched([assigned.run for assigned in answer.assigned])
+        for handed in batches.values():
+            if not self._workers.push(handed):
+                unpushed += [assigned for assigned, _ in handed]
         turns = []
         for key in answer.ended:
             run = runs[key.run_id]
@@ -178,12 +181,11 @@ class Assigner:
         if answer.ended:
             self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
         if answer.assigned:
-            waits = tuple(
-                max(AT_ONCE, now - runs[a.run.key.run_id].ready_at) for a in answer.assigned
-            )
+            waits = tuple([max(AT_ONCE, now - a.run.ready_at) for a in answer.assigned])
             self._emit(AssignedRuns(len(answer.assigned), waits))
         self._wake_ups.runs_changed(
-            [a.run.hint for a in answer.assigned] + [runs[key.run_id].hint for key in answer.ended]
+            [(a.run.key.run_id, a.run.job_id) for a in answer.assigned]
+            + [runs[key.run_id].hint for key in answer.ended]
         )
         return unpushed
 

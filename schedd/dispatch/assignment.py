@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from schedd.core.dispatch.placement import SlotOffer
-from schedd.core.runs.model import Draft, LiveRun
+from schedd.core.runs.model import Assigned, Draft, LiveRun
 from schedd.core.runs.overlap import limit_of
+from schedd.core.timers.pre_dispatch import start_not_before
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
+Alike: TypeAlias = tuple[object, ...]
+"""Assignments with equal values of this kind are sent in one batch."""
 Chosen: TypeAlias = tuple[LiveRun, CachedDefinition, "SlotOffer | BroadcastTargets"]
 
 
@@ -29,3 +32,21 @@ def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTar
     if isinstance(to, BroadcastTargets):
         return Draft(*of, "", None, *overlap, to.workers)
     return Draft(*of, to.incarnation.worker, to.incarnation.id, *overlap)
+
+
+def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
+    """Return what the assignments of a batch have in common. Their definitions have one text, and
+    so one message (`DefinitionTexts`); only name, run, token and scheduled time may differ.
+    """
+    run, definition = assigned.run, known.definition
+    own = run.key.run_id if assigned.payload is not None or definition.run_timeout else None
+    return (
+        run.incarnation,
+        id(known.spec),
+        definition.namespace,
+        definition.generation,
+        run.attempt,
+        run.start_by,
+        start_not_before(run),
+        own,
+    )

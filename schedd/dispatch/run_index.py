@@ -196,11 +196,15 @@ class RunIndex:
             self._waits_no_more(run.key.run_id, run.job_id)
         return taken
 
-    def dispatched(self, run: LiveRun) -> None:
-        """Note that a run was dispatched; a scan may have read it as waiting meanwhile."""
-        self.running.add(run)
-        self.ready.discard(run.key.run_id)
-        self._waits_no_more(run.key.run_id, run.job_id)
+    def dispatched(self, runs: Sequence[LiveRun]) -> None:
+        """Note that runs were dispatched; a scan may have read them as waiting meanwhile."""
+        self.running.add_all(runs)
+        for run in runs:
+            run_id = run.key.run_id
+            if run_id in self.ready:
+                self.ready.discard(run_id)
+            if run_id in self.waiting or run.job_id in self._kept:
+                self._waits_no_more(run_id, run.job_id)
 
     def wait(self, run: LiveRun) -> None:
         """Keep a run until it is ready; pre-dispatch it only after another of its job has ended."""

@@ -54,8 +54,8 @@ class Frames(RecordingLine):
         super().__init__()
         self.sent: deque[Down] = deque()
 
-    def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
-        self._open().runs.append(assigned.run)
+    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
+        self._open().runs.extend([assigned.run for assigned, _ in handed])
 
     def demand(self, heads: Sequence[QueueHead]) -> None:
         self._open().demand = frames.demand(heads)

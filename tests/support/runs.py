@@ -105,8 +105,8 @@ class RecordingLine:
         self.reached: list[tuple[int, int]] = []
         """Serials, and how far this member goes."""
 
-    def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
-        self.assigned.append(assigned.run)
+    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
+        self.assigned.extend([assigned.run for assigned, _ in handed])
 
     def revoke(self, key: RunKey, token: Token) -> None:
         self.revoked.append((key.run_id, token))

@@ -76,6 +76,14 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         """Return the runs of these ids, in order; None for one that isn't here."""
         return [*map(self._runs.get, run_ids)]
 
+    def add_all(self, runs: Iterable[LiveRun]) -> None:
+        """Add runs that were dispatched under new tokens."""
+        for run in runs:
+            if run.ready_at > run.due_at or run.key.run_id in self._late:
+                self.add(run)
+            else:
+                self._runs[run.key.run_id] = run
+
     def report(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> list[LiveRun]:
         """Note that results of these assignments arrived. Return their runs that are here."""
         found: list[LiveRun] = []

@@ -252,19 +252,19 @@ class WorkerRegistry:
         """Return incarnations attached here that take no more work."""
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
-    def push(self, assigned: Assigned, known: CachedDefinition) -> bool:
-        """Push an assignment to its worker; return False if that isn't possible.
+    def push(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> bool:
+        """Push assignments that are alike to their worker; return False if that isn't possible.
 
         Its stream has ended (see `elsewhere`), or the worker reconnected without permission for the
         namespace.
         """
-        attached = self._worker_of(assigned.run)
-        namespace = known.definition.namespace
-        if attached is None or not attached.incarnation.may_work_for(namespace):
+        assigned, known = handed[0]
+        attached, definition = self._worker_of(assigned.run), known.definition
+        if attached is None or not attached.incarnation.may_work_for(definition.namespace):
             return False
-        attached.pushed += known.definition.slots
+        attached.pushed += definition.slots * len(handed)
         self._offering.changed(attached.incarnation.id)
-        attached.line.assign(assigned, known)
+        attached.line.assign(handed)
         return True
 
     def demand(self, demand: Demand, asked: PlacementCriteria = NOTHING) -> None:

@@ -137,7 +137,7 @@ class WorkerService:
         """Handle one worker's stream."""
         hello = await self._hello(context)
         await _check_name(context, hello.worker)
-        outbox = WorkerFrameQueue()
+        outbox = WorkerFrameQueue(reads_batches=hello.reads_batches)
         try:
             incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]
@@ -237,7 +237,7 @@ class WorkerService:
             if frame.acknowledgements or frame.ack_batches:
                 await BEFORE_ACKNOWLEDGING()
             await context.write(frame)
-            if frame.assignments:
+            if frame.assignments or frame.run_batches:
                 await AFTER_PUSH()
 
     async def _handle_frame(

@@ -23,6 +23,7 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds.frames import MOST_IN_BATCH
 from schedproto.v1 import worker_service_pb2 as wire
 
+M = TypeVar("M", wire.Assignment, wire.RunBatch)
 T = TypeVar("T")
 _Attempt: TypeAlias = tuple[str, int]
 """A run's id and token, as on the wire."""
@@ -32,9 +33,9 @@ BYTES_IN_FRAME: Final = 1024 * 1024
 """Bytes of assignments in one frame, approximately: a worker rejects frames over 4 MiB."""
 
 
-def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
+def one_frame(waiting: deque[M]) -> list[M]:
     """Remove and return as many as fit into one frame, from the left; at least one, if any."""
-    taken: list[wire.Assignment] = []
+    taken: list[M] = []
     size = 0
     while waiting and len(taken) < MOST_IN_FRAME:
         size += waiting[0].ByteSize()
@@ -45,11 +46,13 @@ def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
 
 
 class WorkerFrameQueue:
-    """The outbox of one stream; `Line` for the loops."""
+    """The outbox of one stream; `AttachedStream` for the loops. `reads_batches`: the worker's."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_batches: bool = False) -> None:
+        self._reads_batches = reads_batches
         self._frame = wire.MemberFrame()
         self._assignments: deque[wire.Assignment] = deque()
+        self._run_batches: deque[wire.RunBatch] = deque()
         self._cancels: dict[_Attempt, wire.Cancel] = {}
         self._revokes: dict[_Attempt, wire.Revoke] = {}
         self._follows: dict[_Attempt, wire.Follow] = {}
@@ -72,6 +75,7 @@ class WorkerFrameQueue:
         self._waiting.clear()
         frame, self._frame = self._frame, wire.MemberFrame()
         frame.assignments.extend(one_frame(self._assignments))
+        frame.run_batches.extend(one_frame(self._run_batches))
         frame.cancels.extend(_first(self._cancels))
         frame.revokes.extend(_first(self._revokes))
         frame.acknowledgements.extend(_first(self._acknowledgements))
@@ -81,13 +85,16 @@ class WorkerFrameQueue:
             tokens = [*map(self._stored.pop, stored)]
             frame.ack_batches.add(run_ids=b"".join(stored), fencing_tokens=tokens)
         named = (self._cancels, self._revokes, self._acknowledgements, self._follows)
-        if self._assignments or self._stored or any(named):
+        if self._assignments or self._run_batches or self._stored or any(named):
             self._waiting.set()
         return frame
 
-    def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
-        """Queue an assignment."""
-        self._assignments.append(frames.assignment(assigned, known))
+    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
+        """Queue assignments that are alike."""
+        if self._reads_batches:
+            self._run_batches.append(frames.run_batch(handed))
+        else:
+            self._assignments.extend([frames.assignment(*each) for each in handed])
         self._waiting.set()
 
     def pass_on(self, frame: wire.MemberFrame) -> None:

@@ -194,6 +194,26 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     return message
 
 
+def run_batch(
+    handed: Sequence[tuple[Assigned, CachedDefinition]],
+) -> worker_service_pb2.RunBatch:
+    """Return assignments as sent to a worker that reads batches. They are `alike`
+    (`dispatch/assignment.py`).
+    """
+    runs = [assigned.run for assigned, _ in handed]
+    common = assignment(*handed[0])
+    for name in ("key", "due_at", "traceparent"):
+        common.ClearField(name)
+    jobs = [known.definition.name for _, known in handed]
+    return worker_service_pb2.RunBatch(
+        common=common,
+        run_ids=b"".join([run.key.run_id for run in runs]),
+        fencing_tokens=[run.token for run in runs],
+        scheduled_at=[(run.key.scheduled_at - _EPOCH) // _MICROSECOND for run in runs],
+        jobs=jobs if len({*jobs}) > 1 else (),
+    )
+
+
 def traceparent(run: RunId, token: Token) -> str:
     """Return a W3C trace context: one trace a run, one span an assignment."""
     return f"00-{run.hex()}-{token & (2**64 - 1):016x}-01"

@@ -201,9 +201,9 @@ UNAWARE = (
 TWICE = (
     Edit(
         "schedd/dispatch/workers/registry.py",
-        "        attached.line.assign(assigned, known)\n        return True\n",
-        "        attached.line.assign(assigned, known)\n"
-        "        attached.line.assign(assigned, known)\n        return True\n",
+        "        attached.line.assign(handed)\n        return True\n",
+        "        attached.line.assign(handed)\n"
+        "        attached.line.assign(handed)\n        return True\n",
     ),
 )
 """Every assignment is sent twice."""

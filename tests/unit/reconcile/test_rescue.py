@@ -630,7 +630,7 @@ async def test_a_run_that_runs_only_by_the_run_index_is_read_again() -> None:
     waits = run(1, token=Token(7))
     world = World(waits)
     await world.rescue.step()
-    world.run_index.dispatched(running(1, worker()))
+    world.run_index.dispatched([running(1, worker())])
     await read_by_a_scan(world)
     assert [*world.run_index.ready] == [waits]
 

@@ -6,6 +6,7 @@ from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers.frame_queue import BYTES_IN_FRAME, WorkerFrameQueue
 from schedd.runtime.definition_texts import CachedDefinition
+from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import running, worker
@@ -30,7 +31,9 @@ def payload(size: int) -> bytes:
 async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes():
     outbox = WorkerFrameQueue()
     for number in range(40):
-        outbox.assign(Assigned(running(number, worker()), payload(256 * 1024)), cached_definition())
+        outbox.assign(
+            [(Assigned(running(number, worker()), payload(256 * 1024)), cached_definition())]
+        )
     seen = 0
     while seen < 40:
         frame = await outbox.next()
@@ -43,9 +46,62 @@ async def test_an_assignment_over_the_frame_size_is_sent_in_a_frame_of_its_own()
     outbox = WorkerFrameQueue()
     for number in range(2):
         outbox.assign(
-            Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)), cached_definition()
+            [
+                (
+                    Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)),
+                    cached_definition(),
+                )
+            ]
         )
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
+
+
+async def test_a_batch_says_of_each_run_what_its_own_assignment_would_say():
+    runs = [running(number, worker()) for number in range(1, 4)]
+    handed = [(Assigned(run, None), cached_definition()) for run in runs]
+    singly, together = WorkerFrameQueue(), WorkerFrameQueue(reads_batches=True)
+    for outbox in (singly, together):
+        outbox.assign(handed)
+
+    [batch] = (await together.next()).run_batches
+    said = [*(await singly.next()).assignments]
+
+    ids = [batch.run_ids[at : at + 16].hex() for at in range(0, len(batch.run_ids), 16)]
+    assert ids == [one.key.run_id.replace("-", "") for one in said]
+    assert [*batch.fencing_tokens] == [one.key.fencing_token for one in said]
+    assert [*batch.scheduled_at] == [one.key.scheduled_at.ToMicroseconds() for one in said]
+    assert (batch.common.job, [*batch.jobs]) == (said[0].job, [])
+    for one in said:
+        for name in ("key", "due_at", "traceparent"):
+            one.ClearField(name)
+        assert batch.common == one
+
+
+async def test_a_batch_of_several_jobs_names_the_job_of_each_run():
+    known = cached_definition()
+    other = replace(known, definition=replace(known.definition, name="other"))
+    outbox = WorkerFrameQueue(reads_batches=True)
+    outbox.assign(
+        [
+            (Assigned(running(1, worker()), None), known),
+            (Assigned(running(2, worker()), None), other),
+        ]
+    )
+    [batch] = (await outbox.next()).run_batches
+    assert [*batch.jobs] == ["j", "other"]
+
+
+async def test_batches_with_large_payloads_go_in_frames_that_a_worker_takes():
+    outbox = WorkerFrameQueue(reads_batches=True)
+    for number in range(40):
+        large = Assigned(running(number, worker()), payload(256 * 1024))
+        outbox.assign([(large, cached_definition())])
+    seen = 0
+    while seen < 40:
+        frame = await outbox.next()
+        assert frame.ByteSize() < FRAME_LIMIT
+        seen += len(frame.run_batches)
+    assert seen == 40
 
 
 async def test_a_newer_answer_replaces_an_unsent_one_and_messages_of_runs_accumulate():
