@@ -19,10 +19,12 @@ dispatched within their limits (`catch_up_limits`), and request no more slots th
 The choice is provisional until the assigner has checked it on rows.
 """
 
-from collections.abc import Callable, Collection
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.dispatch.batch_size import BatchSize
@@ -32,6 +34,7 @@ from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.events import Emit, Waiting
 from schedd.core.ids import JobId, RunId
+from schedd.core.jobs.definition import Placement
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedd.core.timers.pre_dispatch import early_rank, may_be_pre_dispatched
@@ -66,6 +69,20 @@ UNSORT_EVERY: Final = 10.0
 """Seconds after which the needs of runs that no worker here can run are read again: an edit may
 have changed them.
 """
+
+
+_Going: TypeAlias = tuple[LiveRun, CachedDefinition, Need]
+
+
+def _spreads(going: _Going) -> Need | None:
+    """Return the need of a run that goes to any able worker, the one with most slots first, and
+    has no limit but that; None for another run.
+    """
+    run, entry, need = going
+    definition = entry.definition
+    if need.pool or definition.prefer or definition.placement is not Placement.SPREAD:
+        return None
+    return None if run.ready_at > run.due_at and run.late else need
 
 
 class Dispatch:
@@ -202,31 +219,63 @@ class Dispatch:
                 self._run_index.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
             offers, now = self._workers.still_offered(), self._clock.now()
-            for run in batch:
-                entry = known.get(run.job_id)
-                if entry is None or run.key.run_id in taken:
-                    continue  # its definition can't be read; the scan reads the run again
-                if entry.ends(run, now) is not None:
-                    self._passed(run)
+            for spreads, alike in groupby(self._going(batch, known, taken, now), key=_spreads):
+                going = [*alike]
+                need = going[0][2]
+                offered = offers.spread(need, len(going)) if spreads else None
+                if offered is not None:
+                    for offer, taking in Counter(offered).items():
+                        choice.reserve_slots(offer, taking * need.slots)
+                    chosen += [
+                        (run, entry, offer)
+                        for (run, entry, _), offer in zip(going, offered, strict=False)
+                    ]
+                    self._run_index.ready.add([run for run, _, _ in going[len(offered) :]], need)
                     continue
-                need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
-                if not self._run_index.ready.learn(run, need, entry.definition.generation):
-                    self._definition_cache.forget([run.job_id])
-                    self._run_index.ready.add([run])  # its need is looked up again first
-                    continue
-                fits = not run.late or late.fits(need.slots, paced=paced)
-                fits = fits and rooms.fits(need.pool)
-                offer = offers.choose(entry.definition, need, rank_of(run)) if fits else None
-                if offer is None:
-                    self._run_index.ready.add([run], need, paced=paced)
-                else:
-                    if run.late:
-                        late.use_room(need.slots, paced=paced)
-                    rooms.use_room(need.pool)
-                    choice.reserve_slots(offer, need.slots)
-                    taken.add(run.key.run_id)
-                    chosen.append((run, entry, offer))
+                for run, entry, need in going:
+                    paced = run.paced_by(entry.definition)
+                    fits = not run.late or late.fits(need.slots, paced=paced)
+                    fits = fits and rooms.fits(need.pool)
+                    one = offers.choose(entry.definition, need, rank_of(run)) if fits else None
+                    if one is None:
+                        self._run_index.ready.add([run], need, paced=paced)
+                    else:
+                        if run.late:
+                            late.use_room(need.slots, paced=paced)
+                        rooms.use_room(need.pool)
+                        choice.reserve_slots(one, need.slots)
+                        chosen.append((run, entry, one))
+            taken = {run.key.run_id for run, _, _ in chosen}
         return chosen, True
+
+    def _going(
+        self,
+        batch: Sequence[LiveRun],
+        known: Mapping[JobId, CachedDefinition],
+        taken: Collection[RunId],
+        now: datetime,
+    ) -> Iterator[_Going]:
+        """Yield the runs that may go now, with their definitions and needs."""
+        for run in batch:
+            entry = known.get(run.job_id)
+            if entry is None or run.key.run_id in taken:
+                continue  # its definition can't be read; the scan reads the run again
+            definition = entry.definition
+            if (
+                run.generation < definition.generation
+                or definition.start_deadline is not None
+                or definition.run_timeout is not None
+            ) and entry.ends(run, now) is not None:
+                self._passed(run)
+                continue
+            alone = entry.need is None or run.parent is not None or run.target is not None
+            need = need_of(definition, run) if alone else entry.need
+            assert need is not None, "it is computed or known"
+            if run.line is None or self._run_index.ready.learn(run, need, definition.generation):
+                yield run, entry, need
+            else:
+                self._definition_cache.forget([run.job_id])
+                self._run_index.ready.add([run])  # its need is looked up again first
 
     async def _pre_dispatch(self) -> bool:
         """Pre-dispatch runs that are due soon into remaining slots; return whether more wait."""

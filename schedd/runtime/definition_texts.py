@@ -14,6 +14,7 @@ from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
 
+from schedd.core.dispatch.placement import Need, job_need
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.deadlines import overdue
 from schedd.core.runs.lifecycle import Reason
@@ -39,6 +40,8 @@ ALONE: Final = 3_200
 NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
 """`edited_at` of a definition without a known time: no run was due after it."""
 
+_Read = tuple[job_pb2.Job, Definition, Need]
+"""Message, definition and need that jobs of one text share."""
 Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
 """Stored message, namespace, and pinned calendars."""
 
@@ -54,6 +57,8 @@ class CachedDefinition:
     """Whether the job has only one run, after which the definition isn't needed."""
     edited_at: datetime = NEVER_EDITED
     """When its generation was created."""
+    need: Need | None = None
+    """The need of the job's runs, unless a run has a target or a parent; None: not computed."""
     words: int = ALONE
     """Approximate bytes of its text, besides `ITSELF`, however many jobs share it."""
     plain_success: bool = field(init=False, compare=False)
@@ -86,13 +91,14 @@ class DefinitionTexts:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._read: OrderedDict[Words, tuple[job_pb2.Job, Definition]] = OrderedDict()
+        self._read: OrderedDict[Words, _Read] = OrderedDict()
 
     def known(self, row: StoredDefinition) -> CachedDefinition:
         """Return the definition of a job. Raises ValueError if it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
-        spec, alike = self._read.get(words) or _read(row)
-        self._store_text(words, (spec, alike))
+        read = self._read.get(words) or _read(row)
+        self._store_text(words, read)
+        spec, alike, need = read
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
         seed = f"{row.namespace}/{row.name}"
         schedule = compiled_schedule.compile(
@@ -101,10 +107,10 @@ class DefinitionTexts:
         once = row.ephemeral or schedule.single is not None
         edited_at = row.updated_at or NEVER_EDITED
         return CachedDefinition(
-            definition, schedule, spec, once, edited_at, ALONE + 2 * len(row.spec)
+            definition, schedule, spec, once, edited_at, need, ALONE + 2 * len(row.spec)
         )
 
-    def _store_text(self, words: Words, read: tuple[job_pb2.Job, Definition]) -> None:
+    def _store_text(self, words: Words, read: _Read) -> None:
         if len(words[0]) > LONGEST:
             return
         self._read[words] = read
@@ -113,7 +119,7 @@ class DefinitionTexts:
             self._read.popitem(last=False)
 
 
-def _read(row: StoredDefinition) -> tuple[job_pb2.Job, Definition]:
+def _read(row: StoredDefinition) -> _Read:
     definition = JobDefinition.read(row)
     check_dialect(definition.spec)
-    return definition.spec, definition.parsed
+    return definition.spec, definition.parsed, job_need(definition.parsed)

@@ -107,6 +107,24 @@ class OffersThatChange(RuleBasedStateMachine):
             expected.slots -= definition.slots
             self.offers.reserve_slots(expected.id, definition.slots)
 
+    @rule(definition=definitions, count=st.integers(1, 20))
+    def are_taken_by_a_batch(self, definition: Definition, count: int) -> None:
+        definition = replace(definition, placement=Placement.SPREAD, prefer=())
+        need = need_of(definition, run(1))
+        found = self.offers.spread(need, count)
+        if found is None:
+            assert any(one.unable or one.last < inf for one in self.plain.values())
+            return
+        for one in found:
+            expected = best_by_rules(definition, need, 0.0, self.plain.values())
+            assert expected is not None
+            assert one.id == expected.id
+            expected.slots -= definition.slots
+        if len(found) < count:
+            assert best_by_rules(definition, need, 0.0, self.plain.values()) is None
+        for one in found:
+            self.offers.reserve_slots(one.id, definition.slots)
+
     @invariant()
     def all_are_there(self) -> None:
         left = {(one.id, one.slots, one.last) for one in self.plain.values() if one.slots > 0}

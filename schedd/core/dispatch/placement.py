@@ -24,7 +24,7 @@ from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.pools import NO_POOL, PoolKey
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +44,26 @@ class Need:
     namespace: str = ""
 
 
-def need_of(definition: Definition, run: LiveRun) -> Need:
-    """Return the need of this run of the job."""
+def job_need(definition: Definition) -> Need:
+    """Return the need of a run of the job that has neither target nor parent."""
     return Need(
         definition.action,
         definition.handler,
         definition.slots,
         definition.require,
         definition.pool,
-        definition.placement is Placement.BROADCAST and run.parent is None,
-        run.target,
+        definition.placement is Placement.BROADCAST,
+        None,
         definition.namespace,
     )
+
+
+def need_of(definition: Definition, run: LiveRun) -> Need:
+    """Return the need of this run of the job."""
+    need = job_need(definition)
+    if run.parent is None and run.target is None:
+        return need
+    return replace(need, each=need.each and run.parent is None, worker=run.target)
 
 
 def asked_of_worker(definition: Definition) -> Need:
@@ -78,7 +86,7 @@ class Unable:
     why: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SlotOffer:
     """Slots that a worker has granted to this member and that are still unused."""
 

@@ -112,6 +112,18 @@ class ReadyBucket:
             heapq.heappop(self.heap)
         return None
 
+    def take(self, count: int, until: Place | None) -> list[LiveRun]:
+        """Remove and return the next runs, at most `count`, up to this place."""
+        taken: list[LiveRun] = []
+        heap, runs = self.heap, self.runs
+        while heap and len(taken) < count and (until is None or heap[0] <= until):
+            place = heapq.heappop(heap)
+            run = runs.get(place.run)
+            if run is not None and run.ready_at == place.since:
+                del runs[place.run]
+                taken.append(run)
+        return taken
+
     def remove_excess(self, *, scanning: bool) -> list[LiveRun]:
         """Remove and return the runs above the limit: they are left in their rows."""
         if len(self.runs) <= 2 * self.most:

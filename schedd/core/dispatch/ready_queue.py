@@ -23,10 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from math import inf
 from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Need
-from schedd.core.dispatch.priority_order import CLASS_STEP
+from schedd.core.dispatch.priority_order import CLASS_STEP, Place
 from schedd.core.dispatch.ready_bucket_ids import PACED, needs_of
 from schedd.core.dispatch.ready_buckets import MOST, ReadyBucket
 from schedd.core.ids import JobId, RunId, ShardId
@@ -240,19 +241,32 @@ class ReadyQueue:
             if not fits or not goes(line.need, place.rank):
                 heapq.heappop(heads)
                 continue
-            if line.late:
-                room.use_room(line.width, paced=line.paced, known=known)
-            if pools is not None:
-                pools.use_room(line.pool)
-            run = self.discard(place.run)
-            assert run is not None, "it stood in its line"
-            taken.append(replace(run, paced=line.paced) if run.paced != line.paced else run)
+            several = count - len(taken) > 1 and len(line.runs) > 1
+            if several and not (line.late or line.pool) and goes(line.need, inf):
+                until = min(heads[1:3], default=None)  # the next head
+                taken += self._take(line, count - len(taken), until and until[0])
+            else:
+                if line.late:
+                    room.use_room(line.width, paced=line.paced, known=known)
+                if pools is not None:
+                    pools.use_room(line.pool)
+                run = self.discard(place.run)
+                assert run is not None, "it stood in its line"
+                taken.append(replace(run, paced=line.paced) if run.paced != line.paced else run)
             following = line.oldest()
             if following is None:
                 heapq.heappop(heads)
             else:
                 heapq.heapreplace(heads, (following, at))
         return taken
+
+    def _take(self, line: ReadyBucket, count: int, until: Place | None) -> list[LiveRun]:
+        """Remove and return the next runs of a bucket, which isn't late, up to this place."""
+        taken = line.take(count, until)
+        for run in taken:
+            del self._where[run.key.run_id]
+        self._drop_if_over(line)
+        return [replace(run, paced=False) if run.paced else run for run in taken]
 
     def count(self, fits: Fits) -> int:
         """Return how many runs wait in buckets that fit, except paced runs and runs of pools."""

@@ -17,7 +17,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby
+from math import inf
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import (
@@ -177,6 +180,35 @@ class SlotIndex:
                 if found:
                     return _best(definition, found)
         return None
+
+    def spread(self, need: Need, count: int) -> list[SlotOffer] | None:
+        """Choose an offer for each of `count` runs of this need, by SPREAD and in order, as
+        `choose` would if the slots of each were reserved before the next choice. Return fewer if
+        they don't suffice. None: each must be chosen singly, because the need names a worker, some
+        worker has rejected a job, or some slots are for certain ranks only.
+        """
+        if need.worker is not None:
+            return None
+        offers = [
+            offer
+            for _, kind in self._which(need)
+            for slots, _, offer in kind.order[-count:]
+            if slots >= need.slots
+        ]
+        if any(offer.unable or offer.last != inf for offer in offers):
+            return None
+        offers.sort(key=attrgetter("id"), reverse=True)
+        heap = [(-offer.slots, at) for at, offer in enumerate(offers)]
+        heapify(heap)
+        chosen: list[SlotOffer] = []
+        while heap and len(chosen) < count:
+            taken, at = heap[0]
+            chosen.append(offers[at])
+            if need.slots * 2 <= -taken:
+                heapreplace(heap, (taken + need.slots, at))
+            else:
+                heappop(heap)
+        return chosen
 
     def _of_one(self, need: Need, rank: float) -> Iterator[SlotOffer]:
         for incarnation in self._named.get(need.worker or "", ()):
