@@ -10,6 +10,8 @@ before the first effect. If trust ends between this check and COMMIT, the shard 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from schedd.cluster.ownership import ExhaustedEpoch, Ownership
@@ -21,6 +23,8 @@ from schedkit.records import dataclass
 
 T = TypeVar("T", bound=OfShard)
 A = TypeVar("A")
+
+_shard_of: Callable[[OfShard], ShardId] = attrgetter("shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +54,10 @@ class Transactor:
         its answer is `Failed` with its items. The other lanes are written.
         """
         lanes: dict[int, list[T]] = defaultdict(list)
-        for item in items:
-            if item.shard in self.ownership.epochs:
-                lanes[self.ownership.lane_of(item.shard)].append(item)
+        epochs, lane_of = self.ownership.epochs, self.ownership.lane_of
+        for shard, alike in groupby(items, key=_shard_of):
+            if shard in epochs:
+                lanes[lane_of(shard)] += alike
         async with asyncio.TaskGroup() as group:
             started = [
                 group.create_task(self._write(lane, batch, write), name=f"lane {lane}")
@@ -90,7 +95,7 @@ class Transactor:
             return Failed(batch, Unavailable("the trust window of this tenure has passed"))
         with self.ownership.in_flight(lane):
             try:
-                return await write(self.ownership.claim(item.shard for item in batch), batch)
+                return await write(self.ownership.claim({item.shard for item in batch}), batch)
             except ExhaustedEpoch as exhausted:
                 self.lost(frozenset({exhausted.shard}), "sequence numbers")
                 return Failed(batch, exhausted)

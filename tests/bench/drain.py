@@ -1,7 +1,11 @@
 """`python -m bench.drain` (from tests/): how fast a backlog of runs goes through.
 
-So many runs are submitted while no worker is there; then the workers come. Counted from the first
-assignment to the last result that is stored. Each run is dispatched under a token of its own,
+    --shape submitted   runs are submitted while no worker is there; then the workers come. Counted
+                        from the first assignment to the last stored result
+    --shape due         so many timers are due at one instant (`bench.herd`). Counted from that
+                        instant, with the firing of the timers
+
+Each run is dispatched under a token of its own,
 executed, and its result accepted: nothing is taken out of it. JSON, a line.
 """
 
@@ -12,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bench import herd
 from bench.numbers import positive
 from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, run, sizes, spent, tell
 from schedclient import Client
@@ -34,7 +39,12 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.drain", __doc__)
     asked.add_argument("--runs", type=positive, default=20_000)
+    asked.add_argument("--shape", choices=("submitted", "due"), default="submitted")
     options = asked.parse_args(arguments)
+    if options.shape == "due":
+        size = [f"--{name}={getattr(options, name)}" for name in ("members", "workers", "slots")]
+        settings = [f"--set={each}" for each in options.settings]
+        return herd.main([f"--jobs={options.runs}", *size, *settings])
     with bench_cluster(**sizes(options) | {"workers": 0}) as cluster:
 
         def have_them_come() -> None:

@@ -56,6 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     late = [float(row[0]) for row in rows if row[0] is not None]
     done = sum(row[2] == "SUCCEEDED" for row in rows)
+    took = max(float(row[1] or 0) for row in rows)
     tell(
         "herd",
         jobs=options.jobs,
@@ -65,7 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         assigned_again=sum(row[3] for row in rows) - len(rows),
         late_ms=quantiles(late),
         started_within_1s=sum(one <= 1 for one in late),
-        seconds_to_last_end=round(max(float(row[1] or 0) for row in rows), 2),
+        seconds_to_last_end=round(took, 2),
+        rate=round(done / took) if took > 0 else 0,
         early=sum(one < 0 for one in late),
         **used.per(options.jobs),
     )

@@ -36,7 +36,11 @@ def decoded(
 
     `name` returns the name of a row; its first column by default.
     """
-    return each(f"row of {kind}", rows, decode, name=name)
+    listed = [*rows]
+    try:
+        return [decode(row) for row in listed]
+    except Exception:  # noqa: BLE001 - find the row: the others are decoded
+        return each(f"row of {kind}", listed, decode, name=name)
 
 
 def run_id_of(row: Any) -> object:
