@@ -40,7 +40,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "        if self.policy.policy is CatchUpPolicy.NONE:\n",
             ),
         ),
-        trials.LEADER_KILLED,
+        trials.MEMBERS_KILLED,
         "L1",
     ),
     Mutant(
@@ -54,7 +54,7 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "    merged: tuple[NewRun, ...] = ()\n",
             ),
         ),
-        trials.LEADER_KILLED,
+        trials.MEMBERS_KILLED,
         "L1",
     ),
     Mutant(

@@ -72,6 +72,14 @@ def _leader_killed(run: Run, world: World) -> None:
         run.wait(2)
 
 
+def _members_killed(run: Run, world: World) -> None:
+    """For longer than runs are created ahead: catch-up must find the times in between."""
+    with ExitStack() as deaths:
+        for member in world.members.values():
+            deaths.enter_context(killed(run.journal, member))
+        run.wait(8)
+
+
 def _worker_killed(run: Run, world: World) -> None:
     with killed(run.journal, world.workers[run.worker_with("most-while")]):
         run.wait(TTL + 2)
@@ -222,6 +230,7 @@ NO_FAULTS = Trial("no faults", _no_faults)
 NO_FAULTS_UNAWARE = Trial("no faults, owners unaware of changes", _no_faults, setting=UNAWARE)
 NO_FAULTS_SENT_TWICE = Trial("no faults, assignments sent twice", _no_faults, setting=TWICE)
 LEADER_KILLED = Trial("leader killed", _leader_killed)
+MEMBERS_KILLED = Trial("all members killed", _members_killed)
 MOVED_SLOWLY = Trial("leader killed, releases slow", _leader_killed, setting=SLOW_RELEASE)
 WORKER_KILLED = Trial("worker killed", _worker_killed, mix=(*MIX, MOST))
 WORKER_STOPPED = Trial("worker stopped, results late", _worker_stopped, mix=(*MIX, LONG, WHILE))
