@@ -48,7 +48,7 @@ def beginning(run: LiveRun, *workers: str, **changes: object) -> Draft:
 
 
 def hand(child: LiveRun, **changes: object) -> Draft:
-    return draft(child, worker=child.target, parent=child.parent, **changes)
+    return draft(child, worker=child.target, **changes)
 
 
 async def fired(world: World, me: Member, **changes: object) -> tuple[JobRecord, LiveRun]:

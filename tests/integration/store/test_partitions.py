@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -148,7 +149,7 @@ async def test_a_buffered_run_waits_though_its_draft_doesnt_say_that_it_is_buffe
 
     unaware = await me.assign(draft(run))
     assert (unaware.assigned, unaware.held) == ([], [run.key])
-    [handed] = await me.assigned(draft(run, said=Overlap.BUFFER_ALL))
+    [handed] = await me.assigned(draft(replace(run, overlap=Overlap.BUFFER_ALL)))
     assert handed.key == run.key
 
 

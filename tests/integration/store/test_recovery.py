@@ -159,7 +159,7 @@ async def test_a_broadcast_that_had_begun_ends_with_its_remaining_children(
     request = draft(run, worker="", incarnation=None, targets=("w1", "w2"))
     begun = {one.target: one for one in (await me.assign(request)).begun}
     parent, done, left = begun[None], begun["w1"], begun["w2"]
-    [assigned] = await me.assigned(draft(done, worker="w1", parent=parent.key.run_id))
+    [assigned] = await me.assigned(draft(done, worker="w1"))
     await me.store.results.accept([report(assigned)])
 
     await recover(me.store.recovery, None, None)
@@ -172,7 +172,7 @@ async def test_a_broadcast_that_had_begun_ends_with_its_remaining_children(
     else:
         assert row["state"] == "PENDING"
         assert await me.store.pauses.resume(False, None, audited) is not None
-        [assigned] = await me.assigned(draft(left, worker="w2", parent=parent.key.run_id))
+        [assigned] = await me.assigned(draft(left, worker="w2"))
         await me.store.results.accept([report(assigned)])
     [ended] = (
         await me.store.owner.close(

@@ -329,7 +329,7 @@ async def test_a_child_stays_until_its_broadcast_has_ended(world: World, tmp_pat
     first, second = (one for one in begun if one.parent is not None)
 
     async def ends(child: LiveRun) -> None:
-        [assigned] = await me.assigned(draft(child, worker=child.target, parent=child.parent))
+        [assigned] = await me.assigned(draft(child, worker=child.target))
         await me.store.results.accept([report(assigned)])
 
     await ends(first)
