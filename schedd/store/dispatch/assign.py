@@ -227,8 +227,8 @@ FROM (
 ) locked
 """
 """Lock the rows of plain drafts in order. One row: how many of them are as their drafts say, and
-have no other live run of their job that counts. Whoever makes another run of a job admitted takes
-the shard's lock, so that remains true.
+have no other live run of their job that counts. This remains true, because another run of the job
+is admitted only under the shard's lock.
 """
 
 DISPATCH_PLAIN = """
