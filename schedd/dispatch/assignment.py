@@ -29,9 +29,10 @@ def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTar
     counted = definition.max_runs > 0 and run.parent is None
     of = (run, run.key, run.shard, definition.generation)
     overlap = (definition.overlap, limit_of(definition), counted, definition.pool)
+    limited = definition.run_timeout is not None
     if isinstance(to, BroadcastTargets):
-        return Draft(*of, "", None, *overlap, to.workers)
-    return Draft(*of, to.incarnation.worker, to.incarnation.id, *overlap)
+        return Draft(*of, "", None, *overlap, to.workers, limited)
+    return Draft(*of, to.incarnation.worker, to.incarnation.id, *overlap, (), limited)
 
 
 def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
@@ -39,7 +40,7 @@ def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
     so one message (`DefinitionTexts`); only name, run, token and scheduled time may differ.
     """
     run, definition = assigned.run, known.definition
-    own = run.key.run_id if assigned.payload is not None or definition.run_timeout else None
+    alone = assigned.payload is not None or definition.run_timeout is not None
     return (
         run.incarnation,
         id(known.spec),
@@ -48,5 +49,5 @@ def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
         run.attempt,
         run.start_by,
         start_not_before(run),
-        own,
+        run.key.run_id if alone else None,
     )

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -49,6 +49,7 @@ from schedd.core.runs.model import (
 from schedd.core.runs.records import Assignments, FireOutcome, JobRecord, StoredDefinition
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
+from schedd.store.schema import partitions
 from schedd.store.statements import arrays
 from support.wait import wait_until
 
@@ -128,6 +129,14 @@ class World:
         finally:
             for member in world.members:
                 member.store.close()
+
+    def make_partition(self, day: date) -> None:
+        """Give this day a partition, as a member does in time: other days are in the default
+        one.
+        """
+        database = Database(self.dsn, lanes=1)
+        database.transact(lambda connection: partitions.make_day(connection, day))
+        database.close()
 
     async def member(self, *, take: bool = True, **options: Any) -> Member:
         """Return a new member with an open tenure; `take`: it owns all shards."""

@@ -232,6 +232,8 @@ class Draft:
     pool: PoolKey = NO_POOL
     targets: tuple[str, ...] = ()
     """The names of a broadcast's workers. `worker` is empty then."""
+    limited: bool = False
+    """Whether the job has a `run_timeout`. It counts from the creation, which the row has."""
     start_by_after: timedelta = timedelta(seconds=5)
 
     @property
@@ -252,7 +254,7 @@ class Draft:
     @property
     def plain(self) -> bool:
         """Whether the run was never dispatched, and only a running run of its job may keep it from
-        its dispatch: it has no pool, no quota and no queue.
+        its dispatch: it has no pool, no quota, no queue and no time limit.
         """
         run = self.run
         return (
@@ -260,7 +262,7 @@ class Draft:
             and run.state is State.PENDING
             and run.overlap is None
             and run.parent is None
-            and not (self.pool or self.counted or self.targets)
+            and not (self.pool or self.counted or self.targets or self.limited)
             and self.overlap in _UNQUEUED
         )
 

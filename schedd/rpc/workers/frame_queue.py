@@ -75,7 +75,8 @@ class WorkerFrameQueue:
         self._waiting.clear()
         frame, self._frame = self._frame, wire.MemberFrame()
         frame.assignments.extend(one_frame(self._assignments))
-        frame.run_batches.extend(one_frame(self._run_batches))
+        if not frame.assignments:  # only relayed ones: the two don't share a frame
+            frame.run_batches.extend(one_frame(self._run_batches))
         frame.cancels.extend(_first(self._cancels))
         frame.revokes.extend(_first(self._revokes))
         frame.acknowledgements.extend(_first(self._acknowledgements))

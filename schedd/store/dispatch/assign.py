@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
+from datetime import datetime
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -206,18 +207,20 @@ WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
 """A separate statement, as it is rarely needed. The decision was made under the same locks."""
 
 LOCK_PLAIN = f"""
-SELECT count(*) FILTER (WHERE fine), min(place), max(place),
-    '{{' || string_agg('"' || spot || '"', ',' ORDER BY n) || '}}'
+SELECT count(*) FILTER (WHERE fine), min(place) FILTER (WHERE fine),
+    max(place) FILTER (WHERE fine),
+    '{{' || string_agg('"' || spot || '"', ',' ORDER BY n) FILTER (WHERE fine) || '}}',
+    CASE WHEN count(*) FILTER (WHERE fine) < %(count)s THEN array_agg(n) FILTER (WHERE fine) END
 FROM (
-    SELECT b.n, r.place, r.spot,
-        r.token = 0 AND r.overlap IS NULL AND r.state IS NOT DISTINCT FROM 'PENDING'
+    SELECT b.n, r.place, r.spot, b.plain AND r.token = 0 AND r.overlap IS NULL
+        AND r.state IS NOT DISTINCT FROM 'PENDING'
         AND NOT (b.counted AND EXISTS (
             SELECT FROM live l WHERE l.shard = b.shard AND l.job_id = b.job_id
               AND l.run_id <> b.run_id)) AS fine
     FROM (
         SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
-            %(shards)s::int[], %(counted)s::bool[]) WITH ORDINALITY
-          b(scheduled_at, run_id, job_id, shard, counted, n) ORDER BY scheduled_at, run_id
+            %(shards)s::int[], %(counted)s::bool[], %(plain)s::bool[]) WITH ORDINALITY
+          b(scheduled_at, run_id, job_id, shard, counted, plain, n) ORDER BY scheduled_at, run_id
     ) b CROSS JOIN LATERAL (
         SELECT {PLACE}, {SPOT}, r.token, r.overlap, r.state FROM runs r
         WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
@@ -226,9 +229,10 @@ FROM (
     ) r
 ) locked
 """
-"""Lock the rows of plain drafts in order. One row: how many of them are as their drafts say, and
-have no other live run of their job that counts. This remains true, because another run of the job
-is admitted only under the shard's lock.
+"""Lock the rows of all drafts in order. One row, about the plain drafts whose rows are as they say,
+and whose jobs have no other live run that counts: their number, first and last partition, positions
+in it, and, if they aren't all, positions in the batch. Another run of a job is admitted only under
+the shard's lock, so its job stays without one.
 """
 
 DISPATCH_PLAIN = """
@@ -255,8 +259,8 @@ SELECT count(*), statement_timestamp(), array_agg(n) FILTER (WHERE paid),
     CASE WHEN count(*) < %(count)s THEN array_agg(n) END
 FROM went
 """
-"""`DISPATCH_ALL` for plain drafts. One row: the number of dispatched runs, the time, the positions
-of those with payloads, and, if some weren't dispatched, the positions of all that were.
+"""`DISPATCH_ALL` for drafts that `LOCK_PLAIN` has found. One row: how many were dispatched, the
+time, the positions of those with payloads, and, if some weren't dispatched, of all that were.
 """
 
 PAYLOADS = """
@@ -294,9 +298,7 @@ def assign(
 ) -> AssignOutcome:
     """Dispatch the runs that may start now, in the order of the drafts: at most one for a run."""
     outcome = AssignOutcome()
-    plain = [draft for draft in drafts if draft.plain]
-    if plain and _dispatch_plain(connection, plain, next_token, outcome):
-        drafts = [draft for draft in drafts if not draft.plain]
+    drafts = _dispatch_plain(connection, drafts, next_token, outcome)
     drafts, full = pool_limits.admitted(connection, drafts)
     outcome.full.extend([draft.key for draft in full])
     if not drafts:
@@ -343,61 +345,77 @@ def _dispatch_plain(
     drafts: Sequence[Draft],
     next_token: Callable[[ShardId], Token],
     outcome: AssignOutcome,
-) -> bool:
-    """Dispatch plain drafts. Return False, without a change, if the row of one isn't as its draft
-    says, or if its job has other runs that count: then all of them are decided singly.
+) -> Sequence[Draft]:
+    """Dispatch the plain drafts whose rows are as they say. Return those that must be decided by
+    `ASSIGN`: their rows are locked.
+
+    If the trigger of another run of the job set a policy, the order of the two matters.
     """
+    ordered = {draft.run.job_id for draft in drafts if draft.run.overlap is not None}
+    plain = [draft.plain and draft.run.job_id not in ordered for draft in drafts]
     keys = key_arguments([draft.key for draft in drafts])
-    of = keys | {
+    if not any(plain) or keys["day"] is None:
+        return drafts
+    of = {
         "jobs": arrays.ids([draft.run.job_id for draft in drafts]),
         "shards": arrays.numbers([draft.shard for draft in drafts]),
         "counted": arrays.flags([draft.overlap_limit > 0 for draft in drafts]),
+        "plain": arrays.flags(plain),
+        "count": len(drafts),
     }
-    [(fine, first, last, spots)] = connection.exec_driver_sql(LOCK_PLAIN, of)
-    if fine < len(drafts) or (table := table_of(keys, {first, last})) == RUNS:
-        return False
-    tokens = [next_token(draft.shard) for draft in drafts]
+    [(fine, first, last, spots, which)] = connection.exec_driver_sql(LOCK_PLAIN, keys | of)
+    if not fine or (table := table_of(keys, {first, last})) == RUNS:
+        return drafts
+    chosen = frozenset(which or ())
+    mine = drafts if which is None else [drafts[n - 1] for n in sorted(chosen)]
+    tokens = [next_token(draft.shard) for draft in mine]
     [(count, at, paid, went)] = connection.exec_driver_sql(
         plain_statement(table),
-        of
-        | {
-            "generations": arrays.numbers([draft.generation for draft in drafts]),
+        {
+            "runs": arrays.ids([draft.key.run_id for draft in mine]),
+            "jobs": arrays.ids([draft.run.job_id for draft in mine]),
+            "shards": arrays.numbers([draft.shard for draft in mine]),
+            "generations": arrays.numbers([draft.generation for draft in mine]),
             "tokens": arrays.numbers(tokens),
-            "workers": arrays.texts([draft.worker for draft in drafts]),
-            "incarnations": arrays.ids([draft.incarnation for draft in drafts]),
-            "start_limits": arrays.numbers([d.start_by_after.total_seconds() for d in drafts]),
+            "workers": arrays.texts([draft.worker for draft in mine]),
+            "incarnations": arrays.ids([draft.incarnation for draft in mine]),
+            "start_limits": arrays.numbers([d.start_by_after.total_seconds() for d in mine]),
             "spots": spots,
-            "count": len(drafts),
+            "count": len(mine),
         },
     )
-    dispatched = range(1, len(drafts) + 1) if count == len(drafts) else sorted(went or ())
+    dispatched = frozenset(range(1, len(mine) + 1) if count == len(mine) else went or ())
     with_payload = frozenset(paid or ())
-    for n in dispatched:
-        draft = drafts[n - 1]
-        run = draft.run
-        ready_at = run.ready_at
-        assigned = LiveRun(
-            run.key,
-            run.job_id,
-            run.shard,
-            State.RUNNING,
-            run.priority,
-            run.due_at,
-            ready_at,
-            1,
-            0,
-            tokens[n - 1],
-            draft.worker,
-            draft.incarnation,
-            (max(at, ready_at)) + draft.start_by_after,
-            generation=draft.generation,
-            created_at=run.created_at,
-        )
-        outcome.assigned.append((assigned, n in with_payload))
-    if count < len(drafts):
-        known = frozenset(dispatched)
-        outcome.waiting.extend(d.key for n, d in enumerate(drafts, 1) if n not in known)
-    return True
+    for n, (draft, token) in enumerate(zip(mine, tokens, strict=True), 1):
+        if n in dispatched:
+            outcome.assigned.append((_first_attempt(draft, token, at), n in with_payload))
+        else:
+            outcome.waiting.append(draft.key)
+    return [draft for n, draft in enumerate(drafts, 1) if n not in chosen] if chosen else ()
+
+
+def _first_attempt(draft: Draft, token: Token, at: datetime) -> LiveRun:
+    """Return the dispatched run of a plain draft, as its row is now. Its other columns don't change
+    before the first token.
+    """
+    run = draft.run
+    return LiveRun(
+        run.key,
+        run.job_id,
+        run.shard,
+        State.RUNNING,
+        run.priority,
+        run.due_at,
+        run.ready_at,
+        1,
+        0,
+        token,
+        draft.worker,
+        draft.incarnation,
+        max(at, run.ready_at) + draft.start_by_after,
+        generation=draft.generation,
+        created_at=run.created_at,
+    )
 
 
 @lru_cache(maxsize=8)

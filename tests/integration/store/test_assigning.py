@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token, new_id
 from schedd.core.jobs.definition import Overlap, Priority
@@ -33,6 +34,8 @@ from support.store import (
     report,
     wait_for_waiter,
 )
+
+pytestmark = pytest.mark.usefixtures("partition")
 
 
 async def fired(me: Member, job: JobRecord, count: int = 1) -> list[LiveRun]:
@@ -738,6 +741,64 @@ async def test_of_a_batch_only_the_draft_of_an_old_generation_waits(world: World
     assert outcome.waiting == [runs[2].key]
     stored = await me.store.owner.live_runs([ShardId(6)], [State.RUNNING])
     assert sorted(stored, key=_id) == sorted([each.run for each in outcome.assigned], key=_id)
+
+
+async def test_a_batch_in_one_partition_is_dispatched_by_the_statement_for_plain_drafts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = await world.member()
+    jobs = [await world.job(shard=6) for _ in range(3)]
+    runs = [run for job in jobs for run in await fired(me, job)]
+    monkeypatch.setattr("schedd.store.dispatch.assign.statement", None)
+
+    outcome = await me.assign(*map(draft, runs))
+
+    assert {each.run.key for each in outcome.assigned} == {run.key for run in runs}
+
+
+async def test_a_run_with_a_policy_of_its_own_starts_before_the_runs_behind_it(
+    world: World,
+) -> None:
+    me = await world.member()
+    first, second = await fired(me, await world.job(shard=6), 2)
+    await world.sql("UPDATE runs SET overlap = 'SKIP' WHERE run_id = %s", first.key.run_id)
+    own = draft(replace(first, overlap=Overlap.SKIP), overlap=Overlap.ALLOW, overlap_limit=0)
+    behind = draft(second, overlap=Overlap.ALLOW, overlap_limit=0)
+
+    outcome = await me.assign(own, behind)
+
+    assert [each.run.key for each in outcome.assigned] == [first.key]
+    assert outcome.ended == []
+
+
+async def test_runs_of_a_batch_are_locked_in_their_order_whatever_their_kind(world: World) -> None:
+    """P1.6: a plain draft and another one in a batch; another session locks both in order."""
+    me = await world.member()
+    job = await world.job(shard=6)
+    early = await retrying(me, (await fired(me, job))[0])
+    late_job = await world.job(shard=6, due=START + MINUTE)
+    [late] = (await me.fire(firing(late_job, at=START + MINUTE))).runs
+    keys = sorted([early.key, late.key], key=lambda key: (key.scheduled_at, key.run_id))
+    locked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def lock(connection: Connection) -> None:
+        for key in keys:
+            connection.exec_driver_sql(
+                "SELECT FROM runs WHERE scheduled_at = %s AND run_id = %s FOR UPDATE",
+                (key.scheduled_at, key.run_id),
+            )
+            if key == keys[0]:
+                loop.call_soon_threadsafe(locked.set)
+                wait_for_waiter(connection)
+
+    other = asyncio.create_task(me.store.database.call(lock))
+    await locked.wait()
+    outcome = await me.assign(draft(early, overlap=Overlap.ALLOW, overlap_limit=0), draft(late))
+    await other
+
+    assert {each.run.key for each in outcome.assigned} == {early.key, late.key}
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    assert await world.sql(deadlocks) == [(0,)]
 
 
 async def test_a_batch_with_a_job_that_runs_already_dispatches_the_others(world: World) -> None:

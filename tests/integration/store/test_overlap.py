@@ -15,6 +15,8 @@ from schedd.core.runs.records import Assignments, JobRecord, OverlapOutcome, Tim
 from schedd.core.runs.run_records import RunRecord
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
+pytestmark = pytest.mark.usefixtures("partition")
+
 REPLACING = [Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER]
 
 

@@ -16,6 +16,8 @@ from schedd.core.runs.records import JobRecord
 from schedd.core.runs.run_records import RunRecord
 from support.store import START, Member, World, draft, manual_run, ok, report
 
+pytestmark = pytest.mark.usefixtures("partition")
+
 STEPS = 40
 WORDS = [None, None, *Overlap]
 """The policies of a trigger: its job's, more often than any other."""

@@ -22,6 +22,8 @@ from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 from support.wait import WAIT_TIMEOUT
 
+pytestmark = pytest.mark.usefixtures("partition")
+
 SECONDS = 2.0
 """At least; on a busy machine until `ENOUGH` has happened."""
 AT_MOST = 60.0
