@@ -19,11 +19,11 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 RUNS = 4_000
-LIMITS = {"schedd": 290, "workerd": 155}
+LIMITS = {"schedd": 290, "workerd": 55}
 """Calls of Python functions a run."""
 SLACK = 0.35
 """The share of a limit by which it may exceed what was measured. Batches are smaller, and calls a
-run more, where other processes take the processors: 238 to 259 in a member, 135 to 138 in a worker.
+run more, where other processes take the processors: 238 to 259 in a member, 43 to 47 in a worker.
 """
 
 

@@ -255,17 +255,10 @@ class ResultSender:
         self._unspooled[batch] = None
         self._spool_work.set()
 
-    def results(self) -> Iterator[pb.Result]:
-        """Return all results that aren't acknowledged."""
-        for batch in self._batches:
-            content = self._left_of(batch)
-            if isinstance(content, SuccessBatch):
-                yield from content.results(self._worker)
-            else:
-                yield content
-
     def unanswered(self) -> Iterator[tuple[AssignmentKey, int]]:
-        """Return the keys of these results, and their scheduled times in microseconds."""
+        """Return the keys of all results that no member has answered, and their scheduled times in
+        microseconds.
+        """
         for batch in self._batches:
             content = self._left_of(batch)
             if isinstance(content, SuccessBatch):

@@ -16,6 +16,7 @@ import pytest
 from schedkit.errors import Misconfigured, NotNow
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.unanswered import results_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import Address
 from workerd.delivery.result_sender import LOG_EVERY, ResultSender
@@ -348,7 +349,7 @@ async def test_a_held_result_is_on_disk_and_sent_as_released(
     courier.put(held, None, held=True)
     [first] = await wait_until_async(files, WAIT_TIMEOUT, "it to be on disk")
     courier.again(key_of(held.key))
-    assert [*courier.results()] == [held]
+    assert results_of(courier) == [held]
     assert not sent
     courier.release(released)
     await wait_until_async(lambda: sent, WAIT_TIMEOUT, "it to be sent")
@@ -367,7 +368,7 @@ async def test_the_later_of_two_copies_is_sent_after_a_restart(tmp_path: Path) -
     spool.close()
     courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
     courier.load()
-    assert [*courier.results()] == [second]
+    assert results_of(courier) == [second]
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.acknowledge([])
     await wait_until_async(lambda: not files[0].exists(), WAIT_TIMEOUT, "the first copy to go")

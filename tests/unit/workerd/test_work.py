@@ -18,6 +18,7 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.calling import handler_loops
 from support.fake_member import FakeMember
+from support.unanswered import results_of
 from support.uploads import upload_in
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.admission import Admission, AssignmentState
@@ -172,7 +173,7 @@ async def test_a_pre_dispatched_run_starts_at_its_due_time_after_a_clock_change(
         work.assign([assignment(start_in=0.5)], time, Origin())
         assert time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
         work.rearm(time)
-        await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
+        await wait_until_async(lambda: results_of(courier), WAIT_TIMEOUT, "its result")
     assert executor.began >= instant
 
 
@@ -191,8 +192,8 @@ async def test_an_ending_worker_reports_a_run_that_waits_for_its_start(
         work.assign([assignment()], MemberTime(), Origin())
         async with asyncio.timeout(WAIT_TIMEOUT):
             await waits.wait()
-        assert [*courier.results()] == []
-    (result,) = courier.results()
+        assert results_of(courier) == []
+    (result,) = results_of(courier)
     assert result.reason == common_pb2.REASON_SIGNAL
 
 
@@ -213,7 +214,7 @@ async def test_an_end_that_waits_for_other_starts_is_reported_as_ended(
             await waits.wait()
         assert [state for _, _, state, _ in work.holdings()] == [AssignmentState.ENDED]
         go.set()
-        await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
+        await wait_until_async(lambda: results_of(courier), WAIT_TIMEOUT, "its result")
         assert [*work.holdings()] == []
 
 
@@ -323,7 +324,7 @@ async def test_leftover_state_in_a_handlers_task_loses_no_result(
         ),
     ):
         work.assign([assignment()], MemberTime(), Origin())
-        (sent,) = await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
+        (sent,) = await wait_until_async(lambda: results_of(courier), WAIT_TIMEOUT, "its result")
         assert sent.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert work.runs == []
 
@@ -359,7 +360,7 @@ async def test_a_stopping_worker_waits_a_bounded_time_for_a_run_that_swallows_it
     async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor) as (work, courier):
         work.assign([assignment()], MemberTime(), Origin())
         await wait_until_async(lambda: executor.task is not None, WAIT_TIMEOUT, "its start")
-    assert [*courier.results()] == []
+    assert results_of(courier) == []
     assert executor.task is not None
     assert not executor.task.done()
     executor.go.set()
@@ -375,7 +376,7 @@ async def test_capacity_is_limited_to_what_a_heartbeat_can_list(
         assert work.remaining_capacity == 3
         work.assign([assignment()], MemberTime(), Origin())
         assert work.remaining_capacity == 2, "it runs"
-        await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result")
+        await wait_until_async(lambda: results_of(courier), WAIT_TIMEOUT, "its result")
         assert work.remaining_capacity == 2, "no member has acknowledged it"
 
 
@@ -438,7 +439,7 @@ async def ended(
     """Return the result of one run, of a member whose time is `time`."""
     async with working(home, trust, executor) as (work, courier):
         work.assign([assignment(**how)], time or MemberTime(), Origin())
-        return (await wait_until_async(lambda: [*courier.results()], WAIT_TIMEOUT, "its result"))[0]
+        return (await wait_until_async(lambda: results_of(courier), WAIT_TIMEOUT, "its result"))[0]
 
 
 class Untellable(Broken):
