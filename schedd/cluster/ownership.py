@@ -82,10 +82,11 @@ class Ownership:
 
         def next_token(shard: ShardId) -> Token:
             at = (shard, claim.epochs[shard])
-            if self._sequences[at] >= SEQUENCES:
+            sequence = self._sequences[at] + 1
+            if sequence > SEQUENCES:
                 raise ExhaustedEpoch(shard)
-            self._sequences[at] += 1
-            return token_of(at[1], self._sequences[at])
+            self._sequences[at] = sequence
+            return token_of(at[1], sequence)
 
         return next_token
 

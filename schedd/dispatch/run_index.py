@@ -242,6 +242,8 @@ class RunIndex:
         for job, count in gone.items():
             if count:
                 self._unkeep(job)
+        if not self._held.some:
+            return 0
         return sum(self.release(job, count) for job, count in gone.items())
 
     @property

@@ -153,6 +153,8 @@ starts a scan at once.
 """
 LONGEST_REST: Final = 10.0
 """Upper limit of that pause, in seconds."""
+ID, TOKEN = 16, 8
+"""Bytes of an id and of a token."""
 FULL_EVERY: Final = 60.0
 """Seconds between two scans that read all rows in full."""
 PART: Final = 2_000
@@ -323,10 +325,12 @@ class Rescue:
                 seen.update(same, here.keys() & {run.key.run_id for run in runs})
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
-                await self._sort_again(same, here)
+                await self._sort_again([one for one in same if _is_waiting(here[one])], here)
                 self._run_index.were_read(part)
                 running += (r for r in runs if r.state is State.RUNNING and r.children is None)
-                live = [*runs, *(here[one] for one in same)]
+                unchanged = [here[one] for one in same]
+                running += (run for run in unchanged if run.state is State.RUNNING)
+                live = [*runs, *unchanged]
                 overlapping += crowded(live)
                 piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # let other tasks run between two parts
@@ -362,6 +366,12 @@ class Rescue:
                 return await self._store.live_runs(shards, ALL, until), ()
             same = {one for one in found.same.intersection(here) if _is_waiting(here[one])}
             wanted = [*found.changed, *(RunId(Id(one)) for one in found.same - same)]
+            for entry in found.running:
+                run = here.get(entry[:ID])
+                if run is not None and run.children is None and _assignment_of(run) == entry:
+                    same.add(entry[:ID])
+                else:
+                    wanted.append(RunId(Id(entry[:ID])))
             runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
         except Unavailable:
@@ -450,8 +460,14 @@ class Rescue:
 
 
 def _is_waiting(run: LiveRun) -> bool:
-    """Return whether a run waits: a running one with an unchanged row is read again."""
     return run.state is not State.RUNNING
+
+
+def _assignment_of(run: LiveRun) -> bytes:
+    """Return the id and the token of a RUNNING run as in `ChangedRuns.running`; nothing for a
+    waiting one.
+    """
+    return b"" if _is_waiting(run) else run.key.run_id + run.token.to_bytes(TOKEN)
 
 
 def _rest(took: float) -> float:

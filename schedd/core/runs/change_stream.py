@@ -127,9 +127,11 @@ class ChangedRuns:
     """Live runs, by whether their rows or their jobs' timers may have changed since a cursor."""
 
     changed: tuple[RunId, ...]
-    """Runs that may have changed. All RUNNING runs are among them."""
+    """Runs that may have changed."""
     same: frozenset[bytes]
-    """The ids of the other runs, as 16 bytes each to save memory: there may be very many."""
+    """The ids of waiting runs that haven't, as 16 bytes each to save memory: there may be many."""
+    running: frozenset[bytes] = frozenset()
+    """Ids and tokens of RUNNING runs that haven't changed, as 16 and 8 bytes (big-endian)."""
 
 
 class PendingChanges:

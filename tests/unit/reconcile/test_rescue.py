@@ -82,12 +82,15 @@ class Rows:
         before = {one.key: one for one in self.moments[since.transaction - 1]}
         changed: list[RunId] = []
         same: set[bytes] = set()
+        running: set[bytes] = set()
         for one in self.of(shards):
-            if one.state is State.RUNNING or before.get(one.key) != one:
+            if before.get(one.key) != one:
                 changed.append(one.key.run_id)
+            elif one.state is State.RUNNING:
+                running.add(one.key.run_id + one.token.to_bytes(8))
             else:
                 same.add(one.key.run_id)
-        return ChangedRuns(tuple(changed), frozenset(same))
+        return ChangedRuns(tuple(changed), frozenset(same), frozenset(running))
 
     async def live_runs(
         self,
@@ -514,13 +517,12 @@ async def test_an_unchanged_run_of_the_run_index_isnt_read_again() -> None:
     world = World(stays, moves, ends, runs)
     world.rows.live = {cast("IncarnationId", runs.incarnation)}
     await world.rescue.step()
-    assert await read_by_a_scan(world) == [runs.key.run_id], (
-        "each running worker is checked at each scan"
-    )
+    assert await read_by_a_scan(world) == []
+    assert world.leases.named == {runs.incarnation}, "each running worker is checked at each scan"
 
     moved, comes = replace(moves, priority=Priority.HIGH), run(5)
     world.rows.runs = [stays, moved, runs, comes]
-    assert await read_by_a_scan(world) == sorted(one.key.run_id for one in (moves, runs, comes))
+    assert await read_by_a_scan(world) == sorted(one.key.run_id for one in (moves, comes))
     assert {one.key for one in world.run_index.ready} == {stays.key, moves.key, comes.key}
     assert moved in [*world.run_index.ready]
 
@@ -624,6 +626,27 @@ async def test_a_run_left_out_of_the_ready_queue_during_a_scan_is_known_to_be_le
     await read_by_a_scan(world)
     here = {one.key.run_id.number for one in world.run_index.ready}
     assert here == {1, 2, 3, 4, 9} or world.run_index.ready.leaves_some
+
+
+async def test_a_running_run_with_an_unchanged_row_is_looked_after_without_reading_it() -> None:
+    runs = running(1, worker())
+    world = World(runs)
+    world.rows.live = {worker().id}
+    await world.rescue.step()
+    world.rows.live = set()
+    await read_by_a_scan(world)
+    assert world.rows.read == []
+    assert [loss.key for loss in world.rows.losses] == [runs.key]
+
+
+async def test_a_running_run_whose_row_has_another_token_is_read() -> None:
+    row = replace(running(1, worker()), token=Token(9))
+    world = World(row)
+    await world.rescue.step()
+    world.run_index.running.pop(row.key.run_id)
+    world.run_index.dispatched([replace(row, token=Token(7))])
+    await read_by_a_scan(world)
+    assert world.run_index.running[row.key.run_id] == row
 
 
 async def test_a_run_that_runs_only_by_the_run_index_is_read_again() -> None:
