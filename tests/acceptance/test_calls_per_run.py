@@ -18,12 +18,14 @@ from support.cluster import DevCluster, dev_cluster
 from support.repository import ROOT
 from support.wait import wait_until
 
-RUNS = 4_000
-LIMITS = {"schedd": 290, "workerd": 55}
+RUNS, DRAINS = 10_000, 2
+"""Runs of a drain, and drains. The best one counts: what other processes do adds calls."""
+LIMITS = {"schedd": 75, "workerd": 60}
 """Calls of Python functions a run."""
-SLACK = 0.35
+SLACK = 0.5
 """The share of a limit by which it may exceed what was measured. Batches are smaller, and calls a
-run more, where other processes take the processors: 238 to 259 in a member, 43 to 47 in a worker.
+run more, where other processes take the processors, and each second of a drain adds a scan: 39 to
+58 in a member, 45 to 48 in a worker.
 """
 
 
@@ -50,7 +52,9 @@ def count(counts: Path, when: str) -> dict[str, int]:
 
     def read() -> dict[str, int]:
         answers = {
-            name: (counts / name).read_text().split() for name in LIMITS if (counts / name).exists()
+            name: (counts / name).read_text().rsplit(maxsplit=1)
+            for name in LIMITS
+            if (counts / name).exists()
         }
         return {name: int(calls) for name, (asked, calls) in answers.items() if asked == when}
 
@@ -59,19 +63,24 @@ def count(counts: Path, when: str) -> dict[str, int]:
 
 
 def test_a_run_takes_no_more_function_calls_than_before(cluster: DevCluster, counts: Path) -> None:
+    measured = [drained(cluster, counts, number) for number in range(DRAINS)]
+    best = {name: min(each[name] for each in measured) for name in LIMITS}
+    print(f"function calls a run: {measured}")
+    assert all(best[name] <= limit for name, limit in LIMITS.items()), measured
+    assert all(best[name] >= limit * (1 - SLACK) for name, limit in LIMITS.items()), (
+        f"lower the limits: {measured}"
+    )
+
+
+def drained(cluster: DevCluster, counts: Path, number: int) -> dict[str, int]:
+    """Return the calls for each run of a drain, by daemon."""
     cluster.schedctl("worker", "drain", "w1", "--reason", "queue").check_returncode()
     before: dict[str, int] = {}
 
     def release() -> None:
-        before.update(count(counts, "before"))
+        before.update(count(counts, f"before {number}"))
         cluster.schedctl("worker", "undrain", "w1").check_returncode()
 
-    drained = drain(cluster, RUNS, release)
-    assert drained["succeeded"] == RUNS
-    after = count(counts, "after")
-    measured = {name: round((after[name] - before[name]) / RUNS) for name in LIMITS}
-    print(f"function calls a run: {measured}; {drained['rate']} runs/s under the profiler")
-    assert all(measured[name] <= limit for name, limit in LIMITS.items()), measured
-    assert all(measured[name] >= limit * (1 - SLACK) for name, limit in LIMITS.items()), (
-        f"lower the limits: {measured}"
-    )
+    assert drain(cluster, RUNS, release)["succeeded"] == RUNS
+    after = count(counts, f"after {number}")
+    return {name: round((after[name] - before[name]) / RUNS) for name in LIMITS}
