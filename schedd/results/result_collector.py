@@ -211,7 +211,7 @@ class ResultCollector:
         if len(self._successes) + len(arrived) > QUEUE:
             arrived = {at: one for at, one in arrived.items() if at in self._successes}
         self._successes.update(arrived)
-        self._note_ends(successes.run_ids, successes.tokens)
+        self._note_ends([at[0] for at in arrived], [at[1] for at in arrived])
 
     @property
     def _queued(self) -> int:
@@ -295,7 +295,7 @@ class ResultCollector:
     async def _store_successes(self) -> None:
         """Store the plain ones of a batch of successes. The others become single results."""
         room = min(SUCCESSES, QUEUE - len(self._results))
-        batch = dict(islice(self._successes.items(), room))
+        batch = dict(islice(self._successes.items(), max(0, room)))
         plain = self._plain_of([*batch])
         if plain:
             run_ids, tokens, senders = zip(*plain, strict=True)
@@ -308,6 +308,8 @@ class ResultCollector:
                 del plain[one.run_id, one.token, one.sender]
             self._succeeded(plain)
         async for at in in_turns([at for at in batch if at not in plain]):
+            if len(self._results) >= QUEUE:
+                break  # others arrived meanwhile: the rest stays here
             *times, (worker, line) = self._successes.pop(at)
             single = single_result(Success(*at, *times), worker)
             self._results[single.key.run_id, single.token, single.digest] = single, line

@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from schedd.rpc.auth_interceptor import AuthInterceptor
@@ -209,8 +210,8 @@ def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) ->
                 size, at = _varint(content, at, end)
             inner = min(at + size, end)
             if (what := inside.get(tag >> 3)) is not None:
-                if what is _PACKED:
-                    left -= inner - at
+                if isinstance(what, int):
+                    left -= (inner - at) // what
                 elif depth < DEEPEST:
                     left = _count(content, at, inner, what, left, depth + 1)
             at = inner
@@ -223,16 +224,22 @@ def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) ->
     return left
 
 
-_PACKED: Final = "packed numbers"
+_WIDTHS: Final = {"double": 8, "fixed64": 8, "sfixed64": 8, "float": 4, "fixed32": 4, "sfixed32": 4}
+"""Bytes of a packed number; at least one byte for the other types."""
+_TYPES: Final = {
+    number: name.removeprefix("TYPE_").lower()
+    for name, number in vars(FieldDescriptor).items()
+    if name.startswith("TYPE_")
+}
 
 
 @cache
 def _inside(of: Any) -> dict[int, Any]:
     """Return the fields of a message that have parts themselves: nested messages, by descriptor,
-    and packed numbers.
+    and packed numbers, by the bytes of each.
     """
     return {
-        field.number: field.message_type or _PACKED
+        field.number: field.message_type or _WIDTHS.get(_TYPES[field.type], 1)
         for field in of.fields
         if field.message_type is not None or field.is_packed
     }

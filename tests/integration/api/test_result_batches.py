@@ -75,8 +75,7 @@ class Collecting:
             found += await self.me.assigned(draft(of[id_], overlap=Overlap.ALLOW))
         index = self.collector.run_index
         assert index is not None
-        for run in found:
-            index.dispatched(run)
+        index.dispatched(found)
         await self.collector._definition_cache.of_runs(found)
         return found
 

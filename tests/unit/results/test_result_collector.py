@@ -952,3 +952,39 @@ async def test_a_worker_with_too_many_stale_results_sends_no_batch_either() -> N
     assert world.collector._queued == 0
     assert all(stale for _, _, stale in world.line.acknowledged)
     assert len(world.line.acknowledged) == STRAYS_A_MINUTE < QUEUE
+
+
+async def test_successes_wait_while_single_results_fill_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 10)
+    monkeypatch.setattr("schedd.results.result_collector.BATCH", 2)
+    world = World()
+    runs = dispatched(world, *range(2, 6))
+    world.rows.left = {one.key.run_id for one in runs}  # so each becomes a single result
+    others = iter(range(1_000, 1_010))
+
+    def others_arrive() -> None:
+        for token in others:
+            world.ends(ReportedOutcome.SUCCEEDED, token=Token(token))
+
+    world.rows.meanwhile = others_arrive
+    world.collector.succeeded("w1", batch(runs), world.line)
+    for _ in range(10):
+        await world.collector.step()
+
+    stored = {(report.key.run_id, report.token) for report in world.rows.accepted}
+    assert {(one.key.run_id, one.token) for one in runs} <= stored
+    assert {token for _, token in stored} >= set(range(1_000, 1_010))
+
+
+def test_a_success_without_room_in_the_queue_leaves_its_run_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its worker sends it again; until then it takes a slot."""
+    monkeypatch.setattr("schedd.results.result_collector.QUEUE", 1)
+    world = World()
+    runs = dispatched(world, 2, 3, ready_at=NOW + timedelta(seconds=1))
+    assert world.collector.run_index is not None
+    world.collector.succeeded("w1", batch(runs), world.line)
+    assert world.collector.run_index.running.late == runs

@@ -51,6 +51,30 @@ def test_packed_numbers_count_each() -> None:
     assert found.reason == "TOO_MANY_PARTS"
 
 
+@pytest.mark.slow
+def test_a_frame_of_all_results_that_a_worker_may_hold_is_read() -> None:
+    sent, runs = workers.WorkerFrame(), 500
+    for _ in range(22_000 // runs):
+        sent.result_batches.add(
+            incarnation="0f6c52ab-0000-4000-8000-000000000000",
+            run_ids=bytes(16) * runs,
+            fencing_tokens=[1 << 40] * runs,
+            scheduled_at=[1_790_000_000_000_000] * runs,
+            started_at=[1_790_000_000_000_000] * runs,
+            finished_at=[1_790_000_000_000_000] * runs,
+        )
+    assert len(sent.SerializeToString()) > 1_000_000
+    assert FRAME(sent.SerializeToString()) == sent
+
+
+def test_packed_numbers_of_fixed_width_count_by_their_number() -> None:
+    sent = workers.WorkerFrame()
+    sent.result_batches.add(started_at=[1] * (MOST_PARTS_OF_FRAME + 1))
+    found = FRAME(sent.SerializeToString())
+    assert isinstance(found, UndecodedRequest)
+    assert found.reason == "TOO_MANY_PARTS"
+
+
 def test_a_long_text_is_one_part() -> None:
     sent = jobs.CreateJobRequest()
     sent.job.payload.json = '"' + "\0" * 3_000_000 + '"'
