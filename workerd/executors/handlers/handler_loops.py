@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import errno
 import logging
 import sys
@@ -196,6 +197,8 @@ class _Loop:
         self.probed = utcnow()
         self.block: LoopBlock | None = None
         self._worker = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        """For callbacks on the worker's loop: they must not run in the context of a handler."""
         self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
         self._inbox: OrderedDict[LoopCall[Any], None] = OrderedDict()
@@ -334,11 +337,11 @@ class _Loop:
 
     def _wake_worker(self) -> None:
         with contextlib.suppress(RuntimeError):  # the worker has ended
-            self._worker.call_soon_threadsafe(self.resolve_ended)
+            self._worker.call_soon_threadsafe(self.resolve_ended, context=self._context)
 
     def _answer_probe(self, probe: float) -> None:
         with contextlib.suppress(RuntimeError):
-            self._worker.call_soon_threadsafe(self._answered, probe)
+            self._worker.call_soon_threadsafe(self._answered, probe, context=self._context)
 
     def _answered(self, probe: float) -> None:
         if self.probed_at == probe:
