@@ -450,7 +450,8 @@ class HeldRuns:
         if len(plain) < len(ends):
             for item, outcome in ends:
                 if outcome is not SUCCESS:
-                    self._record_end(item, outcome, finished_at)
+                    with set_aside("result", f"run {item.key.run}"):
+                        self._record_end(item, outcome, finished_at)
         self.on_change()
 
     def _record_end(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> None:
@@ -459,12 +460,12 @@ class HeldRuns:
         self._metrics.ended_attempts(outcome.verdict.name, outcome.reason.name).inc()
         try:
             result = self._result(item, outcome, finished_at)
+            parcel = self._upload.parcel(item.key, batch.common.namespace, recording, outcome)
         except Exception as error:
             log.exception(BUG, action, item.key.run, extra=batch.log_fields(item.place))
             text = f"outcome of the {action} executor can't be encoded: {type(error).__name__}"
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
-            result = self._result(item, outcome, finished_at)
-        parcel = self._upload.parcel(item.key, batch.common.namespace, recording, outcome)
+            result, parcel = self._result(item, outcome, finished_at), None
         self._report(result, item.origin.address, parcel)
         self._discard(item, parcel)
 
