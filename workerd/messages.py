@@ -6,7 +6,7 @@ run has five of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import TypeAlias, TypeVar
@@ -17,6 +17,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.bounds import FRAME, problem
 from schedkit.bounds.common import LENGTH
+from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.bounds.rules import Found
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import common_pb2, run_pb2
@@ -36,6 +37,7 @@ from workerd.core.outcome import (
 )
 from workerd.core.slot_split import DemandHead, Share
 
+B = TypeVar("B", pb.RunBatch, pb.AckBatch)
 M = TypeVar("M", bound=Message)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -74,6 +76,19 @@ def even(kind: str, batch: pb.AckBatch) -> bool:
     if found:
         note(kind, type(batch).__name__, problem(found))
     return not found
+
+
+def parts(batches: Sequence[B]) -> Iterator[Sequence[B]]:
+    """Return batches in parts of about `MOST_IN_BATCH` runs at most, in order."""
+    begin = runs = 0
+    for place, batch in enumerate(batches):
+        count = len(batch.fencing_tokens)
+        if place > begin and runs + count > MOST_IN_BATCH:
+            yield batches[begin:place]
+            begin, runs = place, 0
+        runs += count
+    if begin < len(batches):
+        yield batches[begin:]
 
 
 def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:

@@ -546,10 +546,10 @@ class HeldRuns:
             self._idle.set()
 
 
-def slots_of(frame: pb.MemberFrame) -> int:
-    """Return the slots of all assignments in a frame, valid or not, as its member counts them."""
-    slots = sum([min(max(each.slots, 1), SLOTS.high) for each in frame.assignments])
-    for batch in frame.run_batches:
+def slots_of(assignments: Iterable[pb.Assignment], batches: Iterable[pb.RunBatch] = ()) -> int:
+    """Return the slots of assignments, valid or not, as their member counts them."""
+    slots = sum([min(max(each.slots, 1), SLOTS.high) for each in assignments])
+    for batch in batches:
         runs = min(len(batch.fencing_tokens), MOST_IN_BATCH)
         slots += runs * min(max(batch.common.slots, 1), SLOTS.high)
     return slots

@@ -34,7 +34,6 @@ from workerd.core.cluster_time import MemberTime, RoundTrip
 from workerd.core.credit import Credit
 from workerd.core.ids import Address, Incarnation
 from workerd.core.slot_split import NOTHING, DemandHead, Share
-from workerd.runs.assignments import slots_of
 from workerd.stream.frame_queue import MemberFrameQueue
 
 log = logging.getLogger(__name__)
@@ -95,7 +94,7 @@ class Host(Protocol):
         """Handle a refresh of the lease by a heartbeat sent then."""
         ...
 
-    def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
+    async def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
         """Handle a frame, except its welcome and heartbeat answer."""
         ...
 
@@ -269,7 +268,7 @@ class MemberStream:
                 return StreamEnd.AGAIN, f"frame rejected: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
                 return StreamEnd.LOST, "member reported the worker as lost"
-            self._handle_frame(frame)
+            await self._handle_frame(frame)
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
         """Handle a heartbeat answer. Return whether this incarnation is lost."""
@@ -289,13 +288,12 @@ class MemberStream:
         if was_set:
             self._host.clock_was_set(self)
 
-    def _handle_frame(self, frame: pb.MemberFrame) -> None:
-        self.credit.received += slots_of(frame)
+    async def _handle_frame(self, frame: pb.MemberFrame) -> None:
         if frame.HasField("reach"):
             self.credit.reached(frame.reach.serial, frame.reach.slots, boottime())
         if frame.HasField("demand"):
             self.demand = messages.heads_of(frame.demand)
-        self._host.received(self, frame)
+        await self._host.received(self, frame)
 
     async def _write(self, call: _Call) -> bool:
         """Send frames up to the goodbye. Return False if the stream accepts no more frames; the

@@ -42,7 +42,7 @@ from workerd.core.slot_split import NOTHING, deal
 from workerd.delivery.result_sender import ResultSender
 from workerd.home_cluster import Home, anywhere
 from workerd.identity import WorkerIdentity
-from workerd.runs.assignments import HeldRuns
+from workerd.runs.assignments import HeldRuns, slots_of
 from workerd.stream.stream import MemberStream, StreamEnd
 
 log = logging.getLogger(__name__)
@@ -260,23 +260,36 @@ class Attach:
         if self._trust.sent is not None:  # otherwise the last value stays valid
             self.on_trust(until)
 
-    def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
-        """Handle a frame. Revokes and cancels first: they may refer to assignments in it."""
+    async def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
+        """Handle a frame. Revokes and cancels first: they may refer to assignments in it. A frame
+        with many runs is handled in parts, between which the loop runs other tasks.
+        """
         messages.each(
             "revoke", frame.revokes, lambda one: link.answer_revoke(self._work.revoke(one.key))
         )
         messages.each("cancel", frame.cancels, lambda one: self._work.cancel(one, link))
-        if frame.assignments or frame.run_batches:
-            self._work.assign(frame.assignments, link.time, link, frame.run_batches)
-        if frame.acknowledgements or frame.ack_batches:
+        if frame.assignments:
+            link.credit.received += slots_of(frame.assignments)
+            self._work.assign(frame.assignments, link.time, link)
+        for number, part in enumerate(messages.parts(frame.run_batches)):
+            if number:
+                await asyncio.sleep(0)
+            link.credit.received += slots_of((), part)
+            self._work.assign((), link.time, link, part)
+        if frame.acknowledgements:
             answers = [
                 one
                 for one in frame.acknowledgements
                 if messages.within_bounds("acknowledgement", one)
             ]
-            batches = [one for one in frame.ack_batches if messages.even("acknowledgements", one)]
             with set_aside("acknowledgement", link.address):
-                self._sender.acknowledge(answers, batches)
+                self._sender.acknowledge(answers)
+        for number, acks in enumerate(messages.parts(frame.ack_batches)):
+            if number:
+                await asyncio.sleep(0)
+            batches = [one for one in acks if messages.even("acknowledgements", one)]
+            with set_aside("acknowledgement", link.address):
+                self._sender.acknowledge((), batches)
         messages.each("follow", frame.follows, lambda one: self._work.follow(one, link))
         if frame.HasField("drain"):
             self._work.drain(on=not frame.drain.undrain)

@@ -47,9 +47,13 @@ from schedkit.bounds.rules import (
 MOST_ITEMS: Final = 5_000
 """Items of one kind in a frame. Our own processes send at most 500."""
 MOST_BATCHES: Final = 50
-"""Batches in a frame."""
+"""Batches of results or acknowledgements in a frame."""
+MOST_RUN_BATCHES: Final = 500
+"""Batches of assignments in a frame: our own members send as many if no two runs are alike."""
 MOST_IN_BATCH: Final = 2_000
-"""Runs in a batch."""
+"""Runs in a batch. A higher value must be negotiated at the start of a stream: older members leave
+larger batches unanswered, so the worker keeps and resends the results of such a batch.
+"""
 MOST_HELD: Final = 50_000
 """Runs that a worker holds. Our own workers hold at most 21,500."""
 MOST_BLOCKING: Final = 8
@@ -89,8 +93,8 @@ FRAMES: Final[Table] = {
         "members": PART,
         "reach": PART,
         "follows": Many(ITEM, MOST_ITEMS),
-        "run_batches": Many(ITEM, MOST_ITEMS),
-        "ack_batches": Many(ITEM, MOST_ITEMS),
+        "run_batches": Many(ITEM, MOST_RUN_BATCHES),
+        "ack_batches": Many(ITEM, MOST_BATCHES),
     },
     "schedd.v1.AssignmentKey": {
         "run_id": Needed(ID),

@@ -14,6 +14,8 @@ import pytest
 
 from schedctl.authority import Authority, Subject
 from schedd.core.auth.rights import IdentityKind, uri_of
+from schedkit.bounds import FRAME
+from schedkit.bounds.frames import MOST_BATCHES, MOST_IN_BATCH, MOST_RUN_BATCHES
 from schedkit.clock import boottime, utcnow
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
@@ -46,9 +48,11 @@ class World:
         identity = WorkerIdentity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
         admission = Admission(SLOTS, identity.incarnation)
         self.trust, clock = WorkerLeaseTrust(), JudgingClock()
-        courier = ResultSender(spool, lambda _key, _verdict: None)
+        self.courier = courier = ResultSender(spool, lambda _key, _verdict: None)
         keeping = upload_in(spool)
-        work = HeldRuns("w1", admission, self.trust, clock, {}, courier, keeping, WorkerMetrics())
+        self.work = work = HeldRuns(
+            "w1", admission, self.trust, clock, {}, courier, keeping, WorkerMetrics()
+        )
         self.attach = Attach(identity, seeds, tls, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
@@ -167,7 +171,7 @@ async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberS
     one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
     world.attach.refreshed(boottime())
     await wait_until_async(lambda: (granted(one), granted(two)) == (2, 2), 5, "an even share")
-    two._handle_frame(
+    await two._handle_frame(
         pb.MemberFrame(demand=pb.Demand(heads=[pb.Demand.Head(priority=3, slots=SLOTS)]))
     )
     await wait_until_async(lambda: granted(one) == 0, 5, "what the other one asks for")
@@ -183,9 +187,9 @@ async def test_withdrawn_slots_go_to_another_member_as_soon_as_the_first_release
         assert granted(two) == 2
         grant = one._outbox.take_frame().granted
         assert (grant.slots, grant.serial) == (0, 1)
-        one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
+        await one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
         await wait_until_async(lambda: granted(two) == 3, 5, "the slot that it gave up")
-        one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
+        await one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
         await wait_until_async(lambda: granted(two) == 4, 5, "the one that it let go of")
         assert not one._outbox.take_frame().HasField("granted")
 
@@ -270,3 +274,69 @@ async def test_the_keeper_receives_the_end_of_trust_in_a_lost_incarnation_at_onc
         assert [before <= until <= boottime() for until in ends] == [True]
         world.link("m2", ttl=15.0)
         assert len(ends) == 1, "a new incarnation reports no second end"
+
+
+async def test_a_frame_with_many_runs_is_handled_in_parts_with_cancels_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats are sent meanwhile; no slot of the rest of the frame is granted twice."""
+    async with attaching(tmp_path) as world:
+        link, member = world.link("m1", ttl=60.0), FakeMember()
+        handled: list[str] = []
+        batches = []
+        for count in (MOST_IN_BATCH, 1, 2, MOST_IN_BATCH, 3):
+            batch = member.run_batch([member.key()], incarnation=world.attach.identity.incarnation)
+            batch.run_ids, runs = batch.run_ids * count, [*batch.fencing_tokens] * count
+            batch.fencing_tokens[:], batch.scheduled_at[:] = runs, [*batch.scheduled_at] * count
+            batches.append(batch)
+        acks = [pb.AckBatch(run_ids=b"x" * 16 * 1500, fencing_tokens=[1] * 1500) for _ in "ab"]
+        monkeypatch.setattr(world.work, "cancel", lambda _cancel, _link: handled.append("cancel"))
+        monkeypatch.setattr(
+            world.work,
+            "assign",
+            lambda _single, _time, _link, batches: handled.append(
+                f"{[len(each.fencing_tokens) for each in batches]} of {link.credit.received}"
+            ),
+        )
+        monkeypatch.setattr(
+            world.courier, "acknowledge", lambda _answers, _batches: handled.append("acknowledge")
+        )
+
+        async def others() -> None:
+            while True:
+                await asyncio.sleep(0)
+                if handled and handled[-1] != "others":
+                    handled.append("others")
+
+        between = asyncio.create_task(others())
+        await asyncio.sleep(0)
+        cancel = pb.Cancel(key=member.key())
+        frame = pb.MemberFrame(cancels=[cancel], run_batches=batches, ack_batches=acks)
+        await link._handle_frame(frame)
+        between.cancel()
+        assert handled == [
+            "cancel",
+            "[2000] of 2000",
+            "others",
+            "[1, 2] of 2003",
+            "others",
+            "[2000] of 4003",
+            "others",
+            "[3] of 4006",
+            "acknowledge",
+            "others",
+            "acknowledge",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("most", "kind"),
+    [(MOST_RUN_BATCHES, "run_batches"), (MOST_BATCHES, "ack_batches")],
+)
+def test_a_frame_may_hold_as_many_batches_as_members_send(most: int, kind: str) -> None:
+    frame = pb.MemberFrame()
+    for _ in range(most):
+        getattr(frame, kind).add()
+    assert not FRAME.violations(frame)
+    getattr(frame, kind).add()
+    assert FRAME.violations(frame)
