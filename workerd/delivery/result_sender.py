@@ -13,7 +13,10 @@ Invariants
 - A result goes first to the member that issued its assignment, if it is attached. Otherwise, and
   when it stays unanswered, it goes to another member. Sending twice is harmless: members recognize
   it by its digest.
-- A batch is sent again without the runs that were answered.
+- A batch is sent again without the runs that were answered. If a member asks for runs of it, only
+  these runs are sent, and each at most once in `RESEND_AFTER`.
+- A file holds batches of successes or single results, never both: an earlier version, which can't
+  read batches, sets such a file aside instead of removing it with its last single result.
 - A held result (`put` with `held`) is on disk, too; the next worker process sends it as it is. It
   is sent after `release`, with the contents given then.
 - While the disk rejects writes, `refusal_reason` returns the cause and the worker requests no new
@@ -96,6 +99,8 @@ class _PendingBatch:
     carrier: ResultStream | None = None
     sent: float = 0.0
     resend_after: float = RESEND_AFTER
+    resent: dict[AssignmentKey, float] | None = None
+    """When results were sent alone (`again`) after the batch was sent."""
     held: bool = False
 
     @property
@@ -267,11 +272,33 @@ class ResultSender:
                 yield key_of(content.key), microseconds(content.key.scheduled_at)
 
     def again(self, keys: Iterable[AssignmentKey]) -> None:
-        """Send results again: a member sent their assignments once more."""
-        batches = dict.fromkeys([self._pending[key] for key in keys if key in self._pending])
-        for batch in batches:
-            if self._may_go(batch):
+        """Send results again, except those sent within `RESEND_AFTER`: a member sent their
+        assignments once more.
+        """
+        wanted: dict[_PendingBatch, set[AssignmentKey]] = {}
+        for key in keys:
+            if (batch := self._pending.get(key)) is not None:
+                wanted.setdefault(batch, set()).add(key)
+        now = boottime()
+        for batch, named in wanted.items():
+            if not self._may_go(batch):
+                continue
+            if batch.carrier is None:  # no stream has the batch
                 self._send(batch)
+            elif now - batch.sent >= RESEND_AFTER:
+                self._send_again(batch, named, now)
+
+    def _send_again(self, batch: _PendingBatch, named: set[AssignmentKey], now: float) -> None:
+        """Send some results of a batch."""
+        resent = batch.resent or {}
+        due = {key for key in named if key not in resent or now - resent[key] >= RESEND_AFTER}
+        content = batch.content
+        if not isinstance(content, SuccessBatch) or len(due) == batch.left:
+            self._send(batch)
+        elif due and (stream := self._choose(batch.issuer, None)) is not None:
+            batch.resent = resent | dict.fromkeys(due, now)
+            places = [place for place, key in enumerate(content.keys) if key in due]
+            self._send_content(stream, content.only(places))
 
     def shut_down(self) -> None:
         """Shut down: from now on results that the disk rejects are sent without being spooled."""
@@ -393,8 +420,7 @@ class ResultSender:
         await self._remove()
 
     async def _write(self) -> None:
-        while self._unspooled:
-            batches = self._next_file()
+        while batches := self._next_file():
             count = sum([each.count for each in batches])
             try:
                 await self._write_file(batches)
@@ -407,10 +433,18 @@ class ResultSender:
                 self._most = min(self._most * 2, _MOST_AT_ONCE)
 
     def _next_file(self) -> list[_PendingBatch]:
-        """Return the batches of the next file, `_most` results in total; split one if needed."""
+        """Return the batches of the next file, `_most` results in total; split one if needed. All
+        are batches of successes, or none is.
+        """
         batches: list[_PendingBatch] = []
         room, count = _MOST_BYTES, self._most
         for batch in [*self._unspooled]:
+            if not batch.left:
+                self._remove_batch(batch)
+                continue
+            if batches and type(batch.content) is not type(batches[0].content):
+                continue
+            batch.content = self._left_of(batch)
             room -= batch.size
             if not count or (batches and room < 0):
                 break
@@ -423,15 +457,16 @@ class ResultSender:
         return batches
 
     def _split(self, batch: _PendingBatch, count: int) -> None:
-        """Leave `count` results in a batch of successes that isn't on disk."""
+        """Leave `count` results in a batch of successes that isn't on disk. No member has answered
+        any of its results.
+        """
         assert isinstance(batch.content, SuccessBatch), "others have one result"
         self._close(batch)
-        rest = _PendingBatch(batch.content.split(count), batch.issuer, left=0)
-        rest.carrier, rest.sent = batch.carrier, batch.sent
-        for key in _keys(rest.content):
-            if self._pending.get(key) is batch:
-                self._pending[key] = rest
-                batch.left, rest.left = batch.left - 1, rest.left + 1
+        content = batch.content.split(count)
+        rest = _PendingBatch(content, batch.issuer, left=len(content))
+        rest.carrier, rest.sent, rest.resent = batch.carrier, batch.sent, batch.resent
+        batch.left -= rest.left
+        self._pending.update(dict.fromkeys(content.keys, rest))
         self._add(rest)
 
     def _close(self, batch: _PendingBatch) -> None:
@@ -453,6 +488,7 @@ class ResultSender:
         for batch, content in zip(batches, contents, strict=True):
             if not batch.left:  # members have answered all of it
                 self._done[file] += batch.count
+                self._unspooled.pop(batch, None)
             elif batch.content is not content:  # released meanwhile: the new one comes later
                 batch.earlier = (*batch.earlier, file)
             else:
@@ -488,8 +524,10 @@ class ResultSender:
         batch.carrier = stream
         if stream is None:
             return
-        batch.sent = boottime()
-        content = self._left_of(batch)
+        batch.sent, batch.resent = boottime(), None
+        self._send_content(stream, self._left_of(batch))
+
+    def _send_content(self, stream: ResultStream, content: pb.Result | SuccessBatch) -> None:
         if not isinstance(content, SuccessBatch):
             stream.send_result(content)
         elif stream.reads_batches:
@@ -502,7 +540,10 @@ class ResultSender:
         """Return the contents of a batch without the results that members have answered."""
         content = batch.content
         if isinstance(content, SuccessBatch) and batch.left < len(content):
-            return content.only(lambda key: self._pending.get(key) is batch)
+            pending = self._pending
+            return content.only(
+                [place for place, key in enumerate(content.keys) if pending.get(key) is batch]
+            )
         return content
 
     def _choose(

@@ -4,7 +4,7 @@
       lock            held (flock) by the worker process that owns the directory; names this process
       spool_id        created once; identifies the worker over its incarnations
       cluster         id of the cluster that the worker belongs to (`home_cluster`)
-      <n>.results     one batch: a WorkerFrame with results and batches of results only
+      <n>.results     a WorkerFrame with either results or batches of successes
       *.journal       running processes, for the keeper
       scratch/        files of attempts that run
       kept/           logs and large results on their way to the result store

@@ -107,6 +107,8 @@ class HeldRuns:
         """Attempts that ended in this turn of the loop."""
         self._finishing: dict[int, Sequence[tuple[HeldAssignment, AttemptOutcome]]] = {}
         """Groups of them whose task hasn't reported them."""
+        self._repeated: list[AssignmentKey] = []
+        """Ended runs that members assigned again, or canceled."""
         self._expected = Expected()
         self._delayed = DelayedStarts(self._begin)
         self._tasks = TaskSet()
@@ -194,14 +196,11 @@ class HeldRuns:
         taken = batch.keys
         if answers:
             taken = [key for place, key in enumerate(taken) if place not in answers]
-        ended = []
         for place, answer in answers.items():
             if isinstance(answer, NotTaken):
                 self._refuse(batch.key(place), answer, origin)
             elif answer.state is AssignmentState.ENDED:
-                ended.append(batch.keys[place])
-        if ended:
-            self._sender.again(ended)
+                self._repeated.append(batch.keys[place])
         for place, key in enumerate(batch.keys):
             if place not in answers:
                 self._items[key] = HeldAssignment(batch, place, key, origin, self._attempts)
@@ -244,7 +243,13 @@ class HeldRuns:
         elif item is not None:
             item.stop.ask(Cause.CANCEL, kill=cancel.kill)
         else:
-            self._sender.again([key])
+            self._repeated.append(key)
+
+    def send_again(self) -> None:
+        """Send the results of ended runs that a frame has assigned again, or canceled."""
+        if self._repeated:
+            repeated, self._repeated = self._repeated, []
+            self._sender.again(repeated)
 
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
         """Start or stop sending the output of an attempt to a member."""

@@ -290,6 +290,8 @@ class Attach:
             batches = [one for one in acks if messages.even("acknowledgements", one)]
             with set_aside("acknowledgement", link.address):
                 self._sender.acknowledge((), batches)
+        with set_aside("repeated assignment", link.address):
+            self._work.send_again()
         messages.each("follow", frame.follows, lambda one: self._work.follow(one, link))
         if frame.HasField("drain"):
             self._work.drain(on=not frame.drain.undrain)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,14 @@ from workerd.delivery import result_sender
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
 from workerd.delivery.success_batch import SuccessBatch, violations
+from workerd.executors.handlers.current_run import current
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns, slots_of
 
 ME = Incarnation("11111111-2222-3333-4444-555555555555")
+of_a_handler: ContextVar[str | None] = ContextVar("of_a_handler", default=None)
 
 
 def files(folder: Path, kind: str = "results") -> list[Path]:
@@ -120,6 +123,7 @@ class Worker:
 
     def receive(self, *batches: pb.RunBatch) -> None:
         self.work.assign([], self.time, self.stream, batches)
+        self.work.send_again()
 
     def states(self) -> dict[str, AssignmentState]:
         return {key.run: state for key, _, state, _ in self.work.holdings()}
@@ -203,8 +207,9 @@ async def test_a_member_that_reads_no_batches_gets_a_result_with_the_digest_of_e
 
 
 async def test_a_repeated_batch_starts_nothing_and_brings_its_results_once_more(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(result_sender, "RESEND_AFTER", 0.0)
     async with working(tmp_path) as worker:
         keys = [worker.member.key() for _ in range(5)]
         batch = worker.batch(keys)
@@ -214,6 +219,85 @@ async def test_a_repeated_batch_starts_nothing_and_brings_its_results_once_more(
         assert len(worker.handler.began) == 5
         assert len(worker.stream.batches) == 2
         assert not worker.stream.refused
+
+
+async def test_cancels_of_ended_runs_bring_the_results_of_these_runs_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_sender, "RESEND_AFTER", 0.0)
+    async with working(tmp_path) as worker:
+        keys = worker.assign(20)
+        await worker.ended(*keys)
+        for key in keys[5:8]:
+            worker.work.cancel(pb.Cancel(key=key), worker.stream)
+        worker.work.send_again()
+        _, again = worker.stream.batches
+        assert runs_of(again) == [(key.run_id, key.fencing_token) for key in keys[5:8]]
+        worker.work.send_again()
+        assert len(worker.stream.batches) == 2
+
+
+async def test_ended_runs_are_reported_outside_of_the_context_of_their_handlers(
+    tmp_path: Path,
+) -> None:
+    async with working(tmp_path) as worker:
+        seen = []
+        worker.work.on_change = lambda: seen.append((current.get(), of_a_handler.get()))
+
+        async def sets() -> None:
+            assert current.get() is not None
+            of_a_handler.set("set by a handler")
+
+        keys = [worker.member.key() for _ in range(3)]
+        for key in keys:
+            worker.handler.conduct[key.run_id] = sets
+        worker.receive(worker.batch(keys))
+        await worker.ended(*keys)
+        assert {*seen} == {(None, None)}
+
+
+async def test_a_result_that_cant_be_encoded_is_reported_as_failed_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(tmp_path) as worker:
+        keys = [worker.member.key() for _ in range(6)]
+        upload = worker.work._upload
+        parcel = upload.parcel
+
+        def parcels(key: AssignmentKey, *given: Any) -> Any:
+            if key.run == keys[2].run_id:
+                raise OSError("no")
+            return parcel(key, *given)
+
+        monkeypatch.setattr(upload, "parcel", parcels)
+        for key in keys:
+            worker.handler.conduct[key.run_id] = fails
+        worker.receive(worker.batch(keys))
+        for key in keys:
+            found = "can't be encoded: OSError" if key == keys[2] else "ValueError: broken"
+            assert found in (await worker.result_of(key)).error
+        assert not worker.work.runs
+
+
+async def test_a_result_that_cant_be_reported_is_set_aside_without_the_others_of_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(tmp_path) as worker:
+        keys = [worker.member.key() for _ in range(6)]
+        put = worker.sender.put
+
+        def puts(result: pb.Result, *given: Any, **how: Any) -> None:
+            if result.key == keys[0]:
+                raise ValueError("no")
+            put(result, *given, **how)
+
+        monkeypatch.setattr(worker.sender, "put", puts)
+        for key in keys:
+            worker.handler.conduct[key.run_id] = fails
+        worker.receive(worker.batch(keys))
+        for key in keys[1:]:
+            await worker.result_of(key)
+        assert not worker.work.runs
 
 
 async def test_a_run_that_is_twice_in_a_batch_starts_once(tmp_path: Path) -> None:

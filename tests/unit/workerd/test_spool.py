@@ -348,7 +348,7 @@ async def test_a_held_result_is_on_disk_and_sent_as_released(
     held.log.problem, released.log.size = "not yet", 5
     courier.put(held, None, held=True)
     [first] = await wait_until_async(files, WAIT_TIMEOUT, "it to be on disk")
-    courier.again(key_of(held.key))
+    courier.again([key_of(held.key)])
     assert results_of(courier) == [held]
     assert not sent
     courier.release(released)
