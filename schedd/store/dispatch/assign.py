@@ -77,11 +77,16 @@ DRAFTS = """unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uui
         next_worker, next_incarnation, job_limit, job_policy, start_limit, counted, crowded, spot,
         n)"""
 
-MAY = """r.state IN ('PENDING', 'RETRYING') AND r.token < {by}.next_token
-      AND r.job_id IS NOT DISTINCT FROM {by}.job_id
-      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-      AND NOT (SELECT paused FROM cluster WHERE one)
-      AND ({by}.counted OR CASE WHEN r.overlap IS NULL THEN {by}.job_limit = 0
+UNPAUSED = """(NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND NOT (SELECT paused FROM cluster WHERE one)"""
+
+TIMERS = """
+    JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation"""
+
+MAY = f"""r.state IN ('PENDING', 'RETRYING') AND r.token < {{by}}.next_token
+      AND r.job_id IS NOT DISTINCT FROM {{by}}.job_id
+      AND {UNPAUSED}
+      AND ({{by}}.counted OR CASE WHEN r.overlap IS NULL THEN {{by}}.job_limit = 0
         ELSE r.overlap = 'ALLOW' END)"""
 """The condition of a dispatch: the run waits, and its timer `t` is as the owner read it. (The
 comparison of jobs is written so that it can't use an index.)
@@ -99,9 +104,7 @@ DISPATCH = """UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token,
         r.created_at, r.payload IS NOT NULL AS paid"""
 
 DISPATCH_ALL = DISPATCH.format(
-    source=DRAFTS.format(by="d")
-    + """
-    JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation""",
+    source=DRAFTS.format(by="d") + TIMERS,
     goes=f"r.token = 0 AND {MAY.format(by='d')}",
     outcome="true, ",
 )
@@ -235,9 +238,9 @@ in it, and, if they aren't all, positions in the batch. Another run of a job is 
 the shard's lock, so its job stays without one.
 """
 
-DISPATCH_PLAIN = """
+DISPATCH_PLAIN = f"""
 WITH went AS (
-    UPDATE {runs} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
+    UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
         attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
         incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
         start_by = GREATEST(statement_timestamp(), r.ready_at) + d.start_limit * interval '1 s',
@@ -247,12 +250,10 @@ WITH went AS (
         %(tokens)s::bigint[], %(workers)s::text[], %(incarnations)s::uuid[],
         %(start_limits)s::float8[], %(spots)s::tid[]) WITH ORDINALITY
       d(run_id, job_id, shard, generation, next_token, next_worker, next_incarnation, start_limit,
-        spot, n)
-    JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation
+        spot, n){TIMERS}
     WHERE r.ctid = d.spot AND r.run_id IS NOT DISTINCT FROM d.run_id AND r.token = 0
       AND r.state IN ('PENDING', 'RETRYING') AND r.job_id IS NOT DISTINCT FROM d.job_id
-      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-      AND NOT (SELECT paused FROM cluster WHERE one)
+      AND {UNPAUSED}
     RETURNING d.n, r.payload IS NOT NULL AS paid
 )
 SELECT count(*), statement_timestamp(), array_agg(n) FILTER (WHERE paid),

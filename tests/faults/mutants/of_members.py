@@ -98,8 +98,8 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 "schedd/cluster/ownership.py",
-                "return token_of(at[1], self._sequences[at])",
-                "return token_of(Epoch(1), self._sequences[at])",
+                "return token_of(at[1], sequence)",
+                "return token_of(Epoch(1), sequence)",
             ),
         ),
         trials.LEADER_KILLED,
@@ -142,8 +142,8 @@ OF_MEMBERS: Sequence[Mutant] = (
             ),
             Edit(
                 ASSIGNING,
-                "      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))\n",
-                "",
+                "(NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))\n",
+                "true\n",
             ),
         ),
         trials.NO_FAULTS_UNAWARE,

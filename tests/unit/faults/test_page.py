@@ -145,20 +145,20 @@ def test_the_last_measurement_of_a_rejection_is_shown() -> None:
 
 def test_evidence_from_before_a_rename_is_shown_under_the_present_names() -> None:
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
-    caught = known | {"build": "fold-unwritten", "ride": "leader killed", "broken": ["L1"]}
+    caught = known | {"build": "fold-unwritten", "ride": "all members killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "ride": "calm", "broken": []}
     text = page([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`merged-rows-unwritten`" in line]
-    assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
+    assert line.endswith("| all members killed | L1 | L1 | 2026-11-21, abc1234 |")
     assert "| no mutant: no change | no faults | none | none | 2026-11-21, abc1234 |" in text
 
 
 def test_each_mutant_and_each_trial_of_the_product_names_its_violations() -> None:
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
-    caught = known | {"build": "no-catch-up", "trial": "leader killed", "broken": ["L1"]}
+    caught = known | {"build": "no-catch-up", "trial": "all members killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "trial": "no faults", "broken": []}
     text = page([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`no-catch-up`" in line]
-    assert line.endswith("| leader killed | L1 | L1 | 2026-11-21, abc1234 |")
+    assert line.endswith("| all members killed | L1 | L1 | 2026-11-21, abc1234 |")
     assert "| no mutant: no change | no faults | none | none | 2026-11-21, abc1234 |" in text
-    assert "| no mutant: no change | leader killed | none | not measured yet | |" in text
+    assert "| no mutant: no change | all members killed | none | not measured yet | |" in text
