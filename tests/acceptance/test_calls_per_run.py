@@ -18,14 +18,13 @@ from support.cluster import DevCluster, dev_cluster
 from support.repository import ROOT
 from support.wait import wait_until
 
-RUNS, DRAINS = 10_000, 2
+RUNS, DRAINS = 10_000, 3
 """Runs of a drain, and drains. The best one counts: what other processes do adds calls."""
-LIMITS = {"schedd": 75, "workerd": 60}
+LIMITS = {"schedd": 130, "workerd": 60}
 """Calls of Python functions a run."""
-SLACK = 0.5
-"""The share of a limit by which it may exceed what was measured. Batches are smaller, and calls a
-run more, where other processes take the processors, and each second of a drain adds a scan: 39 to
-58 in a member, 45 to 48 in a worker.
+SLACK = 0.75
+"""The share of a limit by which it may exceed what was measured. Calls a run depend on the sizes of
+batches, and on how many scans fall into a drain: 39 to 118 in a member, 44 to 48 in a worker.
 """
 
 
