@@ -138,7 +138,7 @@ def test_a_run_pre_dispatched_long_ahead_can_still_be_paused_moved_and_deleted(
         probes = {
             name: DatabaseProbe(tmp_path / name) for name in ("goes", "paused", "moved", "deleted")
         }
-        due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=14)
+        due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=24)
         for name, probe in probes.items():
             client.jobs.create(name, at=due, shell=probe.shell())
         wait_until(
@@ -148,13 +148,13 @@ def test_a_run_pre_dispatched_long_ahead_can_still_be_paused_moved_and_deleted(
         )
         left = due.timestamp() - time.time()
         figure(f"pre-dispatched long ahead: {left:.1f} s before it was due")
-        assert left > 6, "long before it is as usual"
+        assert left > 12, "long before it is as usual"
 
         later = due + timedelta(seconds=2)
         client.jobs.pause("paused", note="too early")
         client.jobs.update("moved", at=later)
         client.jobs.delete("deleted")
-        assert time.time() < due.timestamp() - 3, "no call waited for the scheduled time"
+        assert time.time() < due.timestamp() - 8, "no call waited for the scheduled time"
         await_time(later.timestamp() + NEARLY + WRITTEN)
 
         (went,), (moved,) = probes["goes"].starts(), probes["moved"].starts()
