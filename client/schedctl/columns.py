@@ -87,7 +87,7 @@ def _known(figure: Any) -> Any:
 def _worker_state(worker: Worker) -> str:
     """Return the state, and the reason why a live worker gets no runs."""
     if worker.heartbeats_missing and worker.state in ("LIVE", "DRAINING"):
-        return f"{worker.state}, UNHEARD"
+        return f"{worker.state}, NO HEARTBEAT"
     if worker.refusal_reason:
         return f"{worker.state}, {refusal_of(worker.refusal_reason).state}"
     return worker.state

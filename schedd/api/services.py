@@ -14,7 +14,7 @@ from schedd.cluster.observer import Observer
 from schedd.core.auth.rights import CallerIdentity
 from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
-from schedd.core.events import Emit, unheard
+from schedd.core.events import Emit, discard
 from schedd.core.jobs.notifications import NO_MEANS, DeliveryMeans
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.retention import DEFAULTS as KEPT
@@ -33,7 +33,7 @@ from schedd.store.jobs.pools import PoolStore
 from schedd.store.results.chain_store import ChainStore
 from schedd.store.results.dead_letter_store import DeadLetterStore
 from schedd.store.timers.backfill_store import BackfillStore
-from schedd.store.users import UserStore
+from schedd.store.user_store import UserStore
 from schedd.watch.run_waiters import Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedkit.clock import boottime
@@ -80,7 +80,7 @@ class Services:
     """Return the failures of this member's dependencies, and waits for locks that last."""
     database_answered_at: Callable[[], float] = boottime
     """Return when PostgreSQL last answered this member, in seconds of CLOCK_BOOTTIME."""
-    emit: Emit = unheard
+    emit: Emit = discard
     """Report an event to the metrics."""
     run_messages: RunMessages = field(default_factory=RunMessages)
     snapshots: ObjectSnapshots = field(default_factory=ObjectSnapshots)

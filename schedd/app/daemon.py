@@ -453,9 +453,14 @@ class MemberDaemon:
                 reach,
             )
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
-            standing = ServingStatus(daemon, serving, lambda: etcd.silence.answered_once, unready)
+            status = ServingStatus(daemon, serving, lambda: etcd.silence.answered_once, unready)
             await _live(
-                daemon, standing, parts, [*probes, grpc_health.loop, sweeper.loop], doors, page
+                daemon,
+                status,
+                parts,
+                [*probes, grpc_health.loop, sweeper.loop],
+                doors,
+                page,
             )
 
 
@@ -492,7 +497,7 @@ async def _check_database(store: Stores, clock: DatabaseClock) -> str:
 
 async def _live(
     daemon: service.Daemon,
-    standing: ServingStatus,
+    status: ServingStatus,
     parts: MemberParts,
     loops: Sequence[Loop],
     doors: Listeners,
@@ -509,8 +514,8 @@ async def _live(
         ("run feed", parts.feed.loop.run),
         *doors.watched(),
         ("pulse", parts.telemetry.pulse.run),
-        ("serving status", standing.start),
-        ("status", standing.tell),
+        ("serving status", status.start),
+        ("status", status.tell),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
         *((loop.name, loop.run) for loop in parts.services.authentication.loops),
     ]

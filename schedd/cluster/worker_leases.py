@@ -79,7 +79,7 @@ class WorkerLeases:
         async with self._lock(incarnation.id):
             return await self._ensure(incarnation)
 
-    async def standing(self, named: Collection[IncarnationId]) -> WorkerLiveness:
+    async def liveness(self, named: Collection[IncarnationId]) -> WorkerLiveness:
         """Return the workers with a key, by a linearizable list, and which of `named` are lost.
 
         Call `look_again` at most TTL / 3 later for missing workers. Raises Unavailable.

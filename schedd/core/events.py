@@ -315,5 +315,5 @@ Event = (
 Emit = Callable[[Event], None]
 
 
-def unheard(_: Event) -> None:
+def discard(_: Event) -> None:
     """Ignore the event: the default of callers without a listener."""

@@ -31,14 +31,14 @@ NOWHERE: Final = PoolUsage(limit=0, rate=None, paused=False, running=0, recent=0
 
 @dataclass(slots=True)
 class _Seen:
-    standing: PoolUsage
+    usage: PoolUsage
     at: float
     ended: int
     """Number of attempts that had ended here when usage was read."""
 
     @property
     def free_at(self) -> float:
-        left = self.standing.until_free
+        left = self.usage.until_free
         return math.inf if left is None else self.at + left.total_seconds()
 
 

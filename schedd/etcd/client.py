@@ -27,7 +27,7 @@ from schedd.core.cluster.coordination import (
     Revision,
     TxnResult,
 )
-from schedd.core.events import Emit, unheard
+from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import EtcdAccess
 from schedd.etcd.codec import Codec
@@ -77,7 +77,7 @@ class EtcdClient:
     """
 
     def __init__(
-        self, access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
+        self, access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = discard
     ) -> None:
         self._connection = EtcdConnection(access, deadline=deadline, emit=emit)
         self.emit = emit
@@ -230,7 +230,7 @@ class EtcdClient:
 
 @asynccontextmanager
 async def connect(
-    access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
+    access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = discard
 ) -> AsyncIterator[EtcdClient]:
     """Yield a client for the time of the block. Connections are opened when first used."""
     client = EtcdClient(access, deadline=deadline, root=root, emit=emit)

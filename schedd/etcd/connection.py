@@ -29,7 +29,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc import ChannelConnectivity
 
-from schedd.core.events import Emit, unheard
+from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
 from schedd.etcd.endpoint_rotation import Ring
@@ -63,7 +63,7 @@ class EtcdConnection:
     `deadline`: seconds for each call. `emit` receives the duration of each.
     """
 
-    def __init__(self, access: EtcdAccess, *, deadline: float, emit: Emit = unheard) -> None:
+    def __init__(self, access: EtcdAccess, *, deadline: float, emit: Emit = discard) -> None:
         self.deadline = deadline
         self.silence = Silence()
         self.on_rejected: Callable[[Rejected], None] = lambda _: None

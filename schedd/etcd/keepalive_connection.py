@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from schedd.core.cluster.coordination import LeaseId
-from schedd.core.events import Emit, unheard
+from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
 from schedd.etcd.endpoint_rotation import Ring
@@ -42,7 +42,7 @@ class Lifeline:
     """
 
     def __init__(
-        self, access: EtcdAccess, silence: Silence, *, deadline: float, emit: Emit = unheard
+        self, access: EtcdAccess, silence: Silence, *, deadline: float, emit: Emit = discard
     ) -> None:
         self._silence = silence
         self._emit = emit

@@ -56,12 +56,12 @@ class QueueStatsLoop:
         """Run one round."""
         shards = sorted(self._run_index.ownership.epochs)
         stock = await self._statistics_store.read_queue_stats(shards)
-        standings = await self._store.pools(stock.pools) if stock.pools else {}
+        usages = await self._store.pools(stock.pools) if stock.pools else {}
         jobs = {job for each in stock.pools.values() for job in each}
         known = await self._definition_cache.newest(jobs)
         self._emit(
             QueueStatsRead(
-                tuple(self._pools(stock, standings, known)),
+                tuple(self._pools(stock, usages, known)),
                 stock.overdue,
                 stock.behind,
                 stock.backfill,
@@ -71,23 +71,23 @@ class QueueStatsLoop:
     def _pools(
         self,
         stock: QueueStats,
-        standings: Mapping[PoolKey, PoolUsage],
+        usages: Mapping[PoolKey, PoolUsage],
         known: Mapping[JobId, CachedDefinition],
     ) -> list[PoolStats]:
         waiting, there = self._run_index.ready.of_pools(), self._workers.present()
         found = []
         for key, jobs in stock.pools.items():
-            if (standing := standings.get(key)) is None:
+            if (usage := usages.get(key)) is None:
                 continue  # deleted meanwhile
             needs = [asked_of_worker(known[job].definition) for job in jobs if job in known]
             found.append(
                 PoolStats(
                     key,
                     capacity(there, [*needs, *self._waiting_for(key)]),
-                    standing.limit,
-                    standing.running,
+                    usage.limit,
+                    usage.running,
                     waiting[key],
-                    standing.paused,
+                    usage.paused,
                 )
             )
         return found

@@ -345,10 +345,10 @@ class Rescue:
 
     async def _look_after(self, running: Sequence[LiveRun]) -> None:
         named = {run.incarnation for run in running if run.incarnation is not None}
-        standing = await self._leases.standing(named)
-        nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
+        liveness = await self._leases.liveness(named)
+        nowhere = {*liveness.gone, None}  # None would be a bug, which the rescue raises
         await self._rescue([run for run in running if run.incarnation in nowhere])
-        alive = [run for run in running if run.incarnation in standing.live]
+        alive = [run for run in running if run.incarnation in liveness.live]
         self._unconfirmed.set_found(alive)
         await self._give_back(await self._workers.never_started(alive))
 

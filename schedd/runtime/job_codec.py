@@ -110,7 +110,7 @@ for _level_of, _paths in (
 _BEFORE_LAST: Final = re.compile(r"\bl-\d", re.IGNORECASE)
 """`L-3` in an expression: members before version 8 reject it."""
 
-STANDING = ("paused", "pause_note", "paused_until")
+STORED_ONLY = ("paused", "pause_note", "paused_until")
 """Fields of a job's state, stored beside the definition."""
 
 
@@ -156,7 +156,7 @@ def set_by_user(job: job_pb2.Job) -> job_pb2.Job:
     found = job_pb2.Job()
     found.CopyFrom(job)
     plain: Message = found
-    for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
+    for field in (*SET_BY_CLUSTER, *STORED_ONLY, "namespace", "name"):
         plain.ClearField(field)
     if not found.exclude.calendars and not found.exclude.cron:
         found.ClearField("exclude")

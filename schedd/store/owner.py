@@ -162,7 +162,7 @@ class OwnerStore:
             [run for _, each in answers for run in each.cancelled],
         )
 
-    pools = in_transaction(pool_limits.standings)
+    pools = in_transaction(pool_limits.usage)
 
     async def part(self, claim: Claim, candidates: Sequence[OverlapCandidates]) -> OverlapOutcome:
         """End runs that the overlap policy of their job replaces or skips, a limited number: call

@@ -33,7 +33,7 @@ from schedd.store.runs.change_stream import ChangeStore
 from schedd.store.schema import partitions, revisions
 from schedd.store.statements import idempotency
 from schedd.store.timers.backfill_store import BackfillStore
-from schedd.store.users import UserStore
+from schedd.store.user_store import UserStore
 from schedkit.errors import TookTooLong
 
 log = logging.getLogger(__name__)

@@ -53,7 +53,7 @@ async def full_workers(
     now = services.clock.now()
     found = [*waiting_for_slots([w for w in waits if now - w.since > LONG], stored, takers)]
     if pools := {one.pool for one in found if one.pool}:
-        usage = await services.pools.standings(sorted(pools))
+        usage = await services.pools.usage(sorted(pools))
         found = [
             one for one in found if not one.pool or ((at := usage.get(one.pool)) and at.room > 0)
         ]

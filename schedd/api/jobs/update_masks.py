@@ -27,7 +27,7 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
         return job_codec.set_by_user(request.job)
     if "at" in paths and request.job.local_at:
         paths.append("local_at")  # forms call both `at`
-    unset = {*job_codec.SET_BY_CLUSTER, *job_codec.STANDING, "name", "namespace"}
+    unset = {*job_codec.SET_BY_CLUSTER, *job_codec.STORED_ONLY, "name", "namespace"}
     for path in paths:
         first = path.split(".")[0]
         if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:

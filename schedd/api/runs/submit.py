@@ -84,7 +84,7 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     namespace = namespace_of(request.namespace)
     spec = job_pb2.Job()
     spec.CopyFrom(request.spec)
-    _refuse_standing(spec)
+    _refuse_stored_fields(spec)
     if spec.namespace not in ("", namespace):
         raise wrong("spec.namespace", f"differs from the run's namespace, {namespace!r}")
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
@@ -125,10 +125,10 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
     return stored
 
 
-def _refuse_standing(spec: job_pb2.Job) -> None:
+def _refuse_stored_fields(spec: job_pb2.Job) -> None:
     """Raise InvalidArgument for fields of a schedule or a pause."""
     fields = {field.name for field, _ in spec.ListFields()}
-    extra = fields & _STANDING
+    extra = fields & _STORED_ONLY
     if extra:
         raise wrong(
             f"spec.{min(extra)}",
@@ -136,11 +136,11 @@ def _refuse_standing(spec: job_pb2.Job) -> None:
         )
 
 
-_STANDING = frozenset(
+_STORED_ONLY = frozenset(
     {
         *SCHEDULES,
         *job_codec.SET_BY_CLUSTER,
-        *job_codec.STANDING,
+        *job_codec.STORED_ONLY,
         *(
             "phase",
             "anchor",

@@ -202,19 +202,19 @@ async def _pool(services: Services, definition: Definition) -> list[Check]:
     if not definition.pool:
         return []
     name = definition.pool.removeprefix(f"{definition.namespace}/")
-    standing = (await services.pools.standings([definition.pool])).get(definition.pool)
+    usage = (await services.pools.usage([definition.pool])).get(definition.pool)
     question = f"Does pool {name} have capacity?"
-    if standing is None:
+    if usage is None:
         remedy = f"schedctl pool set {name}"
         return [Check(question=question, answer=f"no, pool {name} not found", remedy=remedy)]
-    if standing.room:
+    if usage.room:
         return [Check(question=question, answer="yes")]
-    command = "resume" if standing.paused else "set"
+    command = "resume" if usage.paused else "set"
     return [
         Check(
             question=question,
-            answer=f"no, pool {name} is full: {standing.why_full}"
-            if not standing.paused
+            answer=f"no, pool {name} is full: {usage.why_full}"
+            if not usage.paused
             else f"no, pool {name} is paused",
             remedy=f"wait, or schedctl pool {command} {name}" + " --limit N" * (command == "set"),
         )

@@ -44,7 +44,7 @@ from schedkit.tasks import Loop
 # Fencing: a tenure without a key in etcd loses its row in PostgreSQL, and with it its shards.
 #
 #     unfenced rows  −  keys, listed afterwards  =  departed  ──→ fenced
-#     unfenced rows  ∩  keys                     =  standing  ──→ may be given shards
+#     unfenced rows  ∩  keys                     =  active    ──→ may be given shards
 #
 # A member writes its key first and its row second. So a row that was read before the list, and has
 # no key in the list, belongs to a tenure whose key was deleted for good. In the reverse order, a
@@ -53,9 +53,9 @@ from schedkit.tasks import Loop
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """The members found. `standing`: with row and key. `joining`: with a key and no row yet."""
+    """The members found. `active`: with row and key. `joining`: with a key and no row yet."""
 
-    standing: tuple[MemberView, ...]
+    active: tuple[MemberView, ...]
     joining: tuple[MemberView, ...]
 
 
@@ -78,7 +78,7 @@ async def fence_departed(
             log.info("fenced tenure %s of member %s", tenure.id, tenure.member)
     rows = {tenure.id for tenure in tenures}
     return Census(
-        standing=tuple(member for member in members.values() if member.tenure in rows),
+        active=tuple(member for member in members.values() if member.tenure in rows),
         joining=tuple(member for member in members.values() if member.tenure not in rows),
     )
 
@@ -248,7 +248,7 @@ class Candidate:
         await self._heed_heir(leadership)
         census = await fence_departed(self._coordination, self._store, leadership)
         self._compare_zones(census)
-        shard_map = ShardMap(leadership.term, assign(census.standing), self._timeline())
+        shard_map = ShardMap(leadership.term, assign(census.active), self._timeline())
         await BEFORE_MAP()
         await publish(self._coordination, leadership, shard_map)
         return self._soon.next() if census.joining else None
@@ -272,7 +272,7 @@ class Candidate:
 
     def _compare_zones(self, census: Census) -> None:
         """Warn if members have different time zone rules: they would fire at different times."""
-        zones = {member.name: member.tzdata for member in census.standing}
+        zones = {member.name: member.tzdata for member in census.active}
         if zones != self._zones and len(set(zones.values())) > 1:
             log.warning("members have different time zone data (tzdata): %s", zones)
         self._zones = zones

@@ -49,13 +49,13 @@ class LossRecorder:
     async def step(self) -> None:
         """Record the lost workers, then log the new events."""
         rows = await self._workers.registered()
-        standing = await self._leases.standing([one.id for one in rows])
-        for part in _parts(standing.gone):
+        liveness = await self._leases.liveness([one.id for one in rows])
+        for part in _parts(liveness.gone):
             await self._workers.lose(part, EventKind.WORKER_LOST)
-        unseen = {one.id for one in rows if not one.seen} & standing.live & self._live
+        unseen = {one.id for one in rows if not one.seen} & liveness.live & self._live
         for part in _parts(unseen):
             await self._workers.note_seen(part)
-        self._live = standing.live
+        self._live = liveness.live
         if self._since is None:
             self._since = await self._membership.event_before_term()
         for event in await self._membership.events_after(self._since):

@@ -131,9 +131,9 @@ class PoolRooms:
     left: dict[PoolKey, int] = field(default_factory=dict)
 
     @classmethod
-    def from_usage(cls, standings: Mapping[PoolKey, PoolUsage]) -> "PoolRooms":
+    def from_usage(cls, usages: Mapping[PoolKey, PoolUsage]) -> "PoolRooms":
         """Return the room of each pool."""
-        return cls({pool: standing.room for pool, standing in standings.items()})
+        return cls({pool: usage.room for pool, usage in usages.items()})
 
     def copy(self) -> "PoolRooms":
         """Return a copy, to try choices on."""

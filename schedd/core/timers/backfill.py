@@ -99,15 +99,15 @@ class BackfillRequest:
     by: str
 
 
-def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> BackfillSelection:
+def plan(instants: Iterable[datetime], existing: ExistingRuns, rerun: Rerun) -> BackfillSelection:
     """Choose which scheduled times of a range to run. `instants` are in order."""
     rows: dict[datetime, list[Ran]] = defaultdict(list)
-    for row in standing.ran:
+    for row in existing.ran:
         rows[row.at].append(row)
     chosen: list[datetime] = []
     omitted: list[OmittedTime] = []
     for at in instants:
-        why = _kept_from(at, rows.get(at, ()), standing, rerun)
+        why = _kept_from(at, rows.get(at, ()), existing, rerun)
         if why is None:
             chosen.append(at)
         else:
@@ -116,14 +116,14 @@ def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> 
 
 
 def _kept_from(
-    at: datetime, rows: Sequence[Ran], standing: ExistingRuns, rerun: Rerun
+    at: datetime, rows: Sequence[Ran], existing: ExistingRuns, rerun: Rerun
 ) -> OmittedTime | None:
     for row in rows:
         if row.state in LIVE:
             return OmittedTime(at, row.state, "it is under way", row.run_id)
-    if at in standing.queued:
+    if at in existing.queued:
         return OmittedTime(at, State.PENDING, "another backfill will run it")
-    if standing.ahead is not None and at >= standing.ahead:
+    if existing.ahead is not None and at >= existing.ahead:
         return OmittedTime(at, State.PENDING, "its schedule will still fire it")
     succeeded = next((row for row in rows if row.state is State.SUCCEEDED), None)
     if succeeded is not None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from schedd.core.runs.model import AuditRecord, Incarnation
-from schedd.store.users import UserStore
+from schedd.store.user_store import UserStore
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from schedkit.tasks import Loop

@@ -24,7 +24,7 @@ from schedd.core.runs.model import AuditRecord, Incarnation, RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.store.cluster.worker_store import WorkerStore
 from schedd.store.results.result_store import ResultStore
-from schedd.store.users import UserStore
+from schedd.store.user_store import UserStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass

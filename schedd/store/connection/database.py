@@ -40,7 +40,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from schedd.core.cluster.data_loss_check import Lineage
 from schedd.core.cluster.shard_map import NO_TIMELINE
-from schedd.core.events import Called, Emit, Service, unheard
+from schedd.core.events import Called, Emit, Service, discard
 from schedd.core.ids import Timeline
 from schedd.store.connection import type_adapters
 from schedd.store.connection.database_identity import admit
@@ -251,7 +251,7 @@ class Database:
         readers: int = 4,
         name: str = "schedd",
         timeout: float = TRY_TIMEOUT,
-        emit: Emit = unheard,
+        emit: Emit = discard,
     ) -> None:
         """`emit` receives the duration of each call, from the call's thread."""
         self.on_rejected: Callable[[Rejected], None] = lambda _: None

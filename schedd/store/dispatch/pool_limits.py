@@ -123,7 +123,7 @@ FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[]
 """
 
 
-def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
+def usage(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
     """Return how much of these pools is in use, without pools that don't exist. A hint, unless the
     caller holds the locks of their shards.
     """
@@ -137,7 +137,7 @@ def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKe
             "names": arrays.texts(name for _, name in keys),
         },
     )
-    return {PoolKey(pool): _standing(*columns) for pool, *columns in rows}
+    return {PoolKey(pool): _usage(*columns) for pool, *columns in rows}
 
 
 def admitted(
@@ -150,7 +150,7 @@ def admitted(
     named = {"pools": arrays.texts(pools)}
     connection.exec_driver_sql(END_TURNS, named)
     connection.exec_driver_sql(PRUNE, named)
-    rooms = PoolRooms.from_usage(standings(connection, pools))
+    rooms = PoolRooms.from_usage(usage(connection, pools))
     going: list[Draft] = []
     full: list[Draft] = []
     for draft in drafts:
@@ -184,7 +184,7 @@ def add_places(connection: Connection, dispatched: Sequence[tuple[LiveRun, PoolK
     )
 
 
-def _standing(
+def _usage(
     limit: int | None,
     rate: int | None,
     paused: bool,

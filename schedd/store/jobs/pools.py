@@ -203,7 +203,7 @@ def list_pools(
 
 def _use(connection: Connection, record: PoolRecord) -> PoolUse:
     key = PoolKey(pool_key(record.namespace, record.name))
-    standing = pool_limits.standings(connection, [key])[key]
+    usage = pool_limits.usage(connection, [key])[key]
     here = (jobs.c.namespace == record.namespace) & (jobs.c.pool == record.name)
     used = select(func.count()).where(here, jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral)
     shard = shard_of_pool(record.namespace, record.name)
@@ -213,9 +213,9 @@ def _use(connection: Connection, record: PoolRecord) -> PoolUse:
         .where(live.c.shard == shard, here)
     )
     runs = connection.execute(alive).scalar_one()
-    waiting = max(0, runs - standing.running)
-    recent = standing.recent if record.rate else 0
-    return PoolUse(connection.execute(used).scalar_one(), standing.running, waiting, recent)
+    waiting = max(0, runs - usage.running)
+    recent = usage.recent if record.rate else 0
+    return PoolUse(connection.execute(used).scalar_one(), usage.running, waiting, recent)
 
 
 def _is(namespace: str, name: str) -> Any:
@@ -261,7 +261,7 @@ class PoolStore:
         """Return whether the pool exists."""
         return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
-    standings = in_transaction(pool_limits.standings)
+    usage = in_transaction(pool_limits.usage)
     get = in_transaction(get_pool)
     list = in_transaction(list_pools)
     delete = in_transaction(delete_pool)

@@ -238,7 +238,7 @@ def _records() -> Select[Any]:
         .subquery("each")
         .lateral()
     )
-    standing = (
+    run_states = (
         select(func.jsonb_object_agg(each.c.state, each.c.how_many, type_=JSONB))
         .select_from(each)
         .correlate(backfills)
@@ -251,7 +251,7 @@ def _records() -> Select[Any]:
         jobs.c.name,
         jobs.c.shard,
         jobs.c.deleted_at,
-        standing.label("states"),
+        run_states.label("states"),
     ).select_from(backfills.join(jobs, jobs.c.job_id == backfills.c.job_id))
 
 

@@ -93,7 +93,7 @@ OF_WORKERS: Sequence[Mutant] = (
             Edit(
                 RESCUE,
                 "await self._rescue([run for run in running if run.incarnation in nowhere])",
-                "await self._rescue([run for run in running if run.incarnation in standing.live])",
+                "await self._rescue([run for run in running if run.incarnation in liveness.live])",
             ),
             Edit(
                 DISPATCH,

@@ -44,13 +44,13 @@ class Member:
     async def gone(self, one: Incarnation) -> bool | None:
         """Whether the worker is gone; None: etcd is away."""
         try:
-            return one.id in (await self.leases.standing({one.id})).gone
+            return one.id in (await self.leases.liveness({one.id})).gone
         except Unavailable:
             return None
 
     async def stands(self, one: Incarnation) -> bool:
         """Whether the worker has its key."""
-        return one.id in (await self.leases.standing([])).live
+        return one.id in (await self.leases.liveness([])).live
 
 
 @asynccontextmanager

@@ -45,7 +45,7 @@ class Place:
     greeting: WorkerSessions
 
     async def live(self) -> set[IncarnationId]:
-        return set((await self.leases.standing([])).live)
+        return set((await self.leases.liveness([])).live)
 
     async def refusals(self) -> int:
         rows = await self.world.sql(

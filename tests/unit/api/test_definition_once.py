@@ -16,7 +16,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from schedd.api.jobs.create import batch_create_jobs, create_job
 from schedd.api.jobs.jobs import update_job
 from schedd.api.services import Caller, Services
-from schedd.core.events import unheard
+from schedd.core.events import discard
 from schedd.core.ids import JobId, Timeline
 from schedd.core.runs.model import NewRun
 from schedd.core.runs.records import Create, DatabaseProbe, JobRecord, StoredDefinition, TimerEdit
@@ -37,7 +37,7 @@ class Rows:
         self.jobs: dict[str, JobRecord] = {}
         self.store = self.clock = self.lines = self.cluster = self.worker_store = self
         self.membership = self.wake_ups = self
-        self.emit = unheard
+        self.emit = discard
 
     @property
     def services(self) -> Services:

@@ -16,7 +16,7 @@ from schedd.api.definitions import validation
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs.jobs import update_job
 from schedd.api.services import Caller, Services
-from schedd.core.events import unheard
+from schedd.core.events import discard
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.records import JobRecord
 from schedd.core.schedule.cron import DIALECT
@@ -43,7 +43,7 @@ class Stored:
     def __init__(self, **fields: Any) -> None:
         self.spec = job_pb2.Job(**{"on_demand": True, **fields})
         self.store = self.clock = self.lines = self.cluster = self.worker_store = self
-        self.emit = unheard
+        self.emit = discard
 
     def view(self) -> SimpleNamespace:
         return SimpleNamespace(workers=frozenset())

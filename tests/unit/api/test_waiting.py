@@ -60,7 +60,7 @@ class World:
     def now(self) -> datetime:
         return NOW
 
-    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
+    async def usage(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         return dict.fromkeys(pools, self.pool)
 
     async def slot_holders(self, workers: Sequence[str]) -> list[SlotHolder]:

@@ -100,7 +100,7 @@ async def test_a_tenure_without_a_key_is_fenced(throne: Throne) -> None:
     await throne.put_row(here)
     await throne.put_row(gone)
     census = await fence_departed(throne.etcd, throne.store, leadership)
-    assert census == Census(standing=(here,), joining=())
+    assert census == Census(active=(here,), joining=())
     assert throne.store.rows.fenced(gone.tenure)
     assert not throne.store.rows.fenced(here.tenure)
 
@@ -110,7 +110,7 @@ async def test_a_member_without_a_row_doesnt_count_yet(throne: Throne) -> None:
     leadership, joining = await throne.reign(), a_member("joining")
     await throne.put_key(joining)
     census = await fence_departed(throne.etcd, throne.store, leadership)
-    assert census == Census(standing=(), joining=(joining,))
+    assert census == Census(active=(), joining=(joining,))
 
 
 async def test_an_earlier_tenure_of_a_name_is_fenced(throne: Throne) -> None:
@@ -119,7 +119,7 @@ async def test_an_earlier_tenure_of_a_name_is_fenced(throne: Throne) -> None:
     await throne.put_row(after)
     await throne.put_key(after)
     census = await fence_departed(throne.etcd, throne.store, leadership)
-    assert census == Census(standing=(after,), joining=())
+    assert census == Census(active=(after,), joining=())
     assert throne.store.rows.fenced(before.tenure)
 
 

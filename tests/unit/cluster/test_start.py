@@ -63,8 +63,8 @@ async def test_a_member_starts_once_etcd_answers_and_reports_why_it_isnt_ready(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
         daemon = Daemon(Notifier.from_environment({"NOTIFY_SOCKET": address}))
-        standing = ServingStatus(daemon, "m1: up", lambda: answered[0], lambda: reasons)
-        tasks = [asyncio.create_task(run()) for run in (standing.start, standing.tell)]
+        serving_status = ServingStatus(daemon, "m1: up", lambda: answered[0], lambda: reasons)
+        tasks = [asyncio.create_task(run()) for run in (serving_status.start, serving_status.tell)]
 
         async def receive(wanted: str) -> None:
             async with asyncio.timeout(WAIT_TIMEOUT):

@@ -68,14 +68,14 @@ async def test_a_worker_found_missing_during_a_search_stays_missing(
     """A look that began before would else forget it, and its runs would wait for longer."""
     world = World()
     monkeypatch.setattr(module, "boottime", lambda: world.now)
-    await world.leases.standing({ONE})
+    await world.leases.liveness({ONE})
 
     slow = world.etcd.open = asyncio.Event()
     looking = asyncio.create_task(world.leases.look_again(), name="look again")
     await wait_until_async(lambda: world.etcd.asked == 2, WAIT_TIMEOUT, "the list to be asked for")
     world.etcd.open = asyncio.Event()
     world.etcd.open.set()
-    await world.leases.standing({ONE, OTHER})
+    await world.leases.liveness({ONE, OTHER})
     slow.set()
     await looking
 

@@ -131,7 +131,7 @@ class Leases(WorkerLeases):
         self.ttl = 3.0
         self.named: Collection[IncarnationId] = ()
 
-    async def standing(self, named: Collection[IncarnationId]) -> WorkerLiveness:
+    async def liveness(self, named: Collection[IncarnationId]) -> WorkerLiveness:
         self.rows.calls.append("live workers")
         if isinstance(self.rows.live, Exception):
             raise self.rows.live
@@ -140,7 +140,7 @@ class Leases(WorkerLeases):
         return WorkerLiveness(live, frozenset(named) - live - self.rows.missing)
 
     async def look_again(self) -> frozenset[IncarnationId]:
-        return (await self.standing(self.named)).gone
+        return (await self.liveness(self.named)).gone
 
     def forget_missing(self) -> None:
         self.named = ()

@@ -48,7 +48,7 @@ from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.results.result_store import ResultStore
-from schedd.store.users import UserStore
+from schedd.store.user_store import UserStore
 from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.outcome_digest import outcome_digest

@@ -25,7 +25,7 @@ from schedd.results.result_decision import ReceivedResult
 from schedd.rpc import auth_interceptor
 from schedd.rpc.workers import frames
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
-from schedd.store.users import UserStore
+from schedd.store.user_store import UserStore
 from schedproto.v1 import worker_service_pb2 as wire
 from support.fake_of import fake_of
 from support.runs import NOW, SetClock

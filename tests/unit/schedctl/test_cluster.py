@@ -332,7 +332,7 @@ async def test_unknown_values_of_a_worker_are_never_shown_as_0(ctl, member):
     member.say("ListWorkers", wire.ListWorkersResponse(workers=[worker]))
     member.say("GetWorker", worker)
     [_, line] = (await ctl("worker", "list")).out.splitlines()
-    assert line.split() == ["w1", "LIVE,", "UNHEARD", "16", "–", "–", "–"]
+    assert line.split() == ["w1", "LIVE,", "NO", "HEARTBEAT", "16", "–", "–", "–"]
     described = (await ctl("worker", "describe", "w1")).out.splitlines()
     fields = {head.strip(): value.strip() for head, value in (one.split(":") for one in described)}
     assert {fields[head] for head in ("Free", "Running", "Lease age", "Unstored")} == {"–"}

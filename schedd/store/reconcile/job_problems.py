@@ -1,4 +1,4 @@
-"""Read repeatedly failing jobs, and jobs with growing numbers of waiting runs, for the doctor."""
+"""Read jobs that fail repeatedly, and jobs with growing numbers of waiting runs, for the doctor."""
 
 from __future__ import annotations
 

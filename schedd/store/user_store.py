@@ -24,7 +24,7 @@ from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import unstarted
 from schedd.store.jobs import job_insert, job_pauses, job_rows, jobs
 from schedd.store.jobs.submits import submit, submit_all
-from schedd.store.reconcile import failing_jobs
+from schedd.store.reconcile import job_problems
 from schedd.store.runs import run_counts, run_list, runs
 from schedd.store.statements.batched_reads import BatchedReads
 from schedd.store.statements.operations import operations
@@ -158,5 +158,5 @@ class UserStore:
     counts = in_transaction(run_counts.counts)
     waits = in_transaction(run_counts.read_waiting_runs)
     slot_holders = in_transaction(run_counts.read_slot_holders)
-    failing = in_transaction(failing_jobs.failing)
-    growing = in_transaction(failing_jobs.growing)
+    failing = in_transaction(job_problems.failing)
+    growing = in_transaction(job_problems.growing)
