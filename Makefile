@@ -66,7 +66,7 @@ faces: $(VENV)/contrib ## Test alerts and dashboards with a real Prometheus, web
 pictures: $(VENV)/contrib ## Save a picture of each web page in docs/images/pages; needs chromium
 	@cd tests && ../$(BIN)/python -m faces.pages.pictures
 
-faults-all: $(VENV)/contrib ## Run the fault test of every row of docs/reliability.md, as root; ROW='test_leader_killed' EVIDENCE=1 (append figures)
+faults-all: $(VENV)/contrib ## Run the fault test of every fault test, as root; ROW='test_leader_killed' EVIDENCE=1 (append figures)
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)
 
 faults-long: $(VENV)/contrib ## Inject random faults, as root; SECONDS=1800 (default 600) SEED=7 (the same seed draws the same faults)

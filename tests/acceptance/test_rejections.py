@@ -2,7 +2,7 @@
 
 REJECTED_FOR=30 REJECTED_JOBS=100 are the full figures; the default is shorter, for CI.
 REJECTED_EVIDENCE=FILE adds them to a file: docs/evidence/rejections.jsonl is what
-docs/reliability.md shows.
+docs/evidence/fault-tests.md shows.
 """
 
 from __future__ import annotations

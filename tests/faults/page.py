@@ -1,8 +1,8 @@
-"""Renders docs/reliability.md from the rows and the evidence, from the folder `tests`:
+"""Render docs/reliability.md and docs/evidence/fault-tests.md from the rows and the evidence.
 
-    ../.venv/bin/python -m faults.page
+    cd tests && ../.venv/bin/python -m faults.page
 
-A test compares the page with what this gives.
+A test compares both pages with what these functions return.
 """
 
 from __future__ import annotations
@@ -14,118 +14,106 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.checker import INVARIANTS
 from faults.evidence import FILE, REJECTIONS, TRIALS
 from faults.proof import PRODUCT, present_name, proof
-from faults.rows import ROWS, Row
+from faults.rows import GROUPS, ROWS, Row
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reliability.md"
+MEASUREMENTS = DOCS / "evidence" / "fault-tests.md"
 
 HEAD = """\
 # Reliability
 
-This page is for readers who want to know which faults a cluster survives, and how this was
-measured. `python -m faults.page` generates the page from `docs/evidence`. To change it, edit
-`tests/faults/rows.py`.
+This page is for operators who want to know which faults a cluster survives.
 
 ## In short
 
-Under [every fault of this page](#guarantees):
+Under [every fault of this page](#faults):
 
-- no scheduled time is lost: each scheduled time runs, or a row says why it didn't run;
-- no run starts twice, unless a lost lease, a killed process or a retry explains the second start;
-- a killed leader or owner has a successor within TTL + 1 s of the last kill;
-- late results of lost workers change nothing.
+- No scheduled time is lost: each scheduled time runs, or a row says why it didn't run.
+- No run starts twice, unless a lost lease, a killed process or a retry explains the second start.
+- A killed leader or owner has a successor within TTL + 1 s. TTL is the setting `member_ttl`, which
+  is 5 s by default.
+- Late results of lost workers change nothing.
 
-The only exception is a restore from a backup, which undoes all changes that were stored after the
-backup. The table of guarantees says what still holds after a restore.
+The only exception is a restore of PostgreSQL from a backup. The restore undoes all changes that
+were stored after the backup ([what still holds](operations/backup-and-restore.md)).
 
 """
 
-GUARANTEES = """
-## Guarantees
+FAULTS = """
+## Faults
 
-| fault | required behavior |
-|---|---|
+The [glossary](glossary.md) explains *owner*, *shard*, *epoch*, *token*, *spool* and STALE. Names in
+the column *tests* are functions in `tests/faults`. [The measurements](evidence/fault-tests.md) have
+the figures of each function.
 """
 
 METHOD = """
-## How it is measured
+## How the faults are tested
 
-The test cluster has three etcd, PostgreSQL, three `schedd` and four `workerd`. All run as real
-processes on one machine, each in its own network namespace, with leases of 3 s. [Some
-faults](#not-shown-here) aren't tested yet.
+The test cluster has three etcd servers, PostgreSQL, three members and four workers. They run as
+real processes on one machine, each in its own network namespace. The TTL of a lease is 3 s.
 
-1. Probe jobs record their own runs. Simulated users submit, edit, pause and delete jobs meanwhile.
-2. The test injects the fault, then removes the fault (*healing*).
-3. A checker compares the records of the jobs, the answers to the users, every commit of the
-   database in order, and the injected faults. An oracle, which shares no code with schedd, computes
-   the scheduled times.
+1. Jobs record each start and end of their own runs. Simulated users submit, edit, pause and delete
+   jobs.
+2. The test injects a fault, and removes the fault after some seconds.
+3. A checker compares the records of the jobs, the answers to the users and the commits of the
+   database. A separate program, which shares no code with schedd, computes the scheduled times.
 
-```
-make faults                                   run the rows marked ●, as root: under 8 minutes
-make faults-all                               run every row
-make faults-all ROW='NAME'                    run one row: NAME is the whole second column, such as
-                                              test_member_killed_at[fire.after_commit]
-make faults-long SECONDS=1800 SEED=7          run random faults; a seed repeats the same faults. The
-                                              row `faults-long, seed 7` is this command, not a ROW
-make mutants                                  test the checker: it must find the fault of each
-                                              mutant, and none without a mutant
-```
+`make faults` runs the most important tests in under 8 minutes, as root. [The guide to the
+tests](../tests/README.md) describes the other commands, and what to do when a test fails.
 
-On Debian and Ubuntu, install iproute2, procps, util-linux and postgresql. Tests that move a clock
-(rows of clocks and of days, two mutants) also need faketime. The tests name a missing package.
+### Invariants
 
-## When a row fails
+A test passes only if the checker finds that all invariants hold:
 
-The test keeps a [violated, inconclusive](#the-rows) or aborted test run in `schedd-faults-kept`, in
-the folder for temporary files (`$TMPDIR`, or `/tmp`). Each kept test run has a folder, named by
-time, process and test. The folder contains the history, the daemons' logs and a dump of the
-database. Kept folders aren't deleted automatically. The test prints the folder, and the command
-that repeats the row.
+| invariant | meaning |
+|---|---|
+"""
 
-`FAULTS_KEEP=1 make faults` also keeps good test runs, and test runs in which only the measured time
-was bad. To check a history again, with the evidence for each finding:
+LACKING = """
+## What isn't tested
 
-```
-cd tests && ../.venv/bin/python -m faults.checker FOLDER [--json]
-```
+| fault | what isn't tested |
+|---|---|
+"""
 
-The checker prints five violations of each invariant, and the number of further violations; `--json`
-prints all. `make faults-long` also keeps its test runs and prints their folder. With `--keep`, it
-keeps good test runs too.
+FIGURES = """\
+# Measurements of the fault tests
 
-## The rows
+This page is for developers who change a fault test. It has the newest figures of each test behind
+[reliability.md](../reliability.md). `python -m faults.page` generates both pages.
+
+## Runs of each test
+
+A *history* is the record of one test run. The checker computes these figures from the history:
 
 | column or word | meaning |
 |---|---|
-| scheduled times | scheduled times that the checker compared with the oracle |
+| scheduled times | the number of scheduled times that the checker compared |
 | late | runs that started more than 1 s after their due time |
 | not run, with reason | scheduled times whose row has the reason (SKIPPED, MISSED, COALESCED) |
 | lost: no run, no reason | due times without a run, and without a row that gives the reason |
 | extra starts, unexplained | second starts that no lost lease, killed process or retry explains |
-| extra starts, explained | further starts of a run after a lost lease, killed process or retry |
+| extra starts, explained | second starts after a lost lease, a killed process or a retry |
 | longest gap | the longest time that a due job waited for its next run |
-| violated | the broken [invariant](#the-checkers-own-proof), and the first violation found |
+| ● | the test belongs to `make faults` |
+| violated | the broken [invariant](../reliability.md#invariants), and the first violation found |
 | inconclusive | the test proved nothing; the reason is given |
-
-A row fails if a scheduled time is lost, if a run starts twice without an explanation, or if another
-invariant is broken.
 
 *Late* and *longest gap* count every job of the whole test, also in times without a fault. So the
 two columns include delays that no fault caused:
 
 - With an overlap policy such as `buffer_one`, runs of a job wait for each other. Such runs are late
   by the duration of the earlier run, also without a fault.
-- Some tests do more than their row says: `test_rolling_upgrade` cuts a worker off from an owner
-  twice.
+- `test_rolling_upgrade` also cuts off a worker from an owner twice.
 
-If a row says how late a run may be, the row's test measures the affected runs that started. The
-test fails if a run is later. [How long it takes](#how-long-it-takes) has the figures.
-
-| fault | test | scheduled times | late | not run, with reason | lost: no run, no reason | \
+| test | scheduled times | late | not run, with reason | lost: no run, no reason | \
 extra starts, unexplained | extra starts, explained | longest gap |
-|---|---|--:|--:|--:|--:|--:|--:|--:|
+|---|--:|--:|--:|--:|--:|--:|--:|
 """
 
 REJECTIONS_HEAD = """
@@ -134,8 +122,7 @@ REJECTIONS_HEAD = """
 `tests/acceptance/test_rejections.py` measured these figures on three members and two workers. In
 each row, no process of schedd ended, and each due time was accounted for once.
 
-- *Until named* is the time until every member's `/readyz` names the cause. The overview, the
-  doctor, the log and `schedd_dependency_failure` name the cause too.
+- *Until named* is the time until every member's `/readyz` names the cause.
 - *Until ready* is the time from the correction until every member is ready again. A full disk of
   the WAL stops PostgreSQL itself, so the time to readiness includes the start of PostgreSQL.
 - *Lasted* is the duration of the rejection. *Load* is the number of runs that were due each second.
@@ -144,22 +131,8 @@ each row, no process of schedd ended, and each due time was accounted for once.
 |---|---|--:|--:|--:|--:|---|
 """
 
-LACKING = """
-## Not shown here
-
-| fault | what isn't shown, and why |
-|---|---|
-"""
-
-ELSEWHERE = """
-## Shown by other tests
-
-| fault | tests |
-|---|---|
-"""
-
 TAIL = """
-## How long it takes
+## Times
 
 *Load* is the load average of the machine, and *seconds* the duration of the test. *On time again*
 is the time from the end of the fault until all due runs started on time. An arrow leads from the
@@ -171,10 +144,10 @@ time before an attack to the time during the attack.
 
 
 HELD = """
-## What is held before and after
+## Resources before and after
 
 Each figure is the sum over all daemons of a kind. The first number was measured in a quiet time
-before the first fault. The second number was measured after the last fault had healed and all runs
+before the first fault. The second number was measured after the last fault had ended and all runs
 had ended. A test fails if a figure hasn't returned to its start (invariant L6). *Tables* is the
 size of the database's live rows after a VACUUM.
 
@@ -183,58 +156,91 @@ size of the database's live rows after a VACUUM.
 """
 
 
-COMPARED = "scheduled times that the checker compared with the oracle"
-LOST = "scheduled times lost: no run, and no row with a reason"
-DOUBLED = "runs started twice without an explanation"
+COMPARED = "scheduled times that the tests compared"
+LOST = "scheduled times that were lost: they have no run, and no row with a reason"
+DOUBLED = "runs that started twice without an explanation"
 KILLED = ("test_leader_killed", "test_member_killed_at")
-SUCCEEDED = "time from the kill of a leader or owner to its successor, with TTL 3 s"
-REJECTED = "time after PostgreSQL or etcd began to reject calls, until the cause was named"
-READY = "time after those rejections ended, until all members were ready"
-PROVED = "mutants (schedd with one guarantee removed) that the checker caught"
+SUCCEEDED = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
+REJECTED = "time from the first rejection by PostgreSQL or etcd until `/readyz` named its cause"
+READY = "time from the last rejection until all members were ready"
+PROVED = "copies of schedd with one guarantee removed, whose fault the checker found"
 
 
 def page(
+    evidence: Iterable[Mapping[str, Any]],
+    cases: Mapping[str, Sequence[str]],
+    trials: Iterable[Mapping[str, Any]] = (),
+    rejections: Iterable[Mapping[str, Any]] = (),
+) -> str:
+    """Return docs/reliability.md. The last of several measurements of one thing counts."""
+    latest = _latest(evidence, cases)
+    tables = [text for title, rows in GROUPS.items() for text in _group(title, rows)]
+    invariants = [f"| {each.name} | {each.sentence} |" for each in INVARIANTS]
+    lacking = [f"| {row.fault} | {row.lacks} |" for row in ROWS if row.lacks]
+    parts = (
+        HEAD,
+        _text(_summary([*latest.values()], _refused(rejections), [*trials])),
+        FAULTS,
+        _text(tables),
+        METHOD,
+        _text(invariants),
+        LACKING,
+        _text(lacking),
+    )
+    return "".join(parts)
+
+
+def measurements(
     evidence: Iterable[Mapping[str, Any]],
     merge_set: Iterable[str],
     cases: Mapping[str, Sequence[str]],
     trials: Iterable[Mapping[str, Any]] = (),
     rejections: Iterable[Mapping[str, Any]] = (),
 ) -> str:
-    """The page; of several measurements of one test, or of one of its `cases`, the last counts, and
-    of one mutant's trials, and of one rejection's.
-    """
-    latest: dict[str, Mapping[str, Any]] = {}
-    for line in evidence:
-        latest[line["test"]] = line
-    merge, tried = frozenset(merge_set), [*trials]
+    """Return docs/evidence/fault-tests.md. The last of several measurements of one thing counts."""
+    latest, merge = _latest(evidence, cases), frozenset(merge_set)
     shown = [line for row in ROWS for line in _lines(row, latest, merge, cases)]
-    elsewhere = [f"| {row.fault} | {_paths(row.elsewhere)} |" for row in ROWS if row.elsewhere]
-    lacking = [f"| {row.fault} | {row.lacks} |" for row in ROWS if row.lacks]
-    known = {name for row in ROWS for test in row.tests for name in _names(test, latest, cases)}
     took = [
         f"| `{name}` | {_measured(line)} | {_load(line)} | {line['seconds']:.0f} | {_when(line)} |"
         for name, line in sorted(latest.items())
-        if name in known
     ]
-    refused = [*{line["change"]: line for line in rejections}.values()]
-    rejected = _text([*map(_rejection, refused)])
-    judged = [line for name, line in latest.items() if name in known]
+    held = [text for _, line in sorted(latest.items()) for text in _held(line)]
     parts = (
-        HEAD,
-        _text(_summary(judged, refused, tried)),
-        GUARANTEES,
-        _text([f"| {row.fault} | {row.behaviour} |" for row in ROWS]),
-        METHOD,
+        FIGURES,
         _text(shown),
         REJECTIONS_HEAD,
-        rejected,
-        ELSEWHERE,
-        _text(elsewhere),
-        LACKING,
-        _text(lacking),
+        _text([*map(_rejection, _refused(rejections))]),
+        TAIL,
+        _text(took),
+        HELD,
+        _text(held),
+        proof(trials),
     )
-    held = [text for _, line in sorted(latest.items()) for text in _held(line)]
-    return "".join((*parts, TAIL, _text(took), HELD, _text(held), proof(tried)))
+    return "".join(parts)
+
+
+def _latest(
+    evidence: Iterable[Mapping[str, Any]], cases: Mapping[str, Sequence[str]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the last measurement of each present test, by the test's name."""
+    latest = {line["test"]: line for line in evidence}
+    known = {name for row in ROWS for test in row.tests for name in _names(test, latest, cases)}
+    return {name: line for name, line in latest.items() if name in known}
+
+
+def _refused(rejections: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the last measurement of each rejection."""
+    return [*{line["change"]: line for line in rejections}.values()]
+
+
+def _group(title: str, rows: Sequence[Row]) -> Iterator[str]:
+    """The table of one kind of fault."""
+    yield f"\n### {title}\n"
+    yield "| fault | what schedd does | what users see | tests |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        tests = _paths([*row.tests, *row.elsewhere]) or "[not tested](#what-isnt-tested)"
+        yield f"| {row.fault} | {row.does} | {row.seen} | {tests} |"
 
 
 def _summary(
@@ -253,19 +259,20 @@ def _summary(
     right = sum(line["right"] for line in caught.values())
     yield "| measured | figure | when |"
     yield "|---|---|---|"
-    cases = f"{len(lines)} test cases"
-    yield f"| {COMPARED}, in {cases} | {judged['judged']:,} | {_days(lines)} |"
-    yield f"| {LOST} | {judged['lost']} | ″ |"
-    yield f"| {DOUBLED} | {judged['doubled_without_explanation']} | ″ |"
-    yield f"| test cases that failed | {sum(line['status'] != 'ok' for line in lines)} | ″ |"
+    cases, when = f"{len(lines)} test cases", _days(lines)
+    yield f"| {COMPARED}, in {cases} | {judged['judged']:,} | {when} |"
+    yield f"| {LOST} | {judged['lost']} | {when} |"
+    yield f"| {DOUBLED} | {judged['doubled_without_explanation']} | {when} |"
+    yield f"| test cases that failed | {sum(line['status'] != 'ok' for line in lines)} | {when} |"
     if taken:
         latest = max(line["measured"]["successor_s"] for line in taken)
         yield f"| {SUCCEEDED} | {latest} s at most | {_days(taken)} |"
     if rejections:
         named = max(line["named_s"] for line in rejections)
         well = max(line["well_s"] for line in rejections)
-        yield f"| {REJECTED} | {named:.1f} s at most | {_days(rejections)} |"
-        yield f"| {READY} | {well:.1f} s at most | ″ |"
+        when = _days(rejections)
+        yield f"| {REJECTED} | {named:.1f} s at most | {when} |"
+        yield f"| {READY} | {well:.1f} s at most | {when} |"
     if caught:
         figure = f"{right} of {len(caught)}"
         yield f"| {PROVED} | {figure} | {_days([*caught.values()])} |"
@@ -304,14 +311,12 @@ def _lines(
     merge: frozenset[str],
     cases: Mapping[str, Sequence[str]],
 ) -> Iterator[str]:
-    what = f"**{row.fault}**"
     for test in row.tests:
         mark = "● " if test in merge else ""
         for name in _names(test, latest, cases):
             line = latest.get(name)
             cells = _cells(line) if line else "not measured yet | | | | | |"
-            yield f"| {what} | {mark}`{name}` | {cells} |"
-            what = "″"
+            yield f"| {mark}`{name}` | {cells} |"
 
 
 def _names(test: str, latest: Iterable[str], cases: Mapping[str, Sequence[str]]) -> list[str]:
@@ -478,6 +483,7 @@ def _text(lines: Sequence[str]) -> str:
 if __name__ == "__main__":
     from faults.collected import cases
 
-    known = read_evidence(TRIALS), read_evidence(REJECTIONS)
-    made = page(read_evidence(), merge_set(), cases(), *known)
-    PAGE.write_text(made, encoding="utf-8")
+    measured, known = read_evidence(), (read_evidence(TRIALS), read_evidence(REJECTIONS))
+    PAGE.write_text(page(measured, cases(), *known), encoding="utf-8")
+    made = measurements(measured, merge_set(), cases(), *known)
+    MEASUREMENTS.write_text(made, encoding="utf-8")

@@ -1,25 +1,19 @@
-"""The checker's own proof, as a section of docs/reliability.md: which mutant it caught by what."""
+"""The section of docs/evidence/fault-tests.md on the mutants that the checker caught."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from faults.checker import INVARIANTS
 from faults.mutants.catalogue import MUTANTS
 from faults.mutants.mutant import Mutant
 
 HEAD = """
-## The checker's own proof
+## The checker finds broken guarantees
 
-The checker tests these invariants:
-
-| invariant | meaning |
-|---|---|
-{invariants}
 A mutant is schedd or workerd with one guarantee removed. A mutant counts as caught only if it
-breaks the named invariant. The last rows are the same tests without a mutant. In these tests, the
-unchanged programs must break no invariant.
+breaks the named [invariant](../reliability.md#invariants). The last rows are the same tests without
+a mutant. In these tests, the unchanged programs must break no invariant.
 
 | mutant: change | test | invariant that must break | invariants that broke | measured |
 |---|---|---|---|---|
@@ -40,8 +34,7 @@ def proof(results: Iterable[Mapping[str, Any]]) -> str:
     latest = {_key(result): result for result in results}
     trials = dict.fromkeys(mutant.trial.name for mutant in MUTANTS)
     lines = [_of_mutant(mutant, latest.get((mutant.name, mutant.trial.name))) for mutant in MUTANTS]
-    invariants = "".join(f"| {each.name} | {each.sentence} |\n" for each in INVARIANTS)
-    return "".join((HEAD.format(invariants=invariants), *lines, *_of_product(latest, trials)))
+    return "".join((HEAD, *lines, *_of_product(latest, trials)))
 
 
 def present_name(recorded: str) -> str:

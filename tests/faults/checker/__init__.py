@@ -54,26 +54,26 @@ class Invariant:
 
 INVARIANTS = (
     Invariant("S1", "each run has at most one accepted result, which a worker sent", s1),
-    Invariant("S2", "no result is accepted under a lower token than a committed token", s2),
+    Invariant("S2", "no result is accepted after a greater token of its run was stored", s2),
     Invariant("S3", "tokens, epochs and terms only grow", s3),
-    Invariant("S4", "owners write under growing epochs only; rejected writes had lower epochs", s4),
+    Invariant("S4", "an owner writes only under the newest epoch of its shard", s4),
     Invariant("S5", "a job has at most one scheduled run for each scheduled time", s5),
     Invariant("S6", "each scheduled time is a time of the job's schedule", s6),
     Invariant("S7", "no run starts before its due time", s7),
     Invariant(
-        "S8", "after the ok of a pause, edit or delete, no timer or run follows the old state", s8
+        "S8", "after the answer ok to a pause, edit or delete, no run starts by the old state", s8
     ),
     Invariant("S9", "runs of a job overlap only as the job's policy permits", s9),
     Invariant("S10", "an attempt starts only after the previous attempt has ended", s10),
     Invariant("S11", "acknowledged calls are durable; failed calls change nothing", s11),
-    Invariant("S12", "terminal states never change", s12),
-    Invariant("S13", "a shard has at most one owner that isn't fenced", s13),
+    Invariant("S12", "the state of an ended run never changes", s12),
+    Invariant("S13", "at most one member at a time writes for a shard", s13),
     Invariant("L1", "each due time runs, or a row says why it didn't run", l1),
-    Invariant("L2", "each run starts within its time window", l2),
-    Invariant("L3", "after healing, leader, owners and attached workers are back in time", l3),
-    Invariant("L4", "no run, result or process stays behind", l4),
-    Invariant("L5", "a fault or retry explains each further start of a run", l5),
-    Invariant("L6", "memory, descriptors, connections and spools return to their start", l6),
+    Invariant("L2", "each run starts on time, or within the delay that the fault permits", l2),
+    Invariant("L3", "soon after the fault, a leader, all owners and all workers are back", l3),
+    Invariant("L4", "no unfinished run, unsent result or process remains", l4),
+    Invariant("L5", "a fault or a retry explains each second start of a run", l5),
+    Invariant("L6", "memory, descriptors, connections and spools shrink to their first size", l6),
     Invariant("N1", "the test could have found a violation", n1),
 )
 

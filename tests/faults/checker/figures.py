@@ -1,4 +1,4 @@
-"""The figures of a row in docs/reliability.md."""
+"""The figures of a row in docs/evidence/fault-tests.md."""
 
 from __future__ import annotations
 

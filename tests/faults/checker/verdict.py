@@ -36,7 +36,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of a row in docs/reliability.md. Counts of instants; seconds; per 10,000."""
+    """The figures of a row in docs/evidence/fault-tests.md: counts, seconds, or per 10,000."""
 
     judged: int = 0
     on_time: int = 0

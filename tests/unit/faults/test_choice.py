@@ -1,4 +1,4 @@
-"""A row is chosen by its whole name, as docs/reliability.md has it."""
+"""A row is chosen by its whole name, as docs/evidence/fault-tests.md has it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from faults.choice import refusal
-from faults.page import PAGE
+from faults.page import MEASUREMENTS
 from support.repository import ROOT
 
 KNOWN = ["test_worker_killed", *(f"test_worker_killed_at[{n}]" for n in range(7))]
@@ -26,8 +26,8 @@ def collected(*options: str) -> tuple[int, Sequence[str], str]:
 
 
 def test_each_row_of_the_page_can_be_chosen_by_the_name_that_it_has_there() -> None:
-    rows = PAGE.read_text(encoding="utf-8").partition("## Shown by other tests")[0]
-    names = re.findall(r"^\|.*?\| (?:● )?`(test_[^`]+)` \|", rows, re.MULTILINE)
+    rows = MEASUREMENTS.read_text(encoding="utf-8").partition("## Rejections by")[0]
+    names = re.findall(r"^\| (?:● )?`(test_[^`]+)` \|", rows, re.MULTILINE)
     options = [word for name in names for word in ("--row", name)]
     code, found, _ = collected(*options)
     assert (code, sorted(found)) == (0, sorted(names))

@@ -1,4 +1,4 @@
-"""docs/reliability.md says what the evidence says, of every test there is."""
+"""The pages on fault tests agree with the evidence and name every test."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from faults.collected import cases, functions
 from faults.evidence import REJECTIONS, TRIALS
-from faults.page import PAGE, merge_set, page, read_evidence
+from faults.page import MEASUREMENTS, PAGE, measurements, merge_set, page, read_evidence
 from faults.rows import ROWS
 
 WHEN = {"date": "2026-11-21", "commit": "abc1234"}
@@ -32,10 +32,14 @@ def measured(test: str, **figures: Any) -> dict[str, Any]:
     }
 
 
-def test_the_page_agrees_with_the_evidence() -> None:
+def test_the_pages_agree_with_the_evidence() -> None:
     known = read_evidence(TRIALS), read_evidence(REJECTIONS)
-    wanted = page(read_evidence(), merge_set(), cases(), *known)
-    assert PAGE.read_text(encoding="utf-8") == wanted, "cd tests && python -m faults.page"
+    wanted = {
+        PAGE: page(read_evidence(), cases(), *known),
+        MEASUREMENTS: measurements(read_evidence(), merge_set(), cases(), *known),
+    }
+    for path, text in wanted.items():
+        assert path.read_text(encoding="utf-8") == text, "cd tests && python -m faults.page"
 
 
 def test_every_test_of_a_fault_has_its_row_and_every_row_its_test() -> None:
@@ -47,9 +51,20 @@ def test_a_row_without_a_test_has_a_reason() -> None:
     assert [row.fault for row in ROWS if not (row.tests or row.elsewhere or row.lacks)] == []
 
 
+def test_the_page_names_the_tests_of_each_fault_and_marks_untested_faults() -> None:
+    text = page([], {})
+    for row in ROWS:
+        [line] = [
+            line for line in text.splitlines() if line.startswith(f"| {row.fault} | {row.does}")
+        ]
+        tested = [f"`{test}`" in line for test in (*row.tests, *row.elsewhere)]
+        assert all(tested)
+        assert ("not tested" in line) == (not tested)
+
+
 def test_the_last_of_two_measurements_of_a_test_is_on_the_page() -> None:
     first, second = measured("test_leader_killed", judged=111), measured("test_leader_killed")
-    text = page([first, second], ["test_leader_killed"], {})
+    text = measurements([first, second], ["test_leader_killed"], {})
     assert "● `test_leader_killed` | 300 | 2 | 3 | 0 | 0 | 1 | 2.0 s |" in text
     assert "111" not in text
 
@@ -57,25 +72,25 @@ def test_the_last_of_two_measurements_of_a_test_is_on_the_page() -> None:
 def test_the_summary_adds_up_all_measurements() -> None:
     lines = [measured("test_leader_killed"), measured("test_etcd_full", lost=1)]
     trial = WHEN | {"build": "no-fence", "trial": "no faults", "right": True, "broken": []}
-    text = page(lines, [], {}, [trial])
-    compared = "scheduled times that the checker compared with the oracle, in 2 test cases"
+    text = page(lines, {}, [trial])
+    compared = "scheduled times that the tests compared, in 2 test cases"
     assert f"| {compared} | 600 | 2026-11-21 |" in text
-    assert "| scheduled times lost: no run, and no row with a reason | 1 | ″ |" in text
-    successor = "time from the kill of a leader or owner to its successor, with TTL 3 s"
+    assert "they have no run, and no row with a reason | 1 | 2026-11-21 |" in text
+    successor = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
     assert f"| {successor} | 2.5 s at most | 2026-11-21 |" in text
-    caught = "mutants (schedd with one guarantee removed) that the checker caught"
+    caught = "copies of schedd with one guarantee removed, whose fault the checker found"
     assert f"| {caught} | 1 of 1 | 2026-11-21 |" in text
 
 
 def test_a_parametrised_test_has_a_line_for_each_of_its_cases() -> None:
     names = [f"test_member_killed_at[{case}]" for case in "ab"]
-    text = page(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
+    text = measurements(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
     assert text.count("`test_member_killed_at[") == 4  # a line of figures and one of seconds each
 
 
 def test_an_unmeasured_case_is_marked_and_a_removed_case_is_left_out() -> None:
     names = [f"test_member_killed_at[{case}]" for case in ("a", "of old")]
-    text = page(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
+    text = measurements(map(measured, names), [], {"test_member_killed_at": ["a", "b"]})
     assert "| `test_member_killed_at[a]` | 300 |" in text
     assert "| `test_member_killed_at[b]` | not measured yet |" in text
     assert "of old" not in text
@@ -97,7 +112,7 @@ def test_a_run_of_drawn_faults_shows_the_resources_before_and_after() -> None:
         | {"spool_bytes": [0, 7]},
     }
     long = measured("faults-long, seed 7") | {"measured": {"faults": 9, "held": held}}
-    text = page([long], [], {})
+    text = measurements([long], [], {})
     assert (
         "| `faults-long, seed 7`: 9 faults in 24 s | 3 members"
         " | 200 → 210 MiB | 90 → 91 | 9 → 9 | 12 → 12 |  |" in text
@@ -110,18 +125,18 @@ def test_a_spoiled_wire_shows_its_counts() -> None:
     wire |= {"bytes_up": 0, "bytes_down": 0, "least_late": None}
     line = measured("test_leader_killed") | {"measured": {"wire": wire}}
     wanted = "6 of 6 open connections struck, 17 connections cut in mid-frame"
-    assert wanted in page([line], [], {})
+    assert wanted in measurements([line], [], {})
 
 
 def test_other_load_of_the_machine_is_reported() -> None:
-    assert "| on time again after 1.0 s | 26 | 24 | 2026-11-21 |" in page(
+    assert "| on time again after 1.0 s | 26 | 24 | 2026-11-21 |" in measurements(
         [measured("test_leader_killed") | {"measured": {"healing_s": 1.0}, "load": 25.9}], [], {}
     )
 
 
 def test_a_failed_measurement_is_marked() -> None:
     failed = measured("test_leader_killed") | {"status": "violated"}
-    assert "**violated**" in page([failed], [], {})
+    assert "**violated**" in measurements([failed], [], {})
 
 
 def test_violations_are_named_once_for_each_invariant() -> None:
@@ -129,13 +144,13 @@ def test_violations_are_named_once_for_each_invariant() -> None:
     other = {"invariant": "S1", "what": "two results | accepted"}
     failed = measured("test_leader_killed") | {"status": "violated", "violations": [*late, other]}
     wanted = "**violated** (L2: two-1 started late, and 2 more; S1: two results / accepted) |"
-    assert wanted in page([failed], [], {})
+    assert wanted in measurements([failed], [], {})
 
 
 def test_the_last_measurement_of_a_rejection_is_shown() -> None:
     line = {"change": "read-only", "cause": "PostgreSQL is read-only", "named_s": 9.9}
     line |= {"well_s": 5.04, "lasted_s": 30.0, "jobs": 100, "date": "2026-11-28"}
-    text = page([], [], {}, rejections=[line, line | {"named_s": 0.3}])
+    text = measurements([], [], {}, rejections=[line, line | {"named_s": 0.3}])
     wanted = (
         "| read-only | PostgreSQL is read-only | 0.3 s | 5.0 s | 30 s | 100 runs/s | 2026-11-28 |"
     )
@@ -147,7 +162,7 @@ def test_evidence_from_before_a_rename_is_shown_under_the_present_names() -> Non
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
     caught = known | {"build": "fold-unwritten", "ride": "all members killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "ride": "calm", "broken": []}
-    text = page([], [], {}, [caught, whole])
+    text = measurements([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`merged-rows-unwritten`" in line]
     assert line.endswith("| all members killed | L1 | L1 | 2026-11-21, abc1234 |")
     assert "| no mutant: no change | no faults | none | none | 2026-11-21, abc1234 |" in text
@@ -157,7 +172,7 @@ def test_each_mutant_and_each_trial_of_the_product_names_its_violations() -> Non
     known = {"date": "2026-11-21", "commit": "abc1234", "right": True}
     caught = known | {"build": "no-catch-up", "trial": "all members killed", "broken": ["L1"]}
     whole = known | {"build": "(the product)", "trial": "no faults", "broken": []}
-    text = page([], [], {}, [caught, whole])
+    text = measurements([], [], {}, [caught, whole])
     [line] = [line for line in text.splitlines() if "`no-catch-up`" in line]
     assert line.endswith("| all members killed | L1 | L1 | 2026-11-21, abc1234 |")
     assert "| no mutant: no change | no faults | none | none | 2026-11-21, abc1234 |" in text
