@@ -180,7 +180,8 @@ class DefinitionCache:
         known: CachedDefinition | None = None
         put_aside = partial(self._set_aside, job, row)  # logs it once
         with set_aside("definition", row.name, then=put_aside, logged=False):
-            known = await computed(partial(self._wordings.known, row))
+            known = self._wordings.shared(row)
+            known = known or await computed(partial(self._wordings.known, row))
         if known is None:
             return None
         self._store_definition(job, known)

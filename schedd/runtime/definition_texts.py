@@ -98,6 +98,18 @@ class DefinitionTexts:
         words = (row.spec, row.namespace, row.calendars)
         read = self._read.get(words) or _read(row)
         self._store_text(words, read)
+        return self._definition(row, read)
+
+    def shared(self, row: StoredDefinition) -> CachedDefinition | None:
+        """Return the definition of a job if its text is remembered: this takes little work."""
+        words = (row.spec, row.namespace, row.calendars)
+        read = self._read.get(words)
+        if read is None:
+            return None
+        self._read.move_to_end(words)
+        return self._definition(row, read)
+
+    def _definition(self, row: StoredDefinition, read: _Read) -> CachedDefinition:
         spec, alike, need = read
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
         seed = f"{row.namespace}/{row.name}"

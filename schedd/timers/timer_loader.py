@@ -11,10 +11,14 @@ reads the earliest timers, up to a limit. If more exist, it also reads the lates
 that takes minutes, other timers fall due, and some are urgent. Late timers are added in turn from
 both ends, so neither the first nor the last missed timer waits for the whole burst.
 
+Rows are compared as packed bytes with those of the last load. Only timers with a new row, or that
+aren't in the run index, are sorted in. Once in `FULL_EVERY` all of them are.
+
 Priorities are in definitions. Definitions of some loaded timers are read ahead, of the latest
 timers first, because these wait longest: a few after each load, more while nothing is due.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -22,14 +26,15 @@ from itertools import zip_longest
 from typing import Final
 
 from schedd.cluster.cluster_pause import ClusterPause
-from schedd.core.ids import JobId
-from schedd.core.runs.model import Timer
+from schedd.core.ids import Id, JobId
+from schedd.core.timers import packed_timer
+from schedd.core.timers.packed_timer import ID
 from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
-from schedkit.tasks import Loop, in_turns
+from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +49,9 @@ LOAD_LIMIT: Final = 20_000
 """Limit on the timers of one load, and again on its latest ones. Timers that it left are due no
 earlier than those it read, so the next load can wait until half of these have fired.
 """
+FULL_EVERY: Final = timedelta(minutes=1)
+"""Interval of loads that compare each timer with the run index."""
+SORTED_AT_ONCE: Final = 500
 READ_AHEAD: Final = 2_000
 """Definitions read ahead after one load: each takes 4 KB until its job has run."""
 AT_ONCE: Final = 200
@@ -75,7 +83,12 @@ class TimerLoader:
         self._fired_since = 0
         self._newer: set[JobId] = set()
         """Jobs whose timers were read or written since the last load began."""
-        self._unread: list[JobId] = []
+        self._rows: frozenset[bytes] = frozenset()
+        """The rows of the last load, packed."""
+        self._full_at: datetime | None = None
+        """When the next load sorts in all timers; None: now."""
+        self._unread: list[bytes] = []
+        """Rows of the last load whose definitions may be read ahead, packed."""
         self._ahead = 0
         self.loop = Loop("timer loader", self.step, interval=LOAD_EVERY.total_seconds())
         run_index.ownership.listen(lambda _gained, _dropped: self.reload())
@@ -159,10 +172,19 @@ class TimerLoader:
         except BaseException:
             self._load_at = None
             raise
-        async for timer in in_turns(_from_both_ends(loaded), every=500):
-            if timer.job_id not in self._newer and not self._run_index.timers.contains(timer):
-                self._run_index.timers.come_up([timer], now=now)
-        self._unread = [timer.job_id for timer in loaded]
+        if self._full_at is None or now >= self._full_at:
+            self._rows, self._full_at = frozenset(), now + FULL_EVERY
+        timers, before = self._run_index.timers, self._rows
+        here: Collection[bytes] = timers.keys()
+        new = _from_both_ends([row for row in loaded if row not in before or row[:ID] not in here])
+        for first in range(0, len(new), SORTED_AT_ONCE):
+            read = map(packed_timer.unpacked, new[first : first + SORTED_AT_ONCE])
+            timers.come_up(
+                [t for t in read if t.job_id not in self._newer and not timers.contains(t)], now=now
+            )
+            await asyncio.sleep(0)
+        self._rows = frozenset(loaded)
+        self._unread = loaded
         self._ahead = READ_AHEAD
         self._loaded()
 
@@ -173,7 +195,7 @@ class TimerLoader:
         """
         ahead: list[JobId] = []
         while self._unread and len(ahead) < min(AT_ONCE, self._ahead):
-            job = self._unread.pop()
+            job = JobId(Id(self._unread.pop()[:ID]))
             if not self._definition_cache.knows(job):
                 ahead.append(job)
         self._ahead -= len(ahead)
@@ -187,8 +209,8 @@ class TimerLoader:
         return bool(ahead)
 
 
-def _from_both_ends(timers: Sequence[Timer]) -> list[Timer]:
-    """Return the timers in the order first, last, second, last but one, and so on."""
-    middle = (len(timers) + 1) // 2
-    pairs = zip_longest(timers[:middle], reversed(timers[middle:]))
-    return [timer for pair in pairs for timer in pair if timer is not None]
+def _from_both_ends(rows: Sequence[bytes]) -> list[bytes]:
+    """Return the rows in the order first, last, second, last but one, and so on."""
+    middle = (len(rows) + 1) // 2
+    pairs = zip_longest(rows[:middle], reversed(rows[middle:]))
+    return [row for pair in pairs for row in pair if row is not None]

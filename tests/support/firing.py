@@ -8,9 +8,10 @@ rows.fired          # []
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from schedd.cluster.cluster_pause import ClusterPause
@@ -57,9 +58,9 @@ class Rows:
 
     async def due_timers(
         self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[Timer]:
+    ) -> list[bytes]:
         self.calls.append("load")
-        return [self.timer] if self.timer.due_at and self.timer.due_at <= until else []
+        return packed([self.timer] if self.timer.due_at and self.timer.due_at <= until else [])
 
     async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
         self.calls.append("reread")
@@ -80,6 +81,27 @@ class Rows:
         if self.fails:
             raise self.fails.pop()
         return FireOutcome([live_of(step)] if step.runs else [], [], frozenset())
+
+
+def packed(timers: Iterable[Timer]) -> list[bytes]:
+    """Return the timers as a load returns them."""
+    since = datetime(2000, 1, 1, tzinfo=UTC)
+
+    def microseconds(at: datetime | None) -> int:
+        return -(1 << 63) if at is None else (at - since) // timedelta(microseconds=1)
+
+    return [
+        struct.pack(
+            ">16siiiqq",
+            one.job_id,
+            one.shard,
+            one.generation,
+            one.fired,
+            microseconds(one.due_at),
+            microseconds(one.nominal),
+        )
+        for one in timers
+    ]
 
 
 def live_of(step: Firing) -> LiveRun:
@@ -190,10 +212,10 @@ class Herd(Rows):
 
     async def due_timers(
         self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[Timer]:
+    ) -> list[bytes]:
         self.calls.append("latest" if latest else "load")
         due = sorted(self.due.values(), key=lambda timer: timer.due_at or NOW, reverse=latest)
-        return due[:limit]
+        return packed(due[:limit])
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         self.calls.append("fire")

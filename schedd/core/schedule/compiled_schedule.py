@@ -15,6 +15,7 @@ Invariants (times are aware datetimes in UTC)
 import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
@@ -30,6 +31,7 @@ from schedd.core.schedule.calendars import (
     moved,
 )
 from schedd.core.schedule.cron import DEBIAN, DstPolicy, ScheduleError, parse
+from schedd.core.schedule.cron.dialect import is_hashed
 from schedd.core.schedule.scheduled_times import (
     CronInstants,
     DailyInstants,
@@ -48,6 +50,8 @@ AT_TOLERANCE: Final = timedelta(seconds=60)
 ROW: Final = timedelta(days=1)
 """Consecutive excluded times within a day are recorded together."""
 
+_SHARED: Final = 8_192
+"""Schedules and bounds that are cached."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta(0)
 _TICK: Final = timedelta(microseconds=1)
@@ -297,8 +301,11 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
 
     `seed` is "namespace/job" (for `H`). Raises ScheduleError, or its subclass CronError, for an
     invalid schedule. The methods of a compiled schedule raise no ScheduleError.
+
+    Equal schedules share their `instants`, and equal bounds are one object, while they are cached.
     """
-    base, bounds = _instants(schedule, seed), _checked(bounds)
+    hashed = isinstance(schedule, CronSchedule) and any(map(is_hashed, schedule.expressions))
+    base, bounds = _instants(schedule, seed if hashed else ""), _checked(bounds)
     exclusion = exclusion_of(exclude)
     if exclusion is None:
         return CompiledSchedule(base, bounds, job_id)
@@ -307,6 +314,7 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     return CompiledSchedule(OpenInstants(every, exclusion), bounds, job_id, exclusion, whole)
 
 
+@lru_cache(maxsize=_SHARED)
 def _instants(schedule: Schedule, seed: str) -> Instants:
     match schedule:
         case CronSchedule(expressions, zone, dst):
@@ -350,6 +358,7 @@ def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str
     return DailyInstants(interval // _DAY, local, zone)
 
 
+@lru_cache(maxsize=_SHARED)
 def _checked(bounds: ScheduleBounds) -> ScheduleBounds:
     start = None if bounds.start is None else _utc("start", bounds.start)
     end = None if bounds.end is None else _utc("end", bounds.end)

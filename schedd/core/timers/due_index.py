@@ -10,7 +10,7 @@ Invariants
 """
 
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, KeysView
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -98,6 +98,10 @@ class DueIndex(Generic[K, V]):
             else:
                 del heads[first]
         return due
+
+    def keys(self) -> KeysView[K]:
+        """Return a view of the keys."""
+        return self._entries.keys()
 
     def values(self) -> Iterator[V]:
         """Return all values, in no order."""

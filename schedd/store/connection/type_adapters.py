@@ -19,13 +19,11 @@ from typing import Any, Final
 from psycopg2 import DataError, extensions
 
 from schedd.core.ids import Id
+from schedd.core.timers.packed_timer import EARLIEST, LATEST
 
 TIMESTAMPTZ, INTERVAL, UUID, UUIDS = 1184, 1186, 2950, 2951
 """Types of PostgreSQL, by their numbers."""
 
-EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
-LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
-"""A day inside the range of Python, so that every time zone can show them."""
 LONGEST: Final = timedelta(days=36_525)
 """A century: `LONGEST` added to a date of today is a date."""
 

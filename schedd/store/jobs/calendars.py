@@ -37,9 +37,9 @@ LEFT JOIN LATERAL (
     SELECT array_agg(c.name) AS names, array_agg(c.version) AS versions, array_agg(v.spec) AS specs
     FROM job_calendars c JOIN calendar_versions v USING (namespace, name, version)
     WHERE c.job_id = j.job_id
-) pinned ON true
+) pinned ON EXISTS (SELECT FROM job_calendars c WHERE c.job_id = j.job_id)
 """
-"""A join for `jobs j`: the job's pinned calendars."""
+"""A join for `jobs j`: the job's pinned calendars. Most jobs have none, and aggregate nothing."""
 
 
 def pinned_lateral() -> LateralFromClause:

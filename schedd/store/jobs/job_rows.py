@@ -40,11 +40,14 @@ SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
 """
 
 DEFINITIONS: Final = f"""
-SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
+SELECT b.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
     j.deleted_at IS NOT NULL, j.ephemeral, j.updated_at, pinned.names, pinned.versions, pinned.specs
-FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN jobs j USING (job_id) LEFT JOIN timers t USING (job_id)
+FROM unnest(%(jobs)s::uuid[]) b(job_id)
+CROSS JOIN LATERAL (SELECT * FROM jobs j WHERE j.job_id = b.job_id OFFSET 0) j
+LEFT JOIN LATERAL (SELECT paused FROM timers t WHERE t.job_id = b.job_id OFFSET 0) t ON true
 {calendars.PINNED}
 """
+"""Lookups by key, one for each job. A join would read the whole tables for some hundred jobs."""
 
 
 def lock_job(connection: Connection, job_id: JobId, *others: ShardId) -> int | None:

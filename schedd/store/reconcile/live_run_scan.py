@@ -23,7 +23,15 @@ from schedd.core.runs.model import LiveRun
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.runs.change_stream import CHANGED, span_since
 from schedd.store.statements import arrays
-from schedd.store.statements.rows import RUN_COLUMNS, RUN_WIDTH, decoded, live_run, run_id_of
+from schedd.store.statements.rows import (
+    ID,
+    RUN_COLUMNS,
+    RUN_WIDTH,
+    cut,
+    decoded,
+    live_run,
+    run_id_of,
+)
 
 LIVE: Final = """
 FROM live l CROSS JOIN LATERAL (
@@ -55,8 +63,8 @@ FROM (
 ) l
 """
 
-ID, TOKEN = 16, 8
-"""Bytes of an id and of a token."""
+TOKEN = 8
+"""Bytes of a token."""
 
 
 def live_runs(
@@ -100,15 +108,10 @@ def changed_runs(
         BY_CHANGE, {**_asked(shards, states, until), **span}
     ).one()
     return ChangedRuns(
-        tuple([RunId(Id(one)) for one in _cut(changed, ID)]),
-        frozenset(_cut(same, ID)),
-        frozenset(_cut(running, ID + TOKEN)),
+        tuple([RunId(Id(one)) for one in cut(changed, ID)]),
+        frozenset(cut(same, ID)),
+        frozenset(cut(running, ID + TOKEN)),
     )
-
-
-def _cut(entries: memoryview | None, width: int) -> list[bytes]:
-    written = bytes(entries or b"")
-    return [written[at : at + width] for at in range(0, len(written), width)]
 
 
 def _asked(

@@ -26,6 +26,14 @@ T = TypeVar("T")
 TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused, t.fired"
 
 
+ID = 16
+"""Bytes of a packed id."""
+PACKED_TIMER = """uuid_send(t.job_id)
+    || (int8send(t.shard::bigint << 32 | t.generation) || int4send(t.fired))
+    || (timestamptz_send(t.due_at) || timestamptz_send(COALESCE(t.nominal, '-infinity')))"""
+"""A timer in the form of `core/timers/packed_timer.py`."""
+
+
 def decoded(
     kind: str,
     rows: Iterable[Row],
@@ -41,6 +49,12 @@ def decoded(
         return [decode(row) for row in listed]
     except Exception:  # noqa: BLE001 - find the row: the others are decoded
         return each(f"row of {kind}", listed, decode, name=name)
+
+
+def cut(packed: memoryview | None, width: int) -> list[bytes]:
+    """Return the entries of an aggregate: each has `width` bytes."""
+    written = bytes(packed or b"")
+    return [written[at : at + width] for at in range(0, len(written), width)]
 
 
 def run_id_of(row: Any) -> object:

@@ -21,17 +21,25 @@ from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Firing, LiveRun, NewRun, Timer
+from schedd.core.timers import packed_timer
 from schedd.store.notify import outbox
 from schedd.store.statements import arrays
-from schedd.store.statements.rows import TIMER_COLUMNS, timer
+from schedd.store.statements.rows import (
+    PACKED_TIMER,
+    TIMER_COLUMNS,
+    cut,
+    timer,
+)
 from schedd.store.timers import run_quota
 
 DUE, LATEST = (
     f"""
-SELECT {TIMER_COLUMNS} FROM timers t
-WHERE t.shard = ANY (%(shards)s::int[]) AND t.due_at <= %(until)s
-  AND NOT t.paused AND t.due_at IS NOT NULL
-ORDER BY t.due_at {order} LIMIT %(limit)s
+SELECT string_agg({PACKED_TIMER}, '') FROM (
+    SELECT * FROM timers t
+    WHERE t.shard = ANY (%(shards)s::int[]) AND t.due_at <= %(until)s
+      AND NOT t.paused AND t.due_at IS NOT NULL
+    ORDER BY t.due_at {order} LIMIT %(limit)s
+) t
 """
     for order in ("", "DESC")
 )
@@ -110,13 +118,13 @@ def due_timers(
     limit: int,
     *,
     latest: bool = False,
-) -> list[Timer]:
-    """Return due timers, soonest first, without a lower bound: a new timer may commit behind any
-    watermark. With `latest`, latest first.
+) -> list[bytes]:
+    """Return due timers, packed, soonest first, without a lower bound: a new
+    timer may commit behind any watermark. With `latest`, latest first.
     """
     arguments = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
-    rows = connection.exec_driver_sql(LATEST if latest else DUE, arguments)
-    return [timer(row) for row in rows]
+    packed = connection.exec_driver_sql(LATEST if latest else DUE, arguments).scalar_one()
+    return cut(packed, packed_timer.WIDTH)
 
 
 def timers(connection: Connection, jobs: Collection[JobId]) -> list[Timer]:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import ShardId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.records import TimerEdit
+from schedd.core.timers.packed_timer import EARLIEST, unpacked
 from schedd.store.jobs import job_pauses
 from schedkit.errors import Fault
 from support.store import MINUTE, START, World, draft, firing, new_run, ok, wait_for_waiter
@@ -228,14 +229,31 @@ async def test_due_timers_are_ordered_by_due_time_from_minus_infinity(world: Wor
     await world.job(due=datetime.now(UTC) + timedelta(hours=1))
     await world.job(shard=1)
 
-    due = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
+    due = [
+        unpacked(row)
+        for row in await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
+    ]
     [latest] = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 1, latest=True)
 
     assert [timer.job_id for timer in due] == [
         ancient.definition.job_id,
         late.definition.job_id,
     ]
-    assert latest == due[-1]
+    assert unpacked(latest) == due[-1]
+    assert due == await me.store.owner.timers([timer.job_id for timer in due])
+
+
+async def test_due_timers_outside_the_range_of_python_are_read(world: World) -> None:
+    me = await world.member()
+    await world.job(due=START)
+    await world.sql("UPDATE timers SET due_at = '-infinity', nominal = '0044-03-15 BC'")
+    await world.job(due=START)
+    await world.sql("UPDATE timers SET nominal = NULL WHERE due_at > '-infinity'")
+
+    rows = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
+
+    timers = [unpacked(row) for row in rows]
+    assert [(t.due_at, t.nominal) for t in timers] == [(EARLIEST, EARLIEST), (START, None)]
 
 
 async def test_one_broken_row_is_set_aside_and_the_others_fire(world: World) -> None:

@@ -18,6 +18,7 @@ from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun, Loss, OverlapCandidates, RunKey, Trigger, Verdict
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
+from schedd.core.timers.packed_timer import unpacked
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 from support.wait import WAIT_TIMEOUT
@@ -95,7 +96,8 @@ class Story:
             me.epochs.clear()  # it has found out
             return
         owner, claim = me.store.owner, me.claim(*SHARDS)
-        timers = await owner.due_timers(SHARDS, START + timedelta(days=9), 50)
+        rows = await owner.due_timers(SHARDS, START + timedelta(days=9), 50)
+        timers = [unpacked(row) for row in rows]
         records = {job.definition.job_id: job for job in self.jobs}
         steps = [
             replace(firing(records[t.job_id], at=t.due_at), generation=t.generation)

@@ -16,7 +16,7 @@ from schedd.core.runs.records import FireOutcome
 from schedd.timers import fire
 from schedd.timers.timer_loader import LOAD_LIMIT
 from schedkit.errors import Unavailable
-from support.firing import TIMER, Rows, World, live_of
+from support.firing import TIMER, Rows, World, live_of, packed
 from support.runs import NOW
 
 
@@ -38,9 +38,9 @@ class Outage(Rows):
 
     async def due_timers(
         self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[Timer]:
+    ) -> list[bytes]:
         due = [one for one in self.timers_of.values() if one.due_at and one.due_at <= until]
-        return sorted(due, key=lambda one: one.due_at or NOW, reverse=latest)[:limit]
+        return packed(sorted(due, key=lambda one: one.due_at or NOW, reverse=latest)[:limit])
 
     async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
         return [self.timers_of[job] for job in jobs]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from schedd.core.ids import Epoch, Id, JobId
-from schedd.core.runs.model import Timer
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers import timer_loader
 from schedd.timers.fire import BATCH
@@ -101,7 +100,7 @@ class SlowToLoad(Herd):
 
     async def due_timers(
         self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[Timer]:
+    ) -> list[bytes]:
         found = await super().due_timers(shards, until, limit, latest=latest)
         self.read.set()
         await self.given.wait()
@@ -190,7 +189,7 @@ async def test_a_failed_load_is_retried_at_the_next_step() -> None:
     world = World(rows)
     loads = rows.due_timers
 
-    async def away(*_: object, **__: object) -> list[Timer]:
+    async def away(*_: object, **__: object) -> list[bytes]:
         raise Unavailable("no database")
 
     rows.due_timers = away  # type: ignore[method-assign]  # it is away
@@ -202,6 +201,33 @@ async def test_a_failed_load_is_retried_at_the_next_step() -> None:
     assert rows.calls == ["load"]
 
 
+async def test_a_timer_that_left_the_index_is_loaded_again_though_its_row_is_the_same() -> None:
+    rows = Herd(count=2)
+    [lost, _] = rows.due
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=5)
+    await world.near.step()
+    world.run_index.timers.discard(lost)
+
+    world.clock.time += timer_loader.LOAD_EVERY
+    await world.near.step()
+
+    assert len(world.run_index.timers) == 2
+
+
+async def test_a_timer_that_differs_from_its_row_is_corrected_within_a_minute() -> None:
+    rows = Rows()
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=5)
+    await world.near.step()
+    world.run_index.timers.come_up([replace(TIMER, due_at=NOW + timedelta(seconds=60))])
+
+    world.clock.time += timer_loader.FULL_EVERY
+    await world.near.step()
+
+    assert [*world.run_index.timers.values()] == [TIMER]
+
+
 async def test_a_slow_load_is_made_less_often_but_in_time_for_all_its_timers() -> None:
     rows = Herd(count=3)
     world = World(rows)
@@ -210,7 +236,7 @@ async def test_a_slow_load_is_made_less_often_but_in_time_for_all_its_timers() -
 
     async def due_timers(
         shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[Timer]:
+    ) -> list[bytes]:
         world.clock.time += timedelta(seconds=1.1)
         return await slow(shards, until, limit, latest=latest)
 

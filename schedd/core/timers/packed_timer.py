@@ -1,0 +1,45 @@
+"""Timers as packed bytes: a load compares them as a whole, and decodes only new ones. Pure.
+
+A packed timer isn't paused and has a due time. Equal bytes mean equal timers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import Final
+
+from schedd.core.ids import Id, JobId, ShardId
+from schedd.core.runs.model import Timer
+
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""The times that stand for all outside the range of Python. They are a day inside of it, so that
+every time zone can show them.
+"""
+
+_FORM: Final = Struct(">16siiiqq")
+"""Job id, shard, generation, runs fired, due time, scheduled time. Times are in microseconds since
+`_SINCE`, as PostgreSQL sends them.
+"""
+WIDTH: Final = _FORM.size
+ID: Final = 16
+"""The first bytes of a packed timer are its job's id."""
+_SINCE: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_NO_TIME: Final = -(1 << 63)
+
+
+def unpacked(packed: bytes) -> Timer:
+    """Return the timer of these bytes."""
+    job_id, shard, generation, fired, due_at, nominal = _FORM.unpack(packed)
+    due = _instant(due_at)
+    scheduled = due if nominal == due_at else None if nominal == _NO_TIME else _instant(nominal)
+    job = JobId(bytes.__new__(Id, job_id))
+    return Timer(job, ShardId(shard), generation, due, scheduled, False, fired)
+
+
+def _instant(microseconds: int) -> datetime:
+    try:
+        return _SINCE + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return EARLIEST if microseconds < 0 else LATEST
