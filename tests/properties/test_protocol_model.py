@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 from collections.abc import Callable
 
 import pytest
@@ -101,13 +100,10 @@ def test_an_invariant_breaks_by_the_removed_rule_alone(rule: Rule) -> None:
     assert not any(search.outcome(seed, beside, weather).broken for seed in range(60))
 
 
-def test_each_rule_has_a_description_and_an_entry_on_the_page_of_rules() -> None:
+def test_each_rule_has_a_description_and_belongs_to_a_rule_of_the_page() -> None:
     assert set(MEANINGS) == set(Rule)
     page = (ROOT / "docs" / "protocol-rules.md").read_text(encoding="utf-8")
-    in_the_model = page.partition("## In the model")[2]
-    for rule, meaning in MEANINGS.items():
-        assert f"| {meaning.place} |" in page
-        assert re.search(rf"`{rule}`.* \| {re.escape(meaning.place)} \|", in_the_model)
+    assert [rule for rule in Rule if f"| {MEANINGS[rule].place} |" not in page] == []
 
 
 def test_one_seed_is_one_trace() -> None:
