@@ -71,7 +71,8 @@ class GroupCommit(Generic[Request, Answer]):
 
     async def ask(self, request: Request) -> Answer:
         """Write one request. Return its answer, or raise the error of its transaction."""
-        waiting = _Waiting[Request, Answer](request, asyncio.get_running_loop().create_future())
+        waiting: _Waiting[Request, Answer]
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
         self._waiting[waiting] = None
         self._begin()
         try:
@@ -89,7 +90,8 @@ class GroupCommit(Generic[Request, Answer]):
         request's answer; other errors are raised.
         """
         loop = asyncio.get_running_loop()
-        waiting = [_Waiting[Request, Answer](request, loop.create_future()) for request in requests]
+        waiting: list[_Waiting[Request, Answer]]
+        waiting = [_Waiting(request, loop.create_future()) for request in requests]
         for each in waiting:
             if together(each.request):
                 self._waiting[each] = None

@@ -1,7 +1,8 @@
 """Batch calls: each request is checked, stored and answered as in a call of its own.
 
     requests ─check, a slice at a time─▶ items ─store, all at once─▶ answers ─convert─▶ outcomes
-                └─ rejected ───────────────────────────────────────────────────────────▶ error
+       │        └─ rejected ───────────────────────────────────────────────────────────▶ error
+       └─ equals a checked one but for its name ─derive─▶ item
 
 Invariants
 - The outcome of a request doesn't depend on the others: its object, or the error that a single
@@ -52,21 +53,26 @@ async def outcomes(
     check: Callable[[Request], Awaitable[Item | Made]],
     store: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
     convert: Callable[[Request, Answer], Made],
+    derive: Callable[[Request], Item | None] = lambda _: None,
 ) -> list[Made | common_pb2.CallError]:
     """Return the outcome of each request, in order.
 
     `check` returns the item to store, or a message to answer with instead. `convert` returns the
     message for the store's answer. Both raise CallError for a rejected request, and Unavailable.
+    `derive` returns the item that `check` would return; None: the request must be checked.
 
     Raises:
         Unavailable: a dependency failed for all requests.
     """
     found: dict[int, Made | CallError | Unavailable] = {}
     items: dict[int, Item] = {}
-    for part in _slices(range(len(requests))):
-        checking = [_checked(check, requests[place]) for place in part]
+    for part in (range(1), *_slices(range(1, len(requests)))):
+        derived = {place: derive(requests[place]) for place in part}
+        items |= {place: item for place, item in derived.items() if item is not None}
+        left = [place for place, item in derived.items() if item is None]
+        checking = [_checked(check, requests[place]) for place in left]
         checked: list[Item | Made | CallError | Unavailable] = await asyncio.gather(*checking)
-        for place, one in zip(part, checked, strict=True):
+        for place, one in zip(left, checked, strict=True):
             if isinstance(one, Message | CallError | Unavailable):
                 found[place] = cast("Made | CallError | Unavailable", one)
             else:
@@ -75,8 +81,9 @@ async def outcomes(
         if failure is not None:  # don't wait for the same timeout for each request
             found |= dict.fromkeys(range(part.stop, len(requests)), failure)
             break
-    answers = await store([*items.values()]) if items else ()
-    stored = [*zip(items, answers, strict=True)]
+    places = sorted(items)
+    answers = await store([items[place] for place in places]) if places else ()
+    stored = [*zip(places, answers, strict=True)]
     for part in _slices(range(len(stored))):
         for place, answer in stored[part.start : part.stop]:
             found[place] = _converted(convert, requests[place], answer)

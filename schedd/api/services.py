@@ -15,6 +15,7 @@ from schedd.core.auth.rights import CallerIdentity
 from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, discard
+from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import NO_MEANS, DeliveryMeans
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.retention import DEFAULTS as KEPT
@@ -99,12 +100,22 @@ class Caller:
         """The name in the audit log."""
         return self.who.actor
 
-    def audit(self, action: str, object_: str, request_id: str = "") -> AuditRecord:
+    def audit(
+        self,
+        action: str,
+        object_: str,
+        request_id: str = "",
+        *,
+        run_id: RunId | None = None,
+        after: str = "",
+    ) -> AuditRecord:
         """Return the audit line of a change. `request_id`, if given, is appended to the source."""
         source = self.source if self.who.token is None else f"{self.source} token:{self.who.token}"
         if request_id:
             source = f"{source} request:{request_id}"
-        return AuditRecord(self.actor, action, object_, "ok", source=source)
+        return AuditRecord(
+            self.actor, action, object_, "ok", run_id=run_id, source=source, after=after
+        )
 
     def changed(
         self,

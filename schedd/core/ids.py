@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from hashlib import sha1
+from os import urandom
 from typing import NewType, TypeAlias
-from uuid import UUID, uuid4
+from uuid import UUID
 
 
 class Id(bytes):
@@ -48,7 +49,10 @@ class Id(bytes):
 
 def new_id() -> Id:
     """Return a random id, version 4."""
-    return Id(uuid4().bytes)
+    value = bytearray(urandom(16))
+    value[6] = value[6] & 0x0F | 0x40
+    value[8] = value[8] & 0x3F | 0x80
+    return bytes.__new__(Id, value)
 
 
 def derived_id(of: Id, name: str) -> Id:

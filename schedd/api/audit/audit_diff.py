@@ -35,18 +35,19 @@ MOST: Final = 8 * 1024
 
 def definition(of: JobDefinition) -> str:
     """Return all set fields of a definition."""
-    return _work(of) if of.row.ephemeral else whole(of.spec)
+    row = of.row
+    return work(row.namespace, row.name, of.spec) if row.ephemeral else whole(of.spec)
 
 
-def _work(of: JobDefinition) -> str:
+def work(namespace: str, name: str, of: job_pb2.Job) -> str:
     """Return the fields of one-time work, without its payload, which is stored with the run. Work
     that differs only in its payload is serialized once.
     """
-    stored, spec = of.row, job_pb2.Job()
-    spec.CopyFrom(of.spec)
+    spec = job_pb2.Job()
+    spec.CopyFrom(of)
     for field in ("payload", "on_demand"):
         spec.ClearField(field)
-    own = {"namespace": stored.namespace} | ({"name": stored.name} if stored.name else {})
+    own = {"namespace": namespace} | ({"name": name} if name else {})
     parts = (_compact(own)[1:-1], _rest(spec.SerializeToString(deterministic=True)))
     return "{" + ",".join(filter(None, parts)) + "}"
 

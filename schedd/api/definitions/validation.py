@@ -73,6 +73,8 @@ def check_name(name: str, field: str = "name") -> Iterator[FieldViolation]:
         yield FieldViolation(field, "must not look like an id (UUID)")
 
 
+_DIGITS_OF_ID: Final = 32
+
 _UNTIL_ALONE: Final = FieldViolation("paused_until", "requires paused: true")
 
 
@@ -103,6 +105,8 @@ def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
 
 def _is_id(name: str) -> bool:
     """Return whether a call that takes an id or a name would read this as an id."""
+    if len(name) - name.count("-") < _DIGITS_OF_ID:
+        return False
     try:
         Id.parse(name)
     except ValueError:

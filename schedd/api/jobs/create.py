@@ -1,6 +1,6 @@
 """Create jobs, one or many in a call: checked one by one, stored by group commit."""
 
-from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -11,17 +11,22 @@ from schedd.api.audit import audit_diff
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
+from schedd.api.request_templates import RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, ShardId, new_id
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
+from schedd.core.schedule.cron import is_hashed
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
+from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
 Answer: TypeAlias = JobRecord | StoreConflict | ChainRefused | Unavailable
 Definitions: TypeAlias = dict[JobId, JobDefinition]
 """The definitions of a call's requests."""
+
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
 NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
 """Fields of each job that are kept in an answer that would be too large."""
@@ -47,11 +52,25 @@ async def batch_create_jobs(
     """Create many jobs; each succeeds or fails as with `create_job`."""
     batches.check_count(request.requests)
     definitions: Definitions = {}
+    templates: RequestTemplates[wire.CreateJobRequest, Create] = RequestTemplates(_split)
     made: list[tuple[job_pb2.Job, JobDefinition]] = []
     places: list[tuple[JobId, ShardId]] = []
 
     async def check(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
-        return await _checked(services, caller, one, definitions)
+        checked = await _checked(services, caller, one, definitions)
+        if isinstance(checked, Create) and _is_template(checked, one.job):
+            templates.add(one, checked)
+        return checked
+
+    def derive(one: wire.CreateJobRequest) -> Create | None:
+        template = templates.find(one)
+        now = services.clock.now()
+        if template is None or (template.record.due_at or _NEVER) <= now:
+            return None
+        derived = _derived(caller, one, template, now)
+        ids = [each.record.definition.job_id for each in (template, derived)]
+        definitions[ids[1]] = definitions[ids[0]]
+        return derived
 
     def convert(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
         stored, definition = _made(one, answer, definitions)
@@ -59,7 +78,9 @@ async def batch_create_jobs(
         places.append((stored.definition.job_id, stored.shard))
         return job
 
-    outcomes = await batches.outcomes(request.requests, check, services.store.create_jobs, convert)
+    outcomes = await batches.outcomes(
+        request.requests, check, services.store.create_jobs, convert, derive
+    )
     await worker_warnings.add(services, made)
     answer = wire.BatchCreateJobsResponse()
     for outcome in outcomes:
@@ -109,12 +130,47 @@ async def _checked(
             raise stored_jobs.taken(StoreConflict("name"), name=job.name, key="")
         return await worker_warnings.answer(services, record, definition)
     definitions[record.definition.job_id] = definition
-    audit = caller.audit("create", f"job/{namespace}/{job.name}", request.request_id)
+    return _item(caller, request, record, audit_diff.definition(definition))
+
+
+def _item(caller: Caller, request: wire.CreateJobRequest, record: JobRecord, after: str) -> Create:
+    namespace, job = record.definition.namespace, request.job
     return Create(
         record,
         stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
-        replace(audit, after=audit_diff.definition(definition)),
+        caller.audit("create", f"job/{namespace}/{job.name}", request.request_id, after=after),
     )
+
+
+def _split(
+    request: wire.CreateJobRequest,
+) -> tuple[str, wire.CreateJobRequest, wire.CreateJobRequest]:
+    """Return the name of a request's job, its keys, and the rest (`request_templates`)."""
+    keys = wire.CreateJobRequest(
+        idempotency_key=request.idempotency_key, request_id=request.request_id
+    )
+    common = wire.CreateJobRequest()
+    common.CopyFrom(request)
+    for field in ("idempotency_key", "request_id"):
+        common.ClearField(field)
+    common.job.ClearField("name")
+    return request.job.name, keys, common
+
+
+def _is_template(create: Create, job: job_pb2.Job) -> bool:
+    """Return whether the item depends on the job's name and id only where `_derived` says so."""
+    hashed = job.HasField("jitter") or any(map(is_hashed, job.cron))
+    return create.plain and not hashed
+
+
+def _derived(
+    caller: Caller, request: wire.CreateJobRequest, template: Create, now: datetime
+) -> Create:
+    """Return the item of a request that differs from the template's in name and keys only."""
+    record = template.record
+    job_id = JobId(new_id())
+    stored = replace(record.definition, job_id=job_id, name=request.job.name)
+    return _item(caller, request, stored_jobs.record_of(record, stored, now), template.entry.after)
 
 
 def _made(

@@ -3,8 +3,8 @@ jobs share.
 """
 
 import hashlib
-from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from google.protobuf.message import Message
 
@@ -26,6 +26,10 @@ from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, StoredDefinition
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
+from schedkit.records import replace
+
+_OF_THE_CALL: Final = ("idempotency_key", "request_id")
+"""Fields that differ between a request and its repetition."""
 
 
 def namespace_of(given: str) -> str:
@@ -65,16 +69,24 @@ def new_record(caller: Caller, definition: JobDefinition, now: datetime) -> JobR
     )
 
 
+def record_of(record: JobRecord, definition: StoredDefinition, now: datetime) -> JobRecord:
+    """Return the record of a new job that differs from the given one in name and id only."""
+    shard = shard_of_job(definition.job_id, definition.namespace, definition.pool)
+    return replace(record, definition=definition, shard=shard, created_at=now, updated_at=now)
+
+
 def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempotency | None:
     """Return the caller's key with a digest of the request."""
     if not key:
         return None
-    plain = type(body)()
-    plain.CopyFrom(body)
-    for field in ("idempotency_key", "request_id"):
-        if field in plain.DESCRIPTOR.fields_by_name:
+    named = [field for field in _OF_THE_CALL if field in body.DESCRIPTOR.fields_by_name]
+    if named:
+        plain = type(body)()
+        plain.CopyFrom(body)
+        for field in named:
             plain.ClearField(field)
-    digest = hashlib.sha256(plain.SerializeToString(deterministic=True)).digest()
+        body = plain
+    digest = hashlib.sha256(body.SerializeToString(deterministic=True)).digest()
     return Idempotency(namespace, key, call, digest)
 
 
@@ -82,8 +94,8 @@ def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: s
     """Return the audit line for a change of a job. For one-time work it names the run."""
     if not stored.ephemeral:
         return caller.audit(action, f"job/{stored.namespace}/{stored.name}", request_id)
-    entry = caller.audit(action, f"run/{stored.job_id}", request_id)
-    return replace(entry, run_id=RunId(stored.job_id))
+    run_id = RunId(stored.job_id)
+    return caller.audit(action, f"run/{run_id}", request_id, run_id=run_id)
 
 
 def unknown(job: str) -> NotFoundError:

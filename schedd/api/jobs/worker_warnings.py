@@ -50,8 +50,11 @@ async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobDefinitio
             workers = await _running(services)
     except (Unavailable, TimeoutError):
         return
+    texts: dict[JobDefinition, str] = {}
     for job, definition in jobs:
-        if text := warning(definition.parsed, workers):
+        if definition not in texts:
+            texts[definition] = warning(definition.parsed, workers)
+        if text := texts[definition]:
             job.warnings.append(text)
 
 

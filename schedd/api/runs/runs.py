@@ -1,7 +1,6 @@
 """Calls on runs: get, list, cancel, logs, results, explain. See also `submit`, `watch_runs`."""
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from schedd.api import paging, views
@@ -95,8 +94,7 @@ async def cancel_run(
     validation.check_note(request.reason, "reason")
     record = await _find(services, request.run_id)
     run_id = record.run.key.run_id
-    entry = caller.audit("cancel", f"run/{run_id}", request.request_id)
-    entry = replace(entry, run_id=run_id)
+    entry = caller.audit("cancel", f"run/{run_id}", request.request_id, run_id=run_id)
     noted = _Cancelled(request.reason)
     cancelled = await services.store.cancel_run(run_id, entry, noted)
     if cancelled is None:

@@ -3,24 +3,26 @@
 Submitted work is a run with a definition of its own, which is deleted with the run.
 """
 
-from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from schedd.api import batches, pools, views
 from schedd.api.audit import audit_diff
 from schedd.api.definitions import notifications, validation
 from schedd.api.errors import FailedPreconditionError, wrong
-from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, taken
+from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, record_of, taken
 from schedd.api.jobs.update_masks import SCHEDULES
+from schedd.api.request_templates import RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun, NewRun, RunKey
-from schedd.core.runs.records import StoreConflict, StoredDefinition, Submit
+from schedd.core.runs.records import JobRecord, StoreConflict, StoredDefinition, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime import job_codec
-from schedd.runtime.job_codec import JobDefinition
+from schedd.runtime.job_codec import JobDefinition, stored_spec
 from schedkit.errors import Unavailable
+from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -48,9 +50,20 @@ async def batch_submit_runs(
     batches.check_count(request.requests)
     made: list[LiveRun] = []
     definitions: dict[RunKey, StoredDefinition] = {}
+    templates: RequestTemplates[wire.SubmitRunRequest, Submit]
+    templates = RequestTemplates(_split, nameless=True)
 
     async def check(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
         item = await _checked(services, caller, one)
+        definitions[item.run.key] = item.record.definition
+        if item.plain:
+            templates.add(one, item)
+        return item
+
+    def derive(one: wire.SubmitRunRequest) -> Submit | None:
+        if (template := templates.find(one)) is None:
+            return None
+        item = _derived(caller, one, template, services.clock.now())
         definitions[item.run.key] = item.record.definition
         return item
 
@@ -61,7 +74,7 @@ async def batch_submit_runs(
 
     answer = wire.BatchSubmitRunsResponse()
     for outcome in await batches.outcomes(
-        request.requests, check, services.store.submit_runs, convert
+        request.requests, check, services.store.submit_runs, convert, derive
     ):
         if isinstance(outcome, common_pb2.CallError):
             answer.results.add(error=outcome)
@@ -95,16 +108,57 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     validation.check(definition, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)
     notifications.check_means(services, spec)
-    delay = request.delay.ToTimedelta()
-    if delay.total_seconds() < 0:
+    if request.delay.ToTimedelta() < timedelta(0):
         raise wrong("delay", "must not be negative")
-    audit = caller.audit("submit", f"run/{run_id}", request.request_id)
+    after = audit_diff.definition(definition)
+    record = new_record(caller, definition, now)
+    return _item(caller, request, record, after, Priority(spec.priority or Priority.MEDIUM))
+
+
+def _item(
+    caller: Caller,
+    request: wire.SubmitRunRequest,
+    record: JobRecord,
+    after: str,
+    priority: Priority,
+) -> Submit:
+    now, definition = record.created_at, record.definition
+    run_id = RunId(definition.job_id)
     return Submit(
-        new_record(caller, definition, now),
-        NewRun(RunKey(now, run_id), now + delay),
-        idempotency(namespace, request.idempotency_key, "SubmitRun", request),
-        replace(audit, run_id=run_id, after=audit_diff.definition(definition)),
-        Priority(spec.priority or Priority.MEDIUM),
+        record,
+        NewRun(RunKey(now, run_id), now + request.delay.ToTimedelta()),
+        idempotency(definition.namespace, request.idempotency_key, "SubmitRun", request),
+        caller.audit("submit", f"run/{run_id}", request.request_id, run_id=run_id, after=after),
+        priority,
+    )
+
+
+def _split(
+    request: wire.SubmitRunRequest,
+) -> tuple[str, wire.SubmitRunRequest, wire.SubmitRunRequest]:
+    """Return the name of a request, its keys, and the rest (`request_templates`)."""
+    keys = wire.SubmitRunRequest(
+        idempotency_key=request.idempotency_key, request_id=request.request_id
+    )
+    common = wire.SubmitRunRequest()
+    common.CopyFrom(request)
+    for field in ("name", "idempotency_key", "request_id"):
+        common.ClearField(field)
+    return request.name, keys, common
+
+
+def _derived(
+    caller: Caller, request: wire.SubmitRunRequest, template: Submit, now: datetime
+) -> Submit:
+    """Return the item of a request that differs from the template's in name and keys only."""
+    record, job_id = template.record, JobId(new_id())
+    stored = replace(record.definition, job_id=job_id, name=request.name)
+    return _item(
+        caller,
+        request,
+        record_of(record, stored, now),
+        audit_diff.work(stored.namespace, stored.name, stored_spec(stored.spec)),
+        template.priority,
     )
 
 

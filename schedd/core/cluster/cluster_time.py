@@ -20,6 +20,7 @@ Invariants
 
 from __future__ import annotations
 
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -60,11 +61,12 @@ class ClusterTime:
     samples: tuple[Sample, ...]
     anchor: float
     shown: float
+    best: Sample = field(init=False, compare=False)
+    """The sample that the shown time follows."""
 
-    @property
-    def best(self) -> Sample:
-        """The sample that the shown time follows."""
-        return min(self.samples, key=lambda sample: sample.trip)
+    def __post_init__(self) -> None:
+        best = min(self.samples, key=lambda sample: sample.trip)
+        object.__setattr__(self, "best", best)
 
     @property
     def uncertainty(self) -> float:

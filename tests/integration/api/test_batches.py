@@ -75,6 +75,27 @@ async def test_a_thousand_jobs_are_made_in_their_order_each_with_its_line_in_the
     )
 
 
+async def test_each_job_of_a_batch_has_the_hashed_times_of_its_own_name(api):
+    names = [f"job-{n}" for n in range(20)]
+    hashed = {"cron": ["H H * * *"], "every": None}
+    results = await batch(api, *(create(name, **hashed) for name in names))
+    times = {one.job.name: one.job.next_run_at.ToNanoseconds() for one in results}
+    assert len({*times.values()}) > 10
+    for name in names[:3]:
+        await api("DeleteJob", jobs.DeleteJobRequest(job=name))
+        alone = await api("CreateJob", create(name, **hashed))
+        assert alone.next_run_at.ToNanoseconds() == times[name]
+
+
+async def test_each_job_of_a_batch_has_a_jitter_of_its_own(api):
+    names = [f"job-{n}" for n in range(20)]
+    await batch(api, *(create(name, jitter=Duration(seconds=600)) for name in names))
+    for name in names:
+        stored = await api("GetJob", jobs.GetJobRequest(job=name))
+        listed = await api("ListNextInstants", jobs.ListNextInstantsRequest(job=name, count=1))
+        assert stored.next_run_at == listed.instants[0].due_at
+
+
 async def test_a_thousand_submits_are_runs_in_their_order_each_with_its_line_in_the_audit(api):
     results = await batch_of_submits(api, *(submit(f"work-{n}") for n in range(1_000)))
     assert [one.run.job for one in results] == [f"work-{n}" for n in range(1_000)]

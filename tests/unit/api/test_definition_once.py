@@ -152,13 +152,47 @@ async def test_a_create_compiles_its_schedule_once(counts: Counts, validate_only
     assert counts.made == {"spec_of": 1, "line_id": 1}
 
 
-async def test_a_batch_compiles_each_schedule_once(counts: Counts) -> None:
-    names = [f"job-{number}" for number in range(40)]
-    request = job_service_pb2.BatchCreateJobsRequest(requests=map(created, names))
-    answer = await batch_create_jobs(Rows().services, CALLER, request)
-    assert [one.job.name for one in answer.results] == names
-    assert counts.compiled == {f"default/{name} 0 3 * * *": 1 for name in names}
-    assert counts.made == {"spec_of": 40, "line_id": 40}
+NAMES = [f"job-{number}" for number in range(40)]
+
+
+async def created_together(rows: Rows, **more: Any) -> None:
+    wanted = [created(name, **more) for name in NAMES]
+    request = job_service_pb2.BatchCreateJobsRequest(requests=wanted)
+    answer = await batch_create_jobs(rows.services, CALLER, request)
+    assert [one.job.name for one in answer.results] == NAMES
+
+
+async def test_a_batch_compiles_a_schedule_once_for_all_jobs_that_have_it(counts: Counts) -> None:
+    await created_together(Rows())
+    assert counts.compiled == {"default/job-0 0 3 * * *": 1}
+    assert counts.made == {"spec_of": 1, "line_id": 1}
+
+
+async def test_a_batch_compiles_a_schedule_for_each_job_whose_name_it_hashes(
+    counts: Counts,
+) -> None:
+    await created_together(Rows(), cron="H 3 * * *")
+    assert counts.compiled == {f"default/{name} H 3 * * *": 1 for name in NAMES}
+
+
+class LateRows(Rows):
+    """The clock passes the first scheduled time after some looks at it."""
+
+    looks = 0
+
+    def now(self) -> datetime:
+        self.looks += 1
+        return NOW if self.looks < 20 else NOW + timedelta(days=1)
+
+
+async def test_no_job_of_a_batch_is_due_at_a_time_that_passed_during_the_call() -> None:
+    rows = LateRows()
+    await created_together(rows)
+    due = {one.due_at for one in rows.jobs.values() if one.due_at is not None}
+    assert len(due) == 2
+    for record in rows.jobs.values():
+        assert record.due_at is not None
+        assert record.due_at > record.created_at
 
 
 @pytest.mark.parametrize(

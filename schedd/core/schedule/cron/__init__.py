@@ -7,7 +7,7 @@ Pure and cached: the same expression, zone and seed give the same object and the
 member. docs/semantics/cron-expressions.md defines the meaning; `DIALECT` is its version.
 """
 
-from schedd.core.schedule.cron.dialect import DIALECT
+from schedd.core.schedule.cron.dialect import DIALECT, is_hashed
 from schedd.core.schedule.cron.dst import DEBIAN, DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.errors import CronError, Rewrite, ScheduleError
 from schedd.core.schedule.cron.explanation import CronExplanation, describe, explain, notes
@@ -28,6 +28,7 @@ __all__ = [
     "ScheduleError",
     "describe",
     "explain",
+    "is_hashed",
     "notes",
     "parse",
 ]
