@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha1
 from os import urandom
 from typing import NewType, TypeAlias
@@ -60,7 +61,7 @@ def derived_id(of: Id, name: str) -> Id:
     value = bytearray(sha1(of + name.encode(), usedforsecurity=False).digest()[:16])
     value[6] = value[6] & 0x0F | 0x50
     value[8] = value[8] & 0x3F | 0x80
-    return Id(bytes(value))
+    return bytes.__new__(Id, value)
 
 
 JobId = NewType("JobId", Id)
@@ -112,7 +113,12 @@ def run_ids_of(packed: bytes) -> list[RunId]:
 
 def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:
     """Return the id of the run of a scheduled time (aware): the same on every member."""
-    return RunId(derived_id(job, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+    return RunId(derived_id(job, _text_of(nominal)))
+
+
+@lru_cache(maxsize=1_024)
+def _text_of(nominal: datetime) -> str:
+    return nominal.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def redriven_run_id(run: RunId) -> RunId:
@@ -127,10 +133,9 @@ def child_run_id(parent: RunId, worker: str) -> RunId:
 
 def backfilled_run_id(backfill: BackfillId, nominal: datetime) -> RunId:
     """Return the id of a backfill's run of a scheduled time (aware): not the schedule's own."""
-    return RunId(derived_id(backfill, nominal.astimezone(UTC).isoformat(timespec="microseconds")))
+    return RunId(derived_id(backfill, _text_of(nominal)))
 
 
 def chained_run_id(child: JobId, scheduled_at: datetime, root: Id) -> RunId:
     """Return the id of a job's run in one cycle of a chain: the same on every member."""
-    nominal = scheduled_at.astimezone(UTC).isoformat(timespec="microseconds")
-    return RunId(derived_id(child, f"{nominal}/{root}"))
+    return RunId(derived_id(child, f"{_text_of(scheduled_at)}/{root}"))

@@ -13,6 +13,7 @@ A run that is due later is in `early` as soon as it may be pre-dispatched, and a
 (`core/timers/pre_dispatch`).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -179,15 +180,18 @@ class RunIndex:
         """Queue runs that have become ready, and let due runs be pre-dispatched. Return how many
         are ready.
         """
-        ripe = 0
+        ripe: dict[Need | None, list[LiveRun]] = defaultdict(list)
+        count = 0
         for run in self.waiting.pop_due(now, limit=len(self.waiting)):
             if run.ready_at > now:
                 self._wait(run, now)
             else:
                 self._waits_no_more(run.key.run_id, run.job_id)
-                self.ready.add([run], self._need_of(run))
-                ripe += 1
-        return ripe
+                ripe[self._need_of(run)].append(run)
+                count += 1
+        for need, runs in ripe.items():
+            self.ready.add(runs, need)
+        return count
 
     def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
         """Remove and return the soonest due runs that may be pre-dispatched."""

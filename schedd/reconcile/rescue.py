@@ -20,7 +20,8 @@ many runs wait. Runs that were in the index before the scan and aren't among its
 Runs that don't fit into the index are checked while they are read (`on_left`), and read again once
 few are left in the index.
 
-For runs in the index whose rows haven't changed since the last scan only the id is read. Each
+For runs in the index whose rows haven't changed since the last scan, or are as they were created,
+only the id is read. Each
 `FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index doesn't last.
 """
 
@@ -365,7 +366,11 @@ class Rescue:
             if not found:
                 return await self._store.live_runs(shards, ALL, until), ()
             same = {one for one in found.same.intersection(here) if _is_waiting(here[one])}
-            wanted = [*found.changed, *(RunId(Id(one)) for one in found.same - same)]
+            same |= {
+                one for one in found.untouched.intersection(here) if _is_as_read(here[one], shards)
+            }
+            others = (found.same | found.untouched) - same
+            wanted = [*found.changed, *(RunId(Id(one)) for one in others)]
             for entry in found.running:
                 run = here.get(entry[:ID])
                 if run is not None and run.children is None and _assignment_of(run) == entry:
@@ -461,6 +466,11 @@ class Rescue:
 
 def _is_waiting(run: LiveRun) -> bool:
     return run.state is not State.RUNNING
+
+
+def _is_as_read(run: LiveRun, shards: Collection[ShardId]) -> bool:
+    """Return whether the index has the run as its untouched row in one of these shards says."""
+    return run.untouched and run.shard in shards
 
 
 def _assignment_of(run: LiveRun) -> bytes:

@@ -65,11 +65,17 @@ class CachedDefinition:
     """Whether a run's success has no effect but its end: no notification, and no failure count. A
     notification of failures counts: a success ends them.
     """
+    shares_steps: bool = field(init=False, compare=False)
+    """Whether an on-time step of its timer depends on the job only by the schedule, its bounds, the
+    delivery guarantee and the timer's times: no quota, jitter or exclusion.
+    """
 
     def __post_init__(self) -> None:
-        definition = self.definition
+        definition, compiled = self.definition, self.compiled
         plain = definition.notices is None and not definition.pause_after_failures
+        shares = not (definition.max_runs or compiled.bounds.jitter or compiled.exclusion)
         self.plain_success = plain  # type: ignore[misc]  # frozen for others
+        self.shares_steps = shares  # type: ignore[misc]
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
         """Return why a waiting run of the job must end now; None if it may wait longer."""

@@ -31,7 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, TypeAlias
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
@@ -41,7 +41,7 @@ from schedd.core.dispatch.fair_share import FairShares
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Epoch, Hint, JobId, ShardId, scheduled_run_id
-from schedd.core.jobs.definition import CatchUpPolicy, Definition, Delivery, Priority
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy, Definition, Delivery, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, Firing, NewRun, RunKey, Timer
 from schedd.core.runs.records import FireOutcome
@@ -268,6 +268,54 @@ def _merged_row(job: JobId, times: fire_plan.MergedTimes) -> NewRun:
     )
 
 
+# Timers of a batch with the same schedule and the same times take the same step: it is computed for
+# one of them, and copied.
+
+_Same: TypeAlias = tuple[int, int, bool, CatchUp | None, datetime, datetime]
+
+
+def same_step(timer: Timer, known: CachedDefinition, late_before: datetime) -> _Same | None:
+    """Return a key that is equal for timers that take the same step now; None: it isn't known.
+
+    Schedules and bounds are compared by identity (`compiled_schedule.compile`). The catch-up policy
+    decides only about late timers.
+    """
+    due, nominal = timer.due_at, timer.nominal
+    if not known.shares_steps or timer.fired or due is None or nominal is None:
+        return None
+    compiled, definition = known.compiled, known.definition
+    once = definition.delivery is Delivery.AT_MOST_ONCE
+    policy = definition.catch_up if due < late_before else None
+    return id(compiled.instants), id(compiled.bounds), once, policy, nominal, due
+
+
+def may_be_copied(firing: Firing, late_before: datetime) -> bool:
+    """Return whether the step makes one run and nothing else, and the timer isn't late then."""
+    following = firing.next_due_at
+    caught_up = following is None or following >= late_before
+    return caught_up and len(firing.runs) == 1 and firing.runs[0].state is State.PENDING
+
+
+def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:
+    """Return the step of another timer with the same `same_step`."""
+    [run] = firing.runs
+    at = run.key.scheduled_at
+    key = RunKey(at, scheduled_run_id(timer.job_id, at))
+    new = NewRun(key, run.due_at, ready_at=run.ready_at, paced=run.paced)
+    return Firing(
+        timer.job_id,
+        timer.shard,
+        timer.generation,
+        firing.due_at,
+        firing.next_due_at,
+        firing.next_nominal,
+        firing.last_instant,
+        definition.priority,
+        (new,),
+        notices=definition.notices,
+    )
+
+
 log = logging.getLogger(__name__)
 
 SET_ASIDE_FOR: Final = timedelta(minutes=1)
@@ -483,15 +531,27 @@ class FireLoop:
         rows that the others leave.
         """
         firings: list[Firing] = []
+        steps: dict[_Same, Firing] = {}
+        late_before = now - fire_plan.GRACE
         shares = FairShares(self._rows.now, len(due), fire_plan.FIRES)
-        async for timer in in_turns(sorted(due, key=lambda timer: self._has_begun(timer.job_id))):
+        if self._begun:
+            due = sorted(due, key=lambda timer: self._has_begun(timer.job_id))
+        async for timer in in_turns(due):
             its, most = known.get(timer.job_id), shares.next()
             if its is None or self._too_soon(timer, its, now):
+                continue
+            same = None if timer.job_id in self._looked else same_step(timer, its, late_before)
+            if same is not None and (like := steps.get(same)) is not None:
+                self._first_seen_at(timer, now)
+                firings.append(copied(like, timer, its.definition))
+                shares.record_use(1)
                 continue
             with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
                 if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:
                     firings.append(firing)
                     shares.record_use(len(firing.runs))
+                    if same is not None and may_be_copied(firing, late_before):
+                        steps[same] = firing
         return firings
 
     def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
@@ -510,7 +570,8 @@ class FireLoop:
             return Behind()
         now, owned = self._clock.now(), self._run_index.ownership.epochs
         held = chain(self._open.values(), self._run_index.timers.values(), self.plans.timers)
-        return behind((t.due_at for t in held if t.due_at is not None and t.shard in owned), now)
+        due = [t for t in held if t.due_at is not None and t.due_at < now and t.shard in owned]
+        return behind((t.due_at for t in due if t.due_at is not None), now)
 
     def _close(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
@@ -593,6 +654,9 @@ class FireLoop:
         self, firings: Iterable[Firing], timers: Mapping[JobId, Timer], now: datetime
     ) -> None:
         """Forget the catch-up of timers that have caught up; record it for the others."""
+        if not (self._looked or self._begun):
+            late = now - fire_plan.GRACE
+            firings = [f for f in firings if f.next_due_at is not None and f.next_due_at < late]
         for firing in firings:
             job = firing.job_id
             if firing.next_due_at is None or firing.next_due_at >= now - fire_plan.GRACE:
@@ -611,8 +675,10 @@ class FireLoop:
         self._near.fired([firing.job_id for firing in firings])
         done = [firing for firing in firings if firing.job_id not in refused | broken]
         self._keep_looked(done, timers, now)
+        self._run_index.timers.clear_where({firing.job_id for firing in done})
+        until = now + self._near.horizon
         self._run_index.timers.come_up(
-            (
+            [
                 replace(
                     timers[firing.job_id],
                     due_at=firing.next_due_at,
@@ -620,8 +686,9 @@ class FireLoop:
                     fired=firing.fired + firing.counted,
                 )
                 for firing in done
-            ),
-            now + self._near.horizon,
+                if firing.next_due_at is not None and firing.next_due_at <= until
+            ],
+            until,
             now,
         )
         if refused:

@@ -132,6 +132,8 @@ class ChangedRuns:
     """The ids of waiting runs that haven't, as 16 bytes each to save memory: there may be many."""
     running: frozenset[bytes] = frozenset()
     """Ids and tokens of RUNNING runs that haven't changed, as 16 and 8 bytes (big-endian)."""
+    untouched: frozenset[bytes] = frozenset()
+    """The ids of runs that may have changed, and are `LiveRun.untouched` in their rows."""
 
 
 class PendingChanges:

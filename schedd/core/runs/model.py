@@ -196,6 +196,19 @@ class LiveRun:
         fresh = self.state is State.PENDING and self.token == NO_TOKEN
         return fresh and self.ready_at > self.due_at
 
+    @property
+    def untouched(self) -> bool:
+        """Whether the run waits for its due time or its first dispatch, as it was created: without
+        an overlap policy of its own, late creation or parent.
+        """
+        return (
+            self.state is State.PENDING
+            and self.token == NO_TOKEN
+            and self.ready_at == self.due_at
+            and self.overlap is None
+            and self.parent is None
+        )
+
     def paced_by(self, definition: Definition) -> bool:
         """Return whether the catch-up limits apply: the release rate and the reserved slots."""
         return self.late and definition.catch_up.policy is CatchUpPolicy.ALL

@@ -52,13 +52,21 @@ SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
 """
 SOME_IN_FULL: Final = f"{IN_FULL} AND l.run_id = ANY (%(of)s::uuid[])"
 
+UNTOUCHED: Final = """(r.state = 'PENDING' AND r.token = 0 AND r.ready_at = r.due_at
+    AND r.overlap IS NULL AND r.parent IS NULL AND NOT r.late_notified
+    AND r.generation = t.generation)"""
+"""The columns of the run are as inserted, and its job has not been edited since."""
+
+
 BY_CHANGE: Final = f"""
-SELECT string_agg(uuid_send(run_id), '') FILTER (WHERE changed),
+SELECT string_agg(uuid_send(run_id), '') FILTER (WHERE changed AND NOT untouched),
+    string_agg(uuid_send(run_id), '') FILTER (WHERE changed AND untouched),
     string_agg(uuid_send(run_id), '') FILTER (WHERE NOT changed AND NOT running),
     string_agg(uuid_send(run_id) || int8send(token), '') FILTER (WHERE NOT changed AND running)
 FROM (
     SELECT l.run_id, r.token, r.state = 'RUNNING' AS running, {CHANGED.format(row="r")}
-        OR COALESCE({CHANGED.format(row="t")}, false) AS changed
+        OR COALESCE({CHANGED.format(row="t")}, false) AS changed,
+        COALESCE({UNTOUCHED}, false) AS untouched
     {LIVE}
 ) l
 """
@@ -104,13 +112,14 @@ def changed_runs(
     if span is None:
         return None
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    changed, same, running = connection.exec_driver_sql(
+    changed, untouched, same, running = connection.exec_driver_sql(
         BY_CHANGE, {**_asked(shards, states, until), **span}
     ).one()
     return ChangedRuns(
         tuple([RunId(Id(one)) for one in cut(changed, ID)]),
         frozenset(cut(same, ID)),
         frozenset(cut(running, ID + TOKEN)),
+        frozenset(cut(untouched, ID)),
     )
 
 

@@ -9,7 +9,7 @@ from schedd.core.ids import RunId, ShardId
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.records import JobRecord, TimerEdit
+from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedkit.clock import utcnow
 from support.store import Member, World, draft, firing, job_record, ok
 
@@ -47,7 +47,7 @@ async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed
     [since] = await create_runs(world, me)
 
     found = await changed(me, moment)
-    assert (set(found.changed), found.same) == (ids(since), written(before))
+    assert (found.changed, found.untouched, found.same) == ((), written(since), written(before))
     found = await changed(me, await me.store.owner.moment())
     assert (set(found.changed), found.same) == (set(), written(before, since))
 
@@ -75,6 +75,21 @@ async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
     await me.store.users.update_job(job.job_id, 1, job, TimerEdit(), ok("update"))
     found = await changed(me, moment)
     assert (set(found.changed), found.same) == (ids(run), set())
+
+
+async def test_a_written_run_is_read_in_full(world: World) -> None:
+    me = await world.member()
+    returned, late = await create_runs(world, me, 2)
+    moment = await me.store.owner.moment()
+    [assigned] = await me.assigned(draft(returned))
+    await me.store.owner.give_back(
+        me.claim(HERE), [Unstarted(assigned.key, assigned.shard, assigned.token)]
+    )
+    await world.sql("UPDATE runs SET late_notified = true WHERE run_id = %s", late.key.run_id)
+
+    found = await changed(me, moment)
+
+    assert (set(found.changed), found.untouched) == (ids(returned, late), frozenset())
 
 
 async def test_a_paused_run_is_neither_changed_nor_unchanged(world: World) -> None:

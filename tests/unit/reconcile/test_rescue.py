@@ -83,14 +83,19 @@ class Rows:
         changed: list[RunId] = []
         same: set[bytes] = set()
         running: set[bytes] = set()
+        untouched: set[bytes] = set()
         for one in self.of(shards):
-            if before.get(one.key) != one:
+            if before.get(one.key) != one and one.untouched:
+                untouched.add(one.key.run_id)
+            elif before.get(one.key) != one:
                 changed.append(one.key.run_id)
             elif one.state is State.RUNNING:
                 running.add(one.key.run_id + one.token.to_bytes(8))
             else:
                 same.add(one.key.run_id)
-        return ChangedRuns(tuple(changed), frozenset(same), frozenset(running))
+        return ChangedRuns(
+            tuple(changed), frozenset(same), frozenset(running), frozenset(untouched)
+        )
 
     async def live_runs(
         self,
@@ -520,10 +525,13 @@ async def test_an_unchanged_run_of_the_run_index_isnt_read_again() -> None:
     assert await read_by_a_scan(world) == []
     assert world.leases.named == {runs.incarnation}, "each running worker is checked at each scan"
 
-    moved, comes = replace(moves, priority=Priority.HIGH), run(5)
-    world.rows.runs = [stays, moved, runs, comes]
+    moved, comes, known = replace(moves, token=Token(7)), run(5), run(6)
+    world.rows.runs = [stays, moved, runs, comes, known]
+    world.run_index.put_runs([known], NOW)
     assert await read_by_a_scan(world) == sorted(one.key.run_id for one in (moves, comes))
-    assert {one.key for one in world.run_index.ready} == {stays.key, moves.key, comes.key}
+    assert {one.key for one in world.run_index.ready} == {
+        one.key for one in (stays, moves, comes, known)
+    }
     assert moved in [*world.run_index.ready]
 
 
