@@ -24,6 +24,7 @@ from schedctl.dev.servers.certificates import issue
 from schedkit.net.channel import LOOK_EVERY, split_address
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
+from support import fork_server
 from support.cluster import DevCluster, dev_cluster
 from support.probe import DatabaseProbe
 from support.wait import WAIT_TIMEOUT, wait_until
@@ -178,9 +179,7 @@ def test_a_worker_and_a_member_with_a_certificate_of_another_dont_start(
         file.write_text(config)
         for flags in ([], ["--check-config"]):
             command = [sys.executable, "-P", "-m", module, "--config", str(file), *flags]
-            ended = subprocess.run(
-                command, capture_output=True, text=True, env=cluster.env, check=False, timeout=60
-            )
+            ended = fork_server.run(command, env=cluster.env)
             assert ended.returncode == 2, ended.stderr
             assert f"{other}.pem names 'schedd://" in ended.stderr
             assert f"is '{name}'" in ended.stderr
@@ -215,7 +214,7 @@ def worker_with(cluster: DevCluster, config: str) -> Iterator[list[str]]:
     file = cluster.directory / "tls" / "other.toml"
     file.write_text(config)
     command = [sys.executable, "-P", "-m", "workerd", "--config", str(file)]
-    process = subprocess.Popen(
+    process = fork_server.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=cluster.env
     )
     said: list[str] = []

@@ -22,6 +22,7 @@ from schedclient import Run, SyncClient
 from schedctl.dev.servers.ports import address, reserve
 from schedd.core.cluster.coordination import DeletePrefix
 from schedd.etcd.client import connect
+from support import fork_server
 from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered, every_instant
 from support.probe import DatabaseProbe
@@ -58,13 +59,7 @@ class ForeignMember:
         assert self.run("migrate").returncode == 0, self.run("migrate").stderr
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "schedd", *command, *self._words],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return fork_server.run([sys.executable, "-m", "schedd", *command, *self._words])
 
 
 def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevCluster) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from schedclient import Run, SyncClient, Worker
+from support import fork_server
 from support.cluster import DevCluster
 from support.probe import DatabaseProbe
 from support.relay import Relay
@@ -85,8 +86,8 @@ def test_a_command_that_waits_for_a_drain_calls_once_and_ends_with_the_drain(
     name = held.worker
     with Relay(fault_cluster.endpoints[0]) as relay:
         command = [sys.executable, "-m", "schedctl", "worker", "drain", name, "--wait"]
-        environment = {**os.environ, "SCHEDCTL_ENDPOINTS": relay.address}
-        with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as waits:
+        env = {**os.environ, "SCHEDCTL_ENDPOINTS": relay.address}
+        with fork_server.Popen(command, stderr=subprocess.PIPE, env=env, text=True) as waits:
             try:
                 wait_until(lambda: relay.requests == 2, WAIT_TIMEOUT, "the drain, and its watch")
                 time.sleep(5.0)

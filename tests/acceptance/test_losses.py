@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from acceptance.conftest import TTL
+from support import fork_server
 from support.cluster import DevCluster
 from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
 
@@ -51,7 +51,7 @@ def stream_of(fault_cluster: DevCluster, file: Path) -> Iterator[None]:
     ).check_returncode()
     with (
         file.open("w") as out,
-        subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out) as stream,
+        fork_server.Popen([sys.executable, "-m", "schedctl", *words], stdout=out) as stream,
     ):
         try:
             wait_until(file.read_text, WAIT_TIMEOUT, "the stream to be attached")

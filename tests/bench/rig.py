@@ -71,6 +71,7 @@ def bench_cluster(
             overrides=[HANDLERS, *settings],
             env=importing(ROOT / "tests"),
             start=False,
+            forked=False,
         ) as cluster:
             made.append(cluster)
             cluster.up()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from schedctl.dev.servers.processes import find
+from support import fork_server
 from support.cluster import dev_cluster
 from support.wait import WAIT_TIMEOUT, wait_until
 
@@ -35,7 +36,7 @@ def test_a_cluster_without_a_folder_is_in_the_home_and_becomes_the_context(
 
     def schedctl(*args: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "schedctl", *args]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90)
+        return fork_server.run(command, env=env, timeout=90)
 
     try:
         up = schedctl("dev", "up", "--members", "1", "--workers", "1", "--detach")

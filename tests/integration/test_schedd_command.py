@@ -14,6 +14,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.auth.rights import IdentityKind, uri_of, uris_of_worker
 from schedkit.net.channel import TLS
+from support import fork_server
 from support.early_close import unread
 
 FILE = """
@@ -38,14 +39,7 @@ def check(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def command(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith("SCHEDD_")}
-    return subprocess.run(
-        [sys.executable, "-m", "schedd", *flags],
-        env=plain | environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return fork_server.run([sys.executable, "-m", "schedd", *flags], env=plain | environ)
 
 
 def test_flags_have_priority_over_the_environment_and_that_over_the_file(file: Path) -> None:

@@ -33,6 +33,7 @@ from schedctl.dev.servers.http import HttpAnswer, fetch
 from schedctl.dev.servers.processes import DevProcess, find
 from schedd.etcd.access import EtcdAccess
 from schedkit.net.channel import TLS
+from support import fork_server
 from support.wait import wait_until
 
 UP_SECONDS = 90.0
@@ -57,8 +58,12 @@ class DevCluster:
         env: Mapping[str, str] | None = None,
         tls: bool = False,
         postgres: str = "",
+        forked: bool = True,
     ) -> None:
-        """`postgres`: the DSN of a server to use; empty: the cluster starts its own."""
+        """`postgres`: the DSN of a server to use; empty: the cluster starts its own.
+        `forked`: its programs are forked by the fork server, without their imports.
+        """
+        self.forked = forked
         self.postgres = postgres
         self.directory = directory
         self.members = members
@@ -239,14 +244,11 @@ class DevCluster:
         env = dict(self.env)
         if self.members and module == "schedctl" and not self.tls:
             env["SCHEDCTL_ENDPOINTS"] = ",".join(self.endpoints)
+        command = [sys.executable, "-P", "-m", module, *args]
+        if self.forked:
+            return fork_server.run(command, env=env, stdin=stdin or "", timeout=timeout)
         return subprocess.run(
-            [sys.executable, "-P", "-m", module, *args],
-            env=env,
-            input=stdin or "",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
+            command, env=env, input=stdin or "", capture_output=True, text=True, timeout=timeout
         )
 
 

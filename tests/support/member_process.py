@@ -19,7 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from schedctl.dev.servers.processes import DevProcess, end, spawn
+from schedctl.dev.servers.processes import DevProcess, end
+from support import fork_server
+
+TESTS = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,8 @@ class MemberProcesses:
             identity or name, tuple(self._endpoints), self._dsn, self._ttl, self._root
         )
         argv = [sys.executable, "-m", "support.member_process", json.dumps(asdict(settings))]
-        process = spawn(argv, log=self.log(name), cwd=Path(__file__).parent.parent)
-        self._processes[name] = process
-        return process
+        self._processes[name] = fork_server.spawn(argv, log=self.log(name), cwd=TESTS)
+        return self._processes[name]
 
     def log(self, name: str) -> Path:
         """Return the path of its log."""

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from support import fork_server
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
@@ -55,7 +56,7 @@ class WorkerProcess:
         file.write_text(self._settings())
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.flags.items()]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = fork_server.Popen(
                 [*self._moved(), sys.executable, "-m", "workerd", f"--config={file}", *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
