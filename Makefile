@@ -9,7 +9,7 @@ FIRST   ?=
 WITHOUT ?=
 export SEED EVIDENCE
 ARGS    ?=
-JOBS    ?= 4
+JOBS    ?= 6
 REASON  ?=
 NAME    ?=
 ROW     ?=
@@ -35,7 +35,7 @@ help: ## List all targets
 demo: $(VENV)/dev ## Run a cluster of real processes that runs real jobs; SECONDS=40 ends the demo after 40 s (default: at Ctrl-C)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit ARGS="-k lease -x" JOBS=0 (processes, default 4)
+test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit ARGS="-k lease -x" JOBS=0 (processes, default 6)
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS) || PYTHONPATH=tests $(BIN)/python -m support.repeated $$?
 
 .PHONY: programs

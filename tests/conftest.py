@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,13 +25,16 @@ settings.register_profile("here", ANY_PACE)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 FIGURES = "figures"
-STAND_BACK = 5
+STAND_BACK = 10
 
 pytest_plugins = ["support.databases", "support.shared_workers"]
 
 _FIGURES = pytest.StashKey[list[str]]()
 _TURNSTILE = pytest.StashKey[TemporaryDirectory[str]]()
 TURNSTILE = "turnstile"
+_INSIDE = pytest.StashKey[ExitStack]()
+_ALONE = pytest.StashKey[bool]()
+"""Whether the next test is alone, too: the process stays alone, and others wait once."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -59,21 +63,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         key=lambda item: (
             distribution.start_order(item.nodeid),
             distribution.uses_shared_cluster(getattr(item, "fixturenames", ())),
+            _is_alone(item),
         )
     )
 
 
+def _is_alone(item: pytest.Item | None) -> bool:
+    return item is not None and item.get_closest_marker("alone") is not None
+
+
 @pytest.hookimpl(tryfirst=True, hookwrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Wait outside of the measured time of the test."""
     folder = getattr(item.config, "workerinput", {}).get(TURNSTILE)
-    if folder is None:
+    if folder is None or distribution.waits_for_clusters(item.nodeid):
         yield
         return
-    turnstile = Turnstile(Path(folder))
-    alone = item.get_closest_marker("alone") is not None
-    with turnstile.alone() if alone else turnstile.beside():
+    inside, turnstile = item.config.stash.setdefault(_INSIDE, ExitStack()), Turnstile(Path(folder))
+    if not _is_alone(item):
+        inside.enter_context(turnstile.beside())
+    elif not item.config.stash.get(_ALONE, False):
+        inside.enter_context(turnstile.alone())
+    item.config.stash[_ALONE] = _is_alone(item) and _is_alone(nextitem)
+    try:
         yield
+    finally:
+        if not item.config.stash[_ALONE]:
+            inside.close()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,10 +4,12 @@ The suite waits more than it computes, so pytest-xdist runs it in several proces
 too. Tests that share a server run in the same process, in their order, so that each server is
 started once. All other tests are distributed by file. Long groups begin first.
 
-Whole clusters run in two processes: `faults` has the cluster with faults, `quiet` the cluster
-without faults. Files with their own cluster are divided between the two, so that both take equally
-long. All tests beside them have a lower priority, because tests of clusters judge start times.
-Tests marked `alone` have no other test beside them (`turnstile.py`).
+Whole clusters run in four processes: `faults` has the cluster with faults, `quiet` the cluster
+without faults, `own` files with their own clusters, and `pair` a cluster of two members. Other
+files with their own cluster are in `faults` and `quiet`, so that the first three take equally long.
+All tests beside them have a lower priority, because tests of clusters judge start times. Tests
+marked `alone` have no other cluster's test beside them (`turnstile.py`). They are the last ones of
+their group, so that other processes wait once.
 
 The scheduler is set by a hook: `--dist loadgroup` silently groups nothing under pytest 9.2
 (pytest-xdist issue 1386).
@@ -16,16 +18,15 @@ The scheduler is set by a hook: `--dist loadgroup` silently groups nothing under
 from __future__ import annotations
 
 from collections.abc import Collection
-from itertools import count
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-FAULTS, QUIET = "faults", "quiet"
-PAIR = "pair"
-CLUSTERS = {FAULTS: "session_fault_cluster", QUIET: "quiet_cluster"}
-FIXTURES = {**CLUSTERS, PAIR: "session_pair"}
+FAULTS, QUIET, OWN, PAIR = "faults", "quiet", "own", "pair"
+CLUSTERS = (FAULTS, QUIET, OWN, PAIR)
+"""Groups with whole clusters, in the order in which they start."""
+FIXTURES = {FAULTS: "session_fault_cluster", QUIET: "quiet_cluster", PAIR: "session_pair"}
 """Name of a group → the fixture that only its tests may use."""
 
 GROUPS = {
@@ -50,11 +51,20 @@ GROUPS = {
         # own clusters:
         "acceptance/test_certificates.py",
         "acceptance/test_clusters_apart.py",
-        "acceptance/test_demo.py",
-        "acceptance/test_rejections.py",
-        "acceptance/test_restore.py",
     ),
     QUIET: ("acceptance/",),
+    OWN: (
+        "acceptance/test_blocking_handlers.py",
+        "acceptance/test_broadcast.py",
+        "acceptance/test_calls_per_run.py",
+        "acceptance/test_demo.py",
+        "acceptance/test_fuzz.py",
+        "acceptance/test_other_databases.py",
+        "acceptance/test_pg_restore.py",
+        "acceptance/test_rejections.py",
+        "acceptance/test_restore.py",
+        "acceptance/test_unknown_tokens.py",
+    ),
     PAIR: (
         "integration/test_cluster_doctor.py",
         "integration/test_database_down.py",
@@ -71,14 +81,10 @@ GROUPS = {
 APART = "smoke/"
 """Tests with a cluster of their own, where nothing is judged by the second."""
 
-TURNS = (
-    "acceptance/test_demo",
-    "acceptance/test_restore",
-    "acceptance/",
-    "integration/",
-    "conformance/",
-)
-"""Beginnings of ids, in the order in which their tests start."""
+TURNS = ("integration/", "conformance/", "properties/", "unit/")
+"""Beginnings of ids, in the order in which their tests start, after all clusters: files of `unit`
+are the shortest ones, and end at about the same time.
+"""
 
 
 class ByServer(LoadScopeScheduling):
@@ -113,9 +119,11 @@ def group(nodeid: str) -> str:
 
 def start_order(nodeid: str) -> int:
     """Return the rank of a test in the order of starts: a small one is early."""
+    if (own := group(nodeid)) in CLUSTERS:
+        return CLUSTERS.index(own)
     name = nodeid.removeprefix("tests/")
-    found = (place for place, start in zip(count(), TURNS) if name.startswith(start))
-    return next(found, len(TURNS))
+    found = (place for place, start in enumerate(TURNS) if name.startswith(start))
+    return len(CLUSTERS) + next(found, len(TURNS))
 
 
 def uses_shared_cluster(fixtures: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Tests that are judged by the second have the machine to themselves, though several processes
+"""Tests that are judged by the second have no other test of a cluster beside them, though processes
 share the suite.
 
     beside ──▶ gate, shared ──▶ room, shared ──▶ gate is open again
