@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from datetime import timedelta
 from typing import Final
 
@@ -38,6 +38,7 @@ from schedd.store.user_store import UserStore
 from schedd.watch.run_waiters import Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedkit.clock import boottime
+from schedkit.records import dataclass, replace
 
 DEFAULT_NAMESPACE: Final = "default"
 

@@ -10,7 +10,8 @@ notified that no runs wait here, so that they grant their slots to other members
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import NoReturn
+from datetime import timedelta
+from typing import Final, NoReturn
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
@@ -56,6 +57,9 @@ from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedd.watch.run_waiters import Watchers
 from schedkit.records import dataclass
+
+WITHOUT_WAKE_UP: Final = timedelta(seconds=5)
+"""Dispatch looks at waiting runs each second: it finds a run that is ready later than this."""
 
 
 @dataclass(slots=True)
@@ -355,8 +359,11 @@ class Owner:
         if self._loops is not None and run_index is not None:
             self._definition_cache.add_stored(definitions)
             waiting = [run for run in runs if run.state is State.PENDING and not run.token]
-            run_index.put_runs(waiting, self._clock.now())
-            self._loops.dispatch.wake()
+            now = self._clock.now()
+            run_index.put_runs(waiting, now)
+            soon = now + run_index.lookahead.dispatch + WITHOUT_WAKE_UP
+            if any(run.ready_at < soon for run in waiting):
+                self._loops.dispatch.wake()
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
         """Notify subscriptions of these runs."""

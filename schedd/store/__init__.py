@@ -20,5 +20,6 @@ Invariants
   notices, ids ascending; runs by (scheduled_at, run_id).
 - No body commits. `database.py` sends COMMIT as a separate statement. If its answer is lost, the
   error is `OutcomeUnknown`, and nothing is retried here.
-- Nothing is bound to a session: no prepared statements, no advisory locks of sessions, no SET.
+- Nothing depends on a session: no advisory locks of sessions, no SET. Statements are prepared only
+  where no pooler is (`prepared`).
 """

@@ -17,23 +17,32 @@ from schedd.core.runs.model import AuditRecord
 from schedd.store.schema.tables import audit
 from schedd.store.statements import arrays
 
-WRITE = """
+ARRAYS = """%(log_at)s::timestamptz[], %(log_actors)s::text[], %(log_actions)s::text[],
+    %(log_objects)s::text[], %(log_outcomes)s::text[], %(log_reasons)s::text[],
+    %(log_runs)s::uuid[], %(log_tokens)s::bigint[], %(log_workers)s::text[],
+    %(log_sources)s::text[], %(log_befores)s::text[], %(log_afters)s::text[]"""
+"""The parameters of a statement that writes entries: `columns`."""
+
+NAMES = """log_at, log_actor, log_action, log_object, log_outcome, log_reason, log_run, log_token,
+    log_worker, log_source, log_before, log_after"""
+"""The columns of ARRAYS."""
+
+INSERT = """
 INSERT INTO audit (at, actor, action, object, outcome, reason, run_id, token, worker, source,
     before, after)
-SELECT COALESCE(at, clock_timestamp()), actor, action, object, outcome, reason, run_id, token,
-    worker, source, before, after
-FROM unnest(%(at)s::timestamptz[], %(actors)s::text[], %(actions)s::text[], %(objects)s::text[],
-    %(outcomes)s::text[], %(reasons)s::text[], %(runs)s::uuid[], %(tokens)s::bigint[],
-    %(workers)s::text[], %(sources)s::text[], %(befores)s::text[], %(afters)s::text[])
-  AS b(at, actor, action, object, outcome, reason, run_id, token, worker, source, before, after)
+SELECT COALESCE(log_at, clock_timestamp()), log_actor, log_action, log_object, log_outcome,
+    log_reason, log_run, log_token, log_worker, log_source, log_before, log_after
 """
+"""To be followed by FROM rows with the columns NAMES, and WITH_KEY."""
 
 WITH_KEY = "ON CONFLICT (seq) DO UPDATE SET action = NULL"
 
+WRITE = f"{INSERT} FROM unnest({ARRAYS}) AS b({NAMES})"
+
 UNLESS_LOGGED = """
 WHERE NOT EXISTS (
-    SELECT FROM audit a WHERE a.run_id = b.run_id AND a.token = b.token AND a.action = b.action
-      AND a.reason = b.reason AND a.source = b.source)
+    SELECT FROM audit a WHERE a.run_id = log_run AND a.token = log_token AND a.action = log_action
+      AND a.reason = log_reason AND a.source = log_source)
 """
 
 
@@ -51,25 +60,26 @@ def write_once(connection: Connection, entries: Sequence[AuditRecord]) -> None:
 
 
 def _write(connection: Connection, statement: str, entries: Sequence[AuditRecord]) -> None:
-    if not entries:
-        return
-    connection.exec_driver_sql(
-        statement,
-        {
-            "at": arrays.instants(entry.at for entry in entries),
-            "actors": arrays.texts(entry.actor for entry in entries),
-            "actions": arrays.texts(entry.action for entry in entries),
-            "objects": arrays.texts(entry.object for entry in entries),
-            "outcomes": arrays.texts(entry.outcome for entry in entries),
-            "reasons": arrays.texts(entry.reason for entry in entries),
-            "runs": arrays.ids(entry.run_id for entry in entries),
-            "tokens": arrays.numbers(entry.token for entry in entries),
-            "workers": arrays.texts(entry.worker for entry in entries),
-            "sources": arrays.texts(entry.source for entry in entries),
-            "befores": arrays.texts(entry.before for entry in entries),
-            "afters": arrays.texts(entry.after for entry in entries),
-        },
-    )
+    if entries:
+        connection.exec_driver_sql(statement, columns(entries))
+
+
+def columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
+    """Return the parameters ARRAYS."""
+    return {
+        "log_at": arrays.instants([entry.at for entry in entries]),
+        "log_actors": arrays.texts([entry.actor for entry in entries]),
+        "log_actions": arrays.texts([entry.action for entry in entries]),
+        "log_objects": arrays.texts([entry.object for entry in entries]),
+        "log_outcomes": arrays.texts([entry.outcome for entry in entries]),
+        "log_reasons": arrays.texts([entry.reason for entry in entries]),
+        "log_runs": arrays.ids([entry.run_id for entry in entries]),
+        "log_tokens": arrays.numbers([entry.token for entry in entries]),
+        "log_workers": arrays.texts([entry.worker for entry in entries]),
+        "log_sources": arrays.texts([entry.source for entry in entries]),
+        "log_befores": arrays.texts([entry.before for entry in entries]),
+        "log_afters": arrays.texts([entry.after for entry in entries]),
+    }
 
 
 def list_audit(

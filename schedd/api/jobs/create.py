@@ -1,6 +1,7 @@
 """Create jobs, one or many in a call: checked one by one, stored by group commit."""
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -13,7 +14,7 @@ from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
 from schedd.api.request_templates import RequestTemplates
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId, ShardId, new_id
+from schedd.core.ids import JobId, new_id
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
 from schedd.core.schedule.cron import is_hashed
 from schedd.runtime.job_codec import JobDefinition
@@ -27,6 +28,9 @@ Definitions: TypeAlias = dict[JobId, JobDefinition]
 """The definitions of a call's requests."""
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
+
+SOON: Final = timedelta(minutes=1)
+"""Owners load timers that are due later without a wake-up (`timers/timer_loader.HORIZON`)."""
 
 NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
 """Fields of each job that are kept in an answer that would be too large."""
@@ -42,7 +46,7 @@ async def create_job(
         return checked
     answer = await services.store.create_job(checked.record, checked.key, checked.entry)
     stored, definition = _made(request, answer, definitions)
-    services.wake_ups.jobs_changed([(stored.definition.job_id, stored.shard)])
+    _wake(services, [stored])
     return await worker_warnings.answer(services, stored, definition)
 
 
@@ -54,7 +58,7 @@ async def batch_create_jobs(
     definitions: Definitions = {}
     templates: RequestTemplates[wire.CreateJobRequest, Create] = RequestTemplates(_split)
     made: list[tuple[job_pb2.Job, JobDefinition]] = []
-    places: list[tuple[JobId, ShardId]] = []
+    records: list[JobRecord] = []
 
     async def check(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
         checked = await _checked(services, caller, one, definitions)
@@ -75,7 +79,7 @@ async def batch_create_jobs(
     def convert(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
         stored, definition = _made(one, answer, definitions)
         made.append((job := views.job_message(stored, definition), definition))
-        places.append((stored.definition.job_id, stored.shard))
+        records.append(stored)
         return job
 
     outcomes = await batches.outcomes(
@@ -88,11 +92,23 @@ async def batch_create_jobs(
             answer.results.add(error=outcome)
         else:
             answer.results.add(job=outcome)
-    services.wake_ups.jobs_changed(places)
+    _wake(services, records)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             _cut(result)
     return answer
+
+
+def _wake(services: Services, stored: Sequence[JobRecord]) -> None:
+    """Wake the owners of the timers that are due soon, and of pauses that end."""
+    soon = [
+        (record.definition.job_id, record.shard)
+        for record in stored
+        if record.paused_until is not None
+        or (record.due_at is not None and record.due_at - record.created_at < SOON)
+    ]
+    if soon:
+        services.wake_ups.jobs_changed(soon)
 
 
 def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:

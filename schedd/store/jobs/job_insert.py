@@ -1,4 +1,4 @@
-"""Store jobs of several callers with one statement: jobs, timers, idempotency keys.
+"""Store jobs of several callers with one statement: jobs, timers, idempotency keys, audit entries.
 
 Invariants
 - The statement writes the same rows as `jobs.create_job` for each call. Reading them returns the
@@ -19,20 +19,21 @@ from sqlalchemy import Connection
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
 from schedd.store import audit
 from schedd.store.connection.database import RolledBack
+from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.jobs import jobs
 from schedd.store.jobs.requested_jobs import job_columns
 from schedd.store.statements import arrays
 
-CREATE: Final = """
+CREATE: Final = PreparedStatement(f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
         %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
         %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
         %(created)s::timestamptz[], %(updated)s::timestamptz[], %(actors)s::text[],
         %(retentions)s::float8[], %(due)s::timestamptz[], %(nominal)s::timestamptz[],
-        %(line_ids)s::bigint[])
+        %(line_ids)s::bigint[], {audit.ARRAYS})
       AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, updated_at, actor, retention, due_at, nominal, line)
+        created_at, updated_at, actor, retention, due_at, nominal, line, {audit.NAMES})
 ), stored AS (
     INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
         created_by, updated_at, pause_note, paused_by, retention)
@@ -55,9 +56,11 @@ WITH b AS MATERIALIZED (
     FROM b JOIN stored USING (job_id) WHERE key IS NOT NULL
     ORDER BY keyspace, call, key
     ON CONFLICT (namespace, call, key) DO NOTHING RETURNING made
+), logged AS (
+    {audit.INSERT} FROM b JOIN stored USING (job_id) ORDER BY place {audit.WITH_KEY}
 )
 SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stored USING (job_id)
-"""
+""")
 
 
 def create(connection: Connection, create: Create) -> JobRecord | StoreConflict | ChainRefused:
@@ -68,12 +71,10 @@ def create(connection: Connection, create: Create) -> JobRecord | StoreConflict 
 def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, JobRecord]:
     """Store several jobs. Returns records by place; calls left out need their own transaction."""
     chosen = _first_of_each(creates)
-    rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
+    rows = CREATE.execute(connection, _columns(creates, chosen), len(chosen))
     if not all(keyed for _, keyed in rows):
         raise RolledBack({})
-    stored = {place: creates[place].record for place, _ in sorted(rows)}
-    audit.write_all(connection, [creates[place].entry for place in stored])
-    return stored
+    return {place: creates[place].record for place, _ in sorted(rows)}
 
 
 def _first_of_each(creates: Sequence[Create]) -> list[int]:
@@ -94,8 +95,13 @@ def _first_of_each(creates: Sequence[Create]) -> list[int]:
 def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, object]:
     chosen = [creates[place] for place in places]
     records = [each.record for each in chosen]
-    return job_columns(places, records, [each.key for each in chosen]) | {
-        "updated": arrays.instants([record.updated_at for record in records]),
-        "due": arrays.instants([record.due_at for record in records]),
-        "nominal": arrays.instants([record.nominal for record in records]),
-    }
+    of_job = job_columns(places, records, [each.key for each in chosen])
+    return (
+        of_job
+        | audit.columns([each.entry for each in chosen])
+        | {
+            "updated": arrays.instants([record.updated_at for record in records]),
+            "due": arrays.instants([record.due_at for record in records]),
+            "nominal": arrays.instants([record.nominal for record in records]),
+        }
+    )

@@ -1,4 +1,5 @@
-"""Store one-time work of several callers with one statement: keys, jobs, timers, runs, live rows.
+"""Store one-time work of several callers with one statement: keys, jobs, timers, runs, live rows,
+audit entries.
 
 Invariants
 - The statement writes the same rows as `runs.submit_run` for each call. The returned records equal
@@ -19,21 +20,22 @@ from schedd.core.runs.model import LiveRun, Trigger
 from schedd.core.runs.records import StoreConflict, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
+from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.jobs.requested_jobs import job_columns
 from schedd.store.runs import runs
 from schedd.store.statements import arrays
 from schedd.store.statements.idempotency import LIFE
 
-SUBMIT: Final = """
+SUBMIT: Final = PreparedStatement(f"""
 WITH b AS MATERIALIZED (
     SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
         %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
         %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
         %(created)s::timestamptz[], %(actors)s::text[], %(retentions)s::float8[],
         %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(due)s::timestamptz[],
-        %(priorities)s::int[], %(line_ids)s::bigint[])
+        %(priorities)s::int[], %(line_ids)s::bigint[], {audit.ARRAYS})
       AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line)
+        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line, {audit.NAMES})
 ), taken AS (
     INSERT INTO idempotency_keys AS k (namespace, call, key, digest, made, created_at)
     SELECT keyspace, call, key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
@@ -60,9 +62,11 @@ WITH b AS MATERIALIZED (
 ), waiting AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM fresh
+), logged AS (
+    {audit.INSERT} FROM fresh {audit.WITH_KEY}
 )
 SELECT place, (SELECT paused FROM cluster WHERE one) FROM fresh
-"""
+""")
 
 
 def submit(connection: Connection, submit: Submit) -> RunRecord | StoreConflict | None:
@@ -75,12 +79,10 @@ def submit(connection: Connection, submit: Submit) -> RunRecord | StoreConflict 
 def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, RunRecord]:
     """Store several runs. Returns records by place; calls left out need their own transaction."""
     chosen = _first_of_each_key(submits)
-    rows = connection.exec_driver_sql(SUBMIT, _columns(submits, chosen))
-    stored = {
+    rows = SUBMIT.execute(connection, _columns(submits, chosen), len(chosen))
+    return {
         place: _record(submits[place], cluster_paused) for place, cluster_paused in sorted(rows)
     }
-    audit.write_all(connection, [submits[place].entry for place in stored])
-    return stored
 
 
 def _record(submit: Submit, cluster_paused: bool) -> RunRecord:
@@ -126,10 +128,15 @@ def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:
 def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, object]:
     chosen = [submits[place] for place in places]
     records = [each.record for each in chosen]
-    return job_columns(places, records, [each.key for each in chosen]) | {
-        "runs": arrays.ids([each.run.key.run_id for each in chosen]),
-        "scheduled": arrays.instants([each.run.key.scheduled_at for each in chosen]),
-        "due": arrays.instants([each.run.due_at for each in chosen]),
-        "priorities": arrays.numbers([each.priority.value for each in chosen]),
-        "life": LIFE.total_seconds(),
-    }
+    of_job = job_columns(places, records, [each.key for each in chosen])
+    return (
+        of_job
+        | audit.columns([each.entry for each in chosen])
+        | {
+            "runs": arrays.ids([each.run.key.run_id for each in chosen]),
+            "scheduled": arrays.instants([each.run.key.scheduled_at for each in chosen]),
+            "due": arrays.instants([each.run.due_at for each in chosen]),
+            "priorities": arrays.numbers([each.priority.value for each in chosen]),
+            "life": LIFE.total_seconds(),
+        }
+    )

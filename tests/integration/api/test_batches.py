@@ -68,11 +68,20 @@ async def test_a_thousand_jobs_are_made_in_their_order_each_with_its_line_in_the
     assert results[700].job.warnings, "no worker runs"
     results[700].job.ClearField("warnings")
     assert stored == results[700].job
-    assert sorted(api.nudged.jobs) == sorted(JobId(Id.parse(o.job.job_id)) for o in results)
     lines = await api.world.sql("SELECT object, source FROM audit WHERE action = 'create'")
     assert sorted(lines) == sorted(
         (f"job/default/job-{n}", f"test request:call-job-{n}") for n in range(1_000)
     )
+
+
+async def test_the_owners_of_timers_that_are_due_soon_are_woken(api):
+    soon, later = Duration(seconds=20), Duration(seconds=86_400 * 3_650)
+    wanted = [create(f"job-{n}", every=later if n % 2 else soon) for n in range(10)]
+    results = await batch(api, *wanted)
+    await api("CreateJob", create("later", every=later))
+    alone = await api("CreateJob", create("soon", every=soon))
+    woken = [one.job.job_id for one in results[::2]] + [alone.job_id]
+    assert sorted(api.nudged.jobs) == sorted(JobId(Id.parse(job_id)) for job_id in woken)
 
 
 async def test_each_job_of_a_batch_has_the_hashed_times_of_its_own_name(api):

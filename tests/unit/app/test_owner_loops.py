@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any, cast
 from unittest.mock import MagicMock
+
+import pytest
 
 from schedd.app.owner_loops import Owner
 from schedd.cluster.tenure import LiveTenure
 from schedd.core.ids import Token
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
+from schedd.dispatch.dispatch import Dispatch
 from schedd.ports import WakeUps
 from support.runs import NOW, owning, run
 
@@ -50,6 +54,22 @@ async def test_a_new_run_enters_the_run_index_without_a_read_of_its_row() -> Non
     assert [one.key.run_id.number for one in run_index.ready] == [2], (
         "the others aren't new, or not here"
     )
+
+
+async def test_a_new_run_wakes_dispatch_only_if_it_is_ready_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owner, parts = an_owner()
+    owner.loops(cast("LiveTenure", MagicMock(ownership=owning(0))), cast("WakeUps", MagicMock()))
+    woken: list[Dispatch] = []
+    monkeypatch.setattr(Dispatch, "wake", lambda self: woken.append(self))
+    later = NOW + timedelta(hours=1)
+    owner.runs_created([run(1, due_at=later, ready_at=later)])
+    assert not woken
+    assert len(parts["collector"].run_index.waiting) == 1
+    soon = NOW + timedelta(seconds=1)
+    owner.runs_created([run(2, due_at=later, ready_at=later), run(3, due_at=soon, ready_at=soon)])
+    assert len(woken) == 1
 
 
 async def test_definitions_that_were_stored_with_new_runs_are_cached_while_loops_run() -> None:
