@@ -81,6 +81,7 @@ async def outcomes(
         if failure is not None:  # don't wait for the same timeout for each request
             found |= dict.fromkeys(range(part.stop, len(requests)), failure)
             break
+        await asyncio.sleep(0)
     places = sorted(items)
     answers = await store([items[place] for place in places]) if places else ()
     stored = [*zip(places, answers, strict=True)]

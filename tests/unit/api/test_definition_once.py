@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,8 +15,10 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
+from schedd.api.batches import SLICE
 from schedd.api.jobs.create import batch_create_jobs, create_job
 from schedd.api.jobs.jobs import update_job
+from schedd.api.request_templates import RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.events import discard
 from schedd.core.ids import JobId, Timeline
@@ -173,6 +177,31 @@ async def test_a_batch_compiles_a_schedule_for_each_job_whose_name_it_hashes(
 ) -> None:
     await created_together(Rows(), cron="H 3 * * *")
     assert counts.compiled == {f"default/{name} H 3 * * *": 1 for name in NAMES}
+
+
+async def test_other_tasks_run_between_the_slices_of_equal_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derived = 0
+    find = RequestTemplates.find
+
+    def counting(templates: Any, request: Any) -> Any:
+        nonlocal derived
+        derived += 1
+        return find(templates, request)
+
+    async def look() -> None:
+        while True:
+            looks.append(derived)
+            await asyncio.sleep(0)
+
+    looks: list[int] = []
+    monkeypatch.setattr(RequestTemplates, "find", counting)
+    looking = asyncio.create_task(look())
+    await created_together(Rows())
+    looking.cancel()
+    assert derived == len(NAMES)
+    assert max(after - before for before, after in pairwise(looks)) <= SLICE
 
 
 class LateRows(Rows):
