@@ -105,7 +105,7 @@ def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
 
 def _is_id(name: str) -> bool:
     """Return whether a call that takes an id or a name would read this as an id."""
-    if len(name) - name.count("-") < _DIGITS_OF_ID:
+    if len(name) - name.count("-") != _DIGITS_OF_ID:
         return False
     try:
         Id.parse(name)

@@ -12,7 +12,7 @@ from schedd.api.audit import audit_diff
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
-from schedd.api.request_templates import RequestTemplates
+from schedd.api.request_templates import KEYS, RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, new_id
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
@@ -158,19 +158,14 @@ def _item(caller: Caller, request: wire.CreateJobRequest, record: JobRecord, aft
     )
 
 
-def _split(
-    request: wire.CreateJobRequest,
-) -> tuple[str, wire.CreateJobRequest, wire.CreateJobRequest]:
-    """Return the name of a request's job, its keys, and the rest (`request_templates`)."""
-    keys = wire.CreateJobRequest(
-        idempotency_key=request.idempotency_key, request_id=request.request_id
-    )
+def _split(request: wire.CreateJobRequest) -> tuple[str, wire.CreateJobRequest]:
+    """Return the name of a request's job, and the request without name and keys."""
     common = wire.CreateJobRequest()
     common.CopyFrom(request)
-    for field in ("idempotency_key", "request_id"):
+    for field in KEYS:
         common.ClearField(field)
     common.job.ClearField("name")
-    return request.job.name, keys, common
+    return request.job.name, common
 
 
 def _is_template(create: Create, job: job_pb2.Job) -> bool:

@@ -4,7 +4,6 @@ jobs share.
 
 import hashlib
 from datetime import datetime
-from typing import Final
 
 from google.protobuf.message import Message
 
@@ -19,6 +18,7 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
+from schedd.api.request_templates import KEYS
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import RunId
@@ -27,9 +27,6 @@ from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, Stor
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.records import replace
-
-_OF_THE_CALL: Final = ("idempotency_key", "request_id")
-"""Fields that differ between a request and its repetition."""
 
 
 def namespace_of(given: str) -> str:
@@ -79,7 +76,7 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
     """Return the caller's key with a digest of the request."""
     if not key:
         return None
-    named = [field for field in _OF_THE_CALL if field in body.DESCRIPTOR.fields_by_name]
+    named = [field for field in KEYS if field in body.DESCRIPTOR.fields_by_name]
     if named:
         plain = type(body)()
         plain.CopyFrom(body)

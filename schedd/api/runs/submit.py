@@ -12,7 +12,7 @@ from schedd.api.definitions import notifications, validation
 from schedd.api.errors import FailedPreconditionError, wrong
 from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, record_of, taken
 from schedd.api.jobs.update_masks import SCHEDULES
-from schedd.api.request_templates import RequestTemplates
+from schedd.api.request_templates import KEYS, RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.definition import Priority
@@ -133,18 +133,13 @@ def _item(
     )
 
 
-def _split(
-    request: wire.SubmitRunRequest,
-) -> tuple[str, wire.SubmitRunRequest, wire.SubmitRunRequest]:
-    """Return the name of a request, its keys, and the rest (`request_templates`)."""
-    keys = wire.SubmitRunRequest(
-        idempotency_key=request.idempotency_key, request_id=request.request_id
-    )
+def _split(request: wire.SubmitRunRequest) -> tuple[str, wire.SubmitRunRequest]:
+    """Return the name of a request, and the request without name and keys."""
     common = wire.SubmitRunRequest()
     common.CopyFrom(request)
-    for field in ("name", "idempotency_key", "request_id"):
+    for field in ("name", *KEYS):
         common.ClearField(field)
-    return request.name, keys, common
+    return request.name, common
 
 
 def _derived(
