@@ -25,11 +25,13 @@ import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, overload
+
+from schedkit.records import dataclass
 
 Handler = Callable[[Any, "Context"], Any] | Callable[[Any, "Context"], Awaitable[Any]]
 """`fn(payload, ctx)`: the payload is the decoded JSON, bytes, or None."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -52,7 +52,28 @@ async def called(
     if loops is None:
         async with handler_loops() as own:
             return await called(function, stop, loops=own, loop=loop, payload=payload, **how)
-    attempt = attempt_of(payload, **how)
-    work = HandlerCall(attempt, "h", function, [(fit_of(function), attempt.content)])
-    async with asyncio.timeout(WAIT_TIMEOUT):
-        return await HandlerCaller(loops).call(work, attempt, stop or Stop(), loop=loop)
+    attempt, stop = attempt_of(payload, **how), stop or Stop()
+    given = [(fit_of(function), attempt.content)]
+    caller = HandlerCaller(loops)
+
+    def begin(on_end: Any) -> None:
+        caller.begin([HandlerCall(attempt, stop, "h", function, given, on_end)], loop=loop)
+
+    return await outcome_of(begin, stop)
+
+
+async def outcome_of(begin: Callable[[Any], object], stop: Stop) -> AttemptOutcome:
+    """The outcome of an attempt, which `begin(on_end)` begins. A cancel is the worker's end."""
+    ended: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
+
+    def on_end(_attempt: AttemptStart, outcome: AttemptOutcome) -> None:
+        if not ended.done():
+            ended.set_result(outcome)
+
+    begin(on_end)
+    try:
+        async with asyncio.timeout(WAIT_TIMEOUT):
+            return await ended
+    except asyncio.CancelledError:
+        stop.abandon()
+        raise

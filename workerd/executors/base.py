@@ -18,14 +18,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar, runtime_checkable
 
 from schedclient.handlers import Progress
-from schedkit.records import dataclass
 from schedkit.text.duration import render
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.assigned_batch import AssignedBatch
 from workerd.core.capture import Piece
-from workerd.core.ids import AssignmentKey
 from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, Content, stopped
 from workerd.core.resource_limits import ResourceLimits
 from workerd.logs.log_tail import Tail
@@ -34,26 +32,27 @@ T = TypeVar("T")
 
 DEFAULT_KILL_AFTER = 10.0
 """Seconds from SIGTERM to SIGKILL."""
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
 class AttemptStart:
     """A run of a batch at its start."""
 
-    batch: AssignedBatch
-    place: int
-    """In the batch."""
-    worker: str
-    deadline: datetime
-    """When its timeout ends it."""
-    find_tail: Callable[[], Tail]
-    """Returns the receiver of the output, always the same one. Call it on the worker's loop."""
-    beat: Callable[[], object] = lambda: None
-    """Call it, from any thread, for each heartbeat of the job."""
-    progress: Callable[[Progress], object] = lambda _: None
-    """Call it, from any thread, when the job reports its progress."""
-    most_result: int = MAX_RESULT
-    """Maximum bytes of the result."""
+    __slots__ = ("_tail", "batch", "deadline", "key", "most_result", "place", "worker")
+
+    def __init__(
+        self, batch: AssignedBatch, place: int, worker: str, most_result: int = MAX_RESULT
+    ) -> None:
+        self.batch = batch
+        self.place = place
+        """In the batch."""
+        self.key = batch.keys[place]
+        self.worker = worker
+        self.most_result = most_result
+        """Maximum bytes of the result."""
+        self.deadline = _NEVER
+        """When its timeout ends it. Set at the start."""
+        self._tail: Tail | None = None
 
     @classmethod
     def of(
@@ -65,8 +64,21 @@ class AttemptStart:
         most_result: int = MAX_RESULT,
     ) -> AttemptStart:
         """Return an attempt without followers of its output."""
-        tail, batch = Tail(), AssignedBatch.of_one(assignment)
-        return cls(batch, 0, worker, deadline, lambda: tail, most_result=most_result)
+        attempt = cls(AssignedBatch.of_one(assignment), 0, worker, most_result)
+        attempt.deadline = deadline
+        return attempt
+
+    def find_tail(self) -> Tail:
+        """Return the receiver of the output, always the same one. Call it on the worker's loop."""
+        if self._tail is None:
+            self._tail = Tail()
+        return self._tail
+
+    def beat(self) -> None:
+        """Record a heartbeat of the job, from any thread."""
+
+    def report_progress(self, progress: Progress) -> None:
+        """Report the progress of the job, from any thread."""
 
     @property
     def assignment(self) -> pb.Assignment:
@@ -77,16 +89,6 @@ class AttemptStart:
     def common(self) -> pb.Assignment:
         """The message of the assignment, perhaps without its key, job and `traceparent`."""
         return self.batch.common
-
-    @property
-    def key(self) -> AssignmentKey:
-        """The run and the token."""
-        return self.batch.keys[self.place]
-
-    @property
-    def tail(self) -> Tail:
-        """The receiver of the output."""
-        return self.find_tail()
 
     @property
     def kill_after(self) -> float:
@@ -175,12 +177,17 @@ class Stop:
         self._listener = None
 
 
-class AttemptExecutor(Protocol):
+class ActionExecutor(Protocol):
     """An executor of one kind of action."""
 
     def objection(self, assignment: pb.Assignment) -> str:
         """Return why this executor can't run the assignment; empty if it can."""
         ...
+
+
+@runtime_checkable
+class AttemptExecutor(ActionExecutor, Protocol):
+    """An executor with a task on the worker's loop for each attempt."""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Run an attempt until its outcome."""
@@ -188,11 +195,11 @@ class AttemptExecutor(Protocol):
 
 
 @runtime_checkable
-class BatchExecutor(AttemptExecutor, Protocol):
+class BatchExecutor(ActionExecutor, Protocol):
     """An executor that runs many attempts without a task for each on the worker's loop."""
 
     on_end: Callable[[AttemptStart, AttemptOutcome], object]
-    """Called once for each attempt that `begin` began, unless it was abandoned."""
+    """Called once for each attempt that `begin` began, unless the worker is ending."""
 
     def runs_many(self, common: pb.Assignment) -> bool:
         """Return whether assignments with these fields may begin together."""

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -47,23 +47,35 @@ class PluginExecutor:
         self._caller = caller
         self._config = fit_of(executor.run, 0, "config")
         self._payload = fit_of(executor.run, 1)
+        self.on_end: Callable[[AttemptStart, AttemptOutcome], object] = lambda _attempt, _end: None
+        """Called once for each attempt of `begin`."""
 
     def objection(self, assignment: pb.Assignment) -> str:
         """Accept every assignment: the plug-in checks its config at the start."""
         del assignment
         return ""
 
-    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Run the plug-in until its outcome."""
-        given = attempt.common.plugin
+    def runs_many(self, common: pb.Assignment) -> bool:
+        """Run all in this process."""
+        del common
+        return True
+
+    def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
+        """Run the plug-in."""
+        first, _ = attempts[0]
+        given, executor = first.common.plugin, self.executor
         arguments = [
             (self._config, messages.content_of(given.config)),
-            (self._payload, attempt.content),
+            (self._payload, first.content),
         ]
-        executor = self.executor
-        work = HandlerCall(attempt, given.executor, executor.run, arguments, executor.check)
-        loop = inspect.iscoroutinefunction(executor.run)
-        return await self._caller.call(work, attempt, stop, loop=loop)
+        calls = [
+            HandlerCall(
+                *(attempt, stop, given.executor, executor.run, arguments, self.on_end),
+                check=executor.check,
+            )
+            for attempt, stop in attempts
+        ]
+        self._caller.begin(calls, loop=inspect.iscoroutinefunction(executor.run))
 
     async def close(self) -> None:
         """Close the plug-in, on the loop of its coroutines."""

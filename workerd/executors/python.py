@@ -1,96 +1,71 @@
 """Run handlers registered with `schedclient.handler`: coroutines on separate event loops
 (`handler_loops`), functions in threads, others in subprocesses (`handler_subprocess`).
 
-Invariants
-- An exception of a handler is the attempt's outcome; it never reaches the worker.
-- A coroutine is stopped by canceling its task, a thread by `ctx.cancel`. A handler that ignores
-  that can't be ended: after a timeout or a cancel it is abandoned past `kill_after`.
-- A run that would be returned, to run elsewhere, is waited for: no other worker may run it while it
-  is running here.
+Invariant: an exception of a handler is the attempt's outcome; it never reaches the worker.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
-import logging
 import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from contextvars import Context, copy_context
+from functools import partial
 from typing import TypeVar, cast
 
 from schedclient import handlers as sdk
 from schedclient.handlers import Mode
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause
-from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
+from workerd.core.outcome import AttemptOutcome
+from workerd.executors.base import AttemptStart, Stop, bounds_of
 from workerd.executors.handlers.attempt_call import HandlerCall
-from workerd.executors.handlers.handler_loops import HandlerLoops, LoopCall
+from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
-from workerd.executors.handlers.invocation import class_of, raised, words_of
+from workerd.executors.handlers.invocation import class_of, words_of
 from workerd.executors.handlers.payload_types import Fit, fit_of
 from workerd.executors.handlers.threads import Threads
 from workerd.process.process_guard import importing
 
 T = TypeVar("T")
 
-log = logging.getLogger(__name__)
-
-_FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
-"""After these no other worker runs the attempt, so an abandoned handler is harmless."""
-
 
 class HandlerCaller:
-    """Calls functions on the loops of handlers and in threads, and returns their outcomes."""
+    """Calls functions on the loops of handlers and in threads."""
 
     def __init__(self, loops: HandlerLoops) -> None:
         self._loops = loops
         self._threads = Threads("handler")
+        self._ended: deque[tuple[HandlerCall, AttemptOutcome]] = deque()
+        """Calls that have ended in threads."""
+        self._reporting = False
+        """Whether the worker's loop was woken and hasn't looked at them yet."""
 
-    async def call(
-        self, work: HandlerCall, attempt: AttemptStart, stop: Stop, *, loop: bool
-    ) -> AttemptOutcome:
-        """Call a function. `loop`: it returns an awaitable; otherwise it runs in a thread."""
-        if stop.cause is not None:
-            return outcome_of_stop(attempt.batch, stop.cause)
-        call = None
-        try:
-            if loop:
-                call = self._loops.submit(work.run, work.awaited)
-                ended, ask = call.done, call.cancel
-            else:
-                ended, ask = self._threads.submit(work.called), work.context.cancel.set
-        except OSError as error:
-            return _not_started(error)
-        try:
-            outcome = await _wait_for_outcome(ended, ask, attempt, stop)
-        finally:
-            work.context.cancel.set()
-            output = work.run.finish()
-        if stop.cause is not None:
-            return outcome_of_stop(attempt.batch, stop.cause, work.run.blocked, output)
-        if call is not None and call.error is not None:
-            outcome = raised(call.error)
-        assert outcome is not None, "it is canceled by a stop alone"
-        return replace(outcome, output=output) if output else outcome
-
-    def begin(self, calls: Sequence[LoopHandlerCall]) -> None:
-        """Call functions that return awaitables."""
+    def begin(self, calls: Sequence[HandlerCall], *, loop: bool) -> None:
+        """Call functions, unless their end was requested already. `loop`: they return awaitables;
+        otherwise they run in threads.
+        """
         ready = [call for call in calls if call.listen()]
-        try:
-            self._loops.submit_all(ready)
-        except OSError as error:
-            for call in ready:
-                call.finish(_not_started(error))
+        if loop:
+            try:
+                self._loops.submit_all(ready)
+            except OSError as error:
+                for call in ready:
+                    call.not_started(error)
+            return
+        report = partial(self._report, asyncio.get_running_loop(), copy_context())
+        for call in ready:
+            try:
+                self._threads.start(partial(_run, call, report))
+            except OSError as error:
+                call.not_started(error)
 
     async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await `work` on the loops of handlers."""
-
-        async def awaited() -> T:
-            return await work()
-
-        call = self._loops.submit(None, awaited)
+        call = self._loops.submit(work)
         try:
             answer = await call.done
         finally:
@@ -99,78 +74,29 @@ class HandlerCaller:
             raise call.error
         return cast("T", answer)
 
-
-def _not_started(error: OSError) -> AttemptOutcome:
-    text = f"not started on this worker: {error.strerror}"
-    return AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False)
-
-
-class LoopHandlerCall(LoopCall[AttemptOutcome]):
-    """A call of a handler on its loop, without a task on the worker's loop."""
-
-    __slots__ = ("_attempt", "_call", "_on_end", "_stop")
-
-    def __init__(
+    def _report(
         self,
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
         call: HandlerCall,
-        attempt: AttemptStart,
-        stop: Stop,
-        on_end: Callable[[AttemptStart, AttemptOutcome], object],
+        outcome: AttemptOutcome,
     ) -> None:
-        self.run = call.run
-        self.work = call.awaited
-        self.home = self.task = None
-        self._call = call
-        self._attempt = attempt
-        self._stop = stop
-        self._on_end: Callable[[AttemptStart, AttemptOutcome], object] | None = on_end
-        """None: it has ended, or was abandoned."""
+        """Report an outcome, from any thread. `context`: one without a run."""
+        self._ended.append((call, outcome))
+        if not self._reporting:
+            self._reporting = True
+            with contextlib.suppress(RuntimeError):  # the worker has ended
+                loop.call_soon_threadsafe(self._resolve_ended, context=context)
 
-    def listen(self) -> bool:
-        """Accept stops from now on. Return False if there was one already, which ends it."""
-        cause = self._stop.cause
-        if cause is not None:
-            self.finish(outcome_of_stop(self._attempt.batch, cause))
-            return False
-        self._stop.listen(self._end)
-        return True
+    def _resolve_ended(self) -> None:
+        self._reporting = False
+        while self._ended:
+            call, outcome = self._ended.popleft()
+            call.resolve(outcome, None)
 
-    def resolve(self, result: AttemptOutcome | None, error: BaseException | None) -> None:
-        """Report the outcome."""
-        if self._on_end is None:
-            return
-        call, cause = self._call, self._stop.cause
-        output = call.run.finish()
-        if cause is not None:
-            batch = self._attempt.batch
-            result = outcome_of_stop(batch, cause, call.run.blocked, output)
-        else:
-            if error is not None:
-                result = raised(error)
-            if result is None:  # the worker is ending, and reports no outcome
-                result = AttemptOutcome(AttemptVerdict.RETURNED, began=False)
-            if output:
-                result = replace(result, output=output)
-        self.finish(result)
 
-    def finish(self, outcome: AttemptOutcome) -> None:
-        """Report this outcome, unless one was reported."""
-        on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            self._call.context.cancel.set()
-            self._stop.deafen()
-            on_end(self._attempt, outcome)
-
-    def _end(self, kill: bool) -> None:
-        self.cancel()
-        if self._stop.cause in _FINAL and self._on_end is not None:
-            wait = 0.0 if kill else self._attempt.kill_after
-            asyncio.get_running_loop().call_later(wait, self._leave)
-
-    def _leave(self) -> None:
-        if self._on_end is not None:
-            _log_abandoned(self._attempt)
-            self.resolve(None, None)
+def _run(call: HandlerCall, report: Callable[[HandlerCall, AttemptOutcome], object]) -> None:
+    report(call, call.called())
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -264,30 +190,24 @@ class PythonExecutor:
         return ""
 
     def runs_many(self, common: pb.Assignment) -> bool:
-        """Return whether the handler runs on a loop."""
-        return self._handlers[common.python.handler].mode is Mode.LOOP
+        """Return whether the handler runs in this process."""
+        return self._handlers[common.python.handler].mode is not Mode.PROCESS
 
     def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
-        """Call a handler that runs on a loop."""
+        """Call a handler that runs in this process."""
         first, _ = attempts[0]
         name = first.common.python.handler
-        function = self._handlers[name].function
+        handler = self._handlers[name]
         given = [(self._fits[name], first.content)]
-        calls = []
-        for attempt, stop in attempts:
-            call = HandlerCall(attempt, name, function, given)
-            calls.append(LoopHandlerCall(call, attempt, stop, self.on_end))
-        self._caller.begin(calls)
+        calls = [
+            HandlerCall(attempt, stop, name, handler.function, given, self.on_end)
+            for attempt, stop in attempts
+        ]
+        self._caller.begin(calls, loop=handler.mode is Mode.LOOP)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Call the handler."""
-        name = attempt.common.python.handler
-        handler = self._handlers[name]
-        if handler.mode is Mode.PROCESS:
-            return await self._subprocesses.run(attempt, stop)
-        given = [(self._fits[name], attempt.content)]
-        work = HandlerCall(attempt, name, handler.function, given)
-        return await self._caller.call(work, attempt, stop, loop=handler.mode is Mode.LOOP)
+        """Call a handler in its own process."""
+        return await self._subprocesses.run(attempt, stop)
 
 
 def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
@@ -297,43 +217,3 @@ def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
         raise Misconfigured(
             f"handlers: the payload type of handler {name!r} can't be used: {error}"
         ) from error
-
-
-def _log_abandoned(attempt: AttemptStart) -> None:
-    key = attempt.key
-    log.warning(
-        "handler of run %s is still running after its end was requested; abandoned",
-        key.run,
-        extra=key.log_fields,
-    )
-
-
-async def _wait_for_outcome(
-    future: asyncio.Future[AttemptOutcome | None],
-    ask: Callable[[], object],
-    attempt: AttemptStart,
-    stop: Stop,
-) -> AttemptOutcome | None:
-    """Wait for the outcome. None: the handler never began, or was abandoned.
-
-    `ask` requests its end.
-    """
-
-    def leave() -> None:
-        if not future.done():
-            _log_abandoned(attempt)
-            future.set_result(None)
-
-    def end(kill: bool) -> None:
-        ask()
-        if stop.cause in _FINAL:
-            future.get_loop().call_later(0.0 if kill else attempt.kill_after, leave)
-
-    stop.listen(end)
-    try:
-        return await future
-    except asyncio.CancelledError:
-        ask()
-        raise
-    finally:
-        stop.deafen()

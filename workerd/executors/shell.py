@@ -145,7 +145,7 @@ class ShellExecutor:
             variables = variables_of(action.env_from, self._secrets)
             scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
             with _program(attempt, user, user or self._account, variables, scratch) as program:
-                return ChildProcess(program, attempt.key, self._supervisor, attempt.tail)
+                return ChildProcess(program, attempt.key, self._supervisor, attempt.find_tail())
         except FileNotFoundError as error:
             name = os.fsdecode(error.filename or "")
             why = shebang_problem(Path(name)) or f"{error.strerror}: {name}"

@@ -10,7 +10,7 @@ from typing import Self
 
 from workerd.config import WorkerConfig
 from workerd.executors import plugins
-from workerd.executors.base import AttemptExecutor
+from workerd.executors.base import ActionExecutor
 from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
@@ -35,7 +35,7 @@ class ExecutorTable:
         loops: HandlerLoops,
     ) -> None:
         self.loops = loops
-        self.by_action: Mapping[str, AttemptExecutor] = {
+        self.by_action: Mapping[str, ActionExecutor] = {
             "shell": shell,
             "http": http,
             "grpc": grpc,

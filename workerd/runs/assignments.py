@@ -45,7 +45,7 @@ from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause,
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultFiles, ResultUpload
 from workerd.delivery.success_batch import SuccessBatch
-from workerd.executors.base import AttemptExecutor, AttemptStart, BatchExecutor
+from workerd.executors.base import ActionExecutor, BatchExecutor
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
 from workerd.runs.attempts import BEFORE_EXEC, BUG, Attempts, HeldAssignment, Origin
@@ -81,12 +81,11 @@ class HeldRuns:
         admission: Admission,
         trust: WorkerLeaseTrust,
         clock: JudgingClock,
-        executors: Mapping[str, AttemptExecutor],
+        executors: Mapping[str, ActionExecutor],
         sender: ResultSender,
         upload: ResultUpload,
         metrics: WorkerMetrics,
     ) -> None:
-        self._worker = worker
         self._attempts = Attempts(
             worker,
             trust,
@@ -203,7 +202,7 @@ class HeldRuns:
                 self._repeated.append(batch.keys[place])
         for place, key in enumerate(batch.keys):
             if place not in answers:
-                self._items[key] = HeldAssignment(batch, place, key, origin, self._attempts)
+                self._items[key] = HeldAssignment(batch, place, origin, self._attempts)
         if len(self._expected):
             for key in taken:
                 if (tail := self._expected.take_tail(key)) is not None:
@@ -400,10 +399,9 @@ class HeldRuns:
     def _report_progress(self, progress: pb.Progress) -> None:
         self.on_progress(progress)
 
-    def _ended(self, attempt: AttemptStart, outcome: AttemptOutcome) -> None:
+    def _ended(self, item: HeldAssignment, outcome: AttemptOutcome) -> None:
         """Finish an attempt of a batch, together with others that end in this turn of the loop."""
-        item = self._items.get(attempt.key)
-        if item is None or item.ended or item.stop.over:
+        if item.ended or item.stop.over:
             return
         item.close()
         if not self._ends:
@@ -423,7 +421,10 @@ class HeldRuns:
         """Report the ends of attempts of which all or none were pre-dispatched."""
         await AFTER_END()
         finished_at = self._attempts.now()
-        judged = [(item, self._attempts.judged(item, outcome)) for item, outcome in ends]
+        judged = [
+            (item, outcome if outcome is SUCCESS else self._attempts.judged(item, outcome))
+            for item, outcome in ends
+        ]
         pre_dispatched = ends[0][0].batch.not_before is not None
         try:
             await self._delayed.let_start(pre_dispatched=pre_dispatched)
@@ -481,7 +482,7 @@ class HeldRuns:
             key,
             batch.key(item.place),
             batch.incarnation,
-            self._worker,
+            item.worker,
             outcome,
             started_at,
             max(started_at, finished_at),

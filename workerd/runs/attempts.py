@@ -20,8 +20,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from schedclient.handlers import Progress
 from schedkit import failpoints
@@ -34,6 +35,7 @@ from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason, stopped
 from workerd.delivery.result_upload import ResultUpload
 from workerd.executors.base import (
+    ActionExecutor,
     AttemptExecutor,
     AttemptStart,
     BatchExecutor,
@@ -200,33 +202,29 @@ class TimeLimit:
         expired: Callable[[HeldAssignment], object],
     ) -> None:
         """`expired`: called after `timeout` seconds for each attempt that hasn't ended."""
-        self._running = {item.key: item for item in items}
+        self._running = dict.fromkeys(items)
         self._expired = expired
         self._timer = asyncio.get_running_loop().call_later(timeout, self._expire)
 
-    def remove(self, key: AssignmentKey) -> None:
+    def remove(self, item: HeldAssignment) -> None:
         """Remove an attempt that has ended."""
-        self._running.pop(key, None)
+        self._running.pop(item, None)
         if not self._running:
             self._timer.cancel()
 
     def _expire(self) -> None:
-        for item in [*self._running.values()]:
+        for item in [*self._running]:
             self._expired(item)
 
 
-class HeldAssignment:
+class HeldAssignment(AttemptStart):
     """A run that was accepted, until its end."""
 
     __slots__ = (
         "_attempts",
-        "_tail",
-        "batch",
         "ended",
-        "key",
         "limit",
         "origin",
-        "place",
         "progress",
         "pulse",
         "started_at",
@@ -235,16 +233,9 @@ class HeldAssignment:
     )
 
     def __init__(
-        self,
-        batch: AssignedBatch,
-        place: int,
-        key: AssignmentKey,
-        origin: Origin,
-        attempts: Attempts,
+        self, batch: AssignedBatch, place: int, origin: Origin, attempts: Attempts
     ) -> None:
-        self.batch = batch
-        self.place = place
-        self.key = key
+        super().__init__(batch, place, attempts.worker, attempts.most_result)
         self.origin = origin
         self.stop = Stop()
         self.started_at: int | None = None
@@ -257,7 +248,6 @@ class HeldAssignment:
         self.limit: TimeLimit | None = None
         self.pulse: HeartbeatTimeout | None = None
         self._attempts = attempts
-        self._tail: Tail | None = None
 
     def find_tail(self, expected: Tail | None = None) -> Tail:
         """Return the receiver of the output. `expected`: created before the assignment arrived."""
@@ -276,6 +266,11 @@ class HeldAssignment:
         if self._tail is not None:
             self._tail.unfollow(who)
 
+    def beat(self) -> None:
+        """Record a heartbeat of the job, from any thread."""
+        if (pulse := self.pulse) is not None:
+            pulse.beat()
+
     def report_progress(self, progress: Progress) -> None:
         """Report the progress, from any thread."""
         with _newest:
@@ -289,7 +284,7 @@ class HeldAssignment:
         """Stop the timers and the progress reports: the attempt has ended."""
         self.ended = True
         if self.limit is not None:
-            self.limit.remove(self.key)
+            self.limit.remove(self)
         if self.pulse is not None:
             self.pulse.close()
             self.pulse = None  # breaks a reference cycle
@@ -305,19 +300,25 @@ class Attempts:
         worker: str,
         trust: WorkerLeaseTrust,
         clock: JudgingClock,
-        executors: Mapping[str, AttemptExecutor],
+        executors: Mapping[str, ActionExecutor],
         upload: ResultUpload,
         on_progress: Callable[[pb.Progress], object],
-        on_end: Callable[[AttemptStart, AttemptOutcome], object],
+        on_end: Callable[[Any, AttemptOutcome], object],
     ) -> None:
         """`on_end`: called for each attempt that `begin` began."""
-        self._worker = worker
+        self.worker = worker
+        self.most_result = upload.most_result
         self._trust = trust
         self._clock = clock
         self._executors = executors
         self._upload = upload
         self._on_progress = on_progress
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._single = {
+            action: executor
+            for action, executor in executors.items()
+            if isinstance(executor, AttemptExecutor)
+        }
         self._many = {
             action: executor
             for action, executor in executors.items()
@@ -355,23 +356,22 @@ class Attempts:
         self, executor: BatchExecutor, batch: AssignedBatch, items: Sequence[HeldAssignment]
     ) -> None:
         """Begin attempts of a batch now. `on_end` of the executor receives their outcomes."""
-        deadline = utcnow() + batch.timeout
-        attempts = [(self._start(item, deadline), item.stop) for item in items]
+        self._start(items)
         try:
-            executor.begin(attempts)
+            executor.begin([(item, item.stop) for item in items])
         except Exception as error:
             log.exception(BUG, batch.action, batch.keys[0].run, extra=batch.log_fields(0))
             outcome = _bug(batch, error)
-            for attempt, _ in attempts:
-                executor.on_end(attempt, outcome)
+            for item in items:
+                executor.on_end(item, outcome)
 
     async def run(self, item: HeldAssignment) -> AttemptOutcome:
         """Run an attempt, starting now, until its outcome."""
         batch = item.batch
-        attempt = self._start(item, utcnow() + batch.timeout)
+        self._start([item])
         await BEFORE_EXEC()
         try:
-            outcome = await self._executors[batch.action].run(attempt, item.stop)
+            outcome = await self._single[batch.action].run(item, item.stop)
         except asyncio.CancelledError as error:
             if item.stop.over:
                 raise
@@ -389,22 +389,16 @@ class Attempts:
             item.close()
         return outcome
 
-    def _start(self, item: HeldAssignment, deadline: datetime) -> AttemptStart:
-        """Return the attempt of an item. `deadline`: on the clock of the job's host."""
-        beat = _ignore
-        if silence := item.batch.heartbeat_timeout:
-            item.pulse = HeartbeatTimeout(silence, lambda: self._silent(item))
-            beat = item.pulse.beat
-        return AttemptStart(
-            item.batch,
-            item.place,
-            self._worker,
-            deadline,
-            item.find_tail,
-            beat,
-            item.report_progress,
-            self._upload.most_result,
-        )
+    def _start(self, items: Sequence[HeldAssignment]) -> None:
+        """Set the deadline of attempts of one batch, on the clock of the jobs' host, and start
+        their heartbeat timeouts.
+        """
+        batch = items[0].batch
+        deadline, silence = utcnow() + batch.timeout, batch.heartbeat_timeout
+        for item in items:
+            item.deadline = deadline
+            if silence:
+                item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
 
     def judged(self, item: HeldAssignment, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of an attempt that has ended just now."""
@@ -450,7 +444,3 @@ class Attempts:
 def _bug(batch: AssignedBatch, error: Exception) -> AttemptOutcome:
     text = f"bug in the worker's {batch.action} executor: {type(error).__name__}"
     return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
-
-
-def _ignore() -> None:
-    """Ignore heartbeats of an attempt without heartbeat timeout."""

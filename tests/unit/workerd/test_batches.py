@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
@@ -33,6 +34,7 @@ from workerd.delivery import result_sender
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
 from workerd.delivery.success_batch import SuccessBatch, violations
+from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.current_run import current
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.python import HandlerCaller, PythonExecutor
@@ -90,6 +92,9 @@ class Handler:
         self.began.append(ctx.run_id)
         conduct = self.conduct.get(ctx.run_id)
         return None if conduct is None else await conduct()
+
+    def handle_in_a_thread(self, _payload: Any, ctx: Context) -> None:
+        self.began.append(ctx.run_id)
 
 
 async def waits() -> None:
@@ -152,7 +157,11 @@ class Worker:
 
 @contextlib.asynccontextmanager
 async def working(
-    home: Path, *, slots: int = 100, trust: WorkerLeaseTrust | None = None
+    home: Path,
+    *,
+    slots: int = 100,
+    trust: WorkerLeaseTrust | None = None,
+    mode: Mode = Mode.LOOP,
 ) -> AsyncIterator[Worker]:
     """Run a worker with the handler `h`."""
     spool, clock, metrics, handler = Spool(home), JudgingClock(), WorkerMetrics(), Handler()
@@ -161,7 +170,8 @@ async def working(
     sender = ResultSender(spool, lambda keys, _verdict: work.acknowledged(keys), worker="w1")
     sender.load()
     async with handler_loops() as loops:
-        handlers = {"h": RegisteredHandler(handler.handle, Mode.LOOP)}
+        function = handler.handle if mode is Mode.LOOP else handler.handle_in_a_thread
+        handlers = {"h": RegisteredHandler(function, mode)}
         subprocesses: Any = SubprocessHandlers.__new__(SubprocessHandlers)  # none is called
         python = PythonExecutor(handlers, subprocesses, HandlerCaller(loops))
         trust = trust or WorkerLeaseTrust(60.0, boottime())
@@ -394,6 +404,24 @@ async def test_a_handler_that_prints_is_reported_with_its_output(tmp_path: Path)
         result = await worker.result_of(keys[0])
         assert [piece.data for piece in result.output] == [b"hello\n"]
         await worker.ended(keys[1])
+
+
+@pytest.mark.parametrize("mode", [Mode.LOOP, Mode.THREAD])
+async def test_ended_runs_leave_nothing_to_the_cycle_collector(tmp_path: Path, mode: Mode) -> None:
+    async with working(tmp_path, mode=mode) as worker:
+        await worker.ended(*worker.assign(50))
+        gc.collect()
+        gc.disable()
+        try:
+            await worker.ended(*worker.assign(50))
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = [each for each in gc.garbage if isinstance(each, Context | HandlerCall)]
+        finally:
+            gc.set_debug(0)
+            gc.enable()
+            gc.garbage.clear()
+        assert not left
 
 
 async def test_the_timeout_ends_the_runs_of_a_batch_that_still_run(tmp_path: Path) -> None:

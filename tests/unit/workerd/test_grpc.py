@@ -8,7 +8,6 @@ import gc
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -126,7 +125,8 @@ async def test_a_large_answer_is_checked_outside_of_the_loop(
 
     monkeypatch.setattr(executors_grpc, "_is_json", looked)
     async with serving(handler(large)) as port:
-        call = replace(attempt(endpoint=f"127.0.0.1:{port}"), most_result=1 << 20)
+        call = attempt(endpoint=f"127.0.0.1:{port}")
+        call.most_result = 1 << 20
         outcome = await GrpcExecutor(LOOPBACK).run(call, Stop())
     assert outcome.result is not None, outcome.error
     assert (outcome.result.json, len(outcome.result.data)) == (True, size + 2)

@@ -11,7 +11,7 @@ import subprocess
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -21,9 +21,10 @@ from schedkit.clock import utcnow
 from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.calling import outcome_of
 from support.descriptors import only, open_files
 from workerd.core.ids import AssignmentKey, RunId, Token
-from workerd.core.outcome import AttemptVerdict
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict
 from workerd.executors import child_process, shell
 from workerd.executors import grpc as executors_grpc
 from workerd.executors.base import AttemptStart, Stop
@@ -140,14 +141,24 @@ async def test_a_call_that_gets_no_thread_is_returned_and_never_made(
     action = job_pb2.PythonAction(handler="call")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
-        given_back = await executor.run(attempt(python=action), Stop())
+        given_back = await begun(executor, attempt(python=action))
     assert given_back.verdict is AttemptVerdict.RETURNED
     assert not given_back.began
     for _ in range(2):
-        assert (
-            await executor.run(attempt(python=action), Stop())
-        ).verdict is AttemptVerdict.SUCCEEDED
+        outcome = await begun(executor, attempt(python=action))
+        assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert called == ["run", "run"], "those two alone"
+
+
+async def begun(executor: PythonExecutor, call: AttemptStart) -> AttemptOutcome:
+    """Return the outcome of a call in this process."""
+    stop = Stop()
+
+    def begin(on_end: Any) -> None:
+        executor.on_end = on_end
+        executor.begin([(call, stop)])
+
+    return await outcome_of(begin, stop)
 
 
 async def test_a_handlers_process_that_gets_no_descriptor_is_returned() -> None:

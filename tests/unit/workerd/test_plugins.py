@@ -16,7 +16,7 @@ import pytest
 from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import common_pb2, job_pb2
-from support.calling import handler_loops
+from support.calling import handler_loops, outcome_of
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
@@ -135,5 +135,10 @@ async def carried_out(plugin: PluginExecutor, place: str) -> AttemptOutcome:
     config = common_pb2.Payload(json=json.dumps({"at": place}))
     action = job_pb2.PluginAction(executor="x", config=config)
     assignment = FakeMember().assignment(incarnation="i", plugin=action)
-    async with asyncio.timeout(WAIT_TIMEOUT):
-        return await plugin.run(AttemptStart.of(assignment, "w1", datetime.now(UTC)), Stop())
+    attempt, stop = AttemptStart.of(assignment, "w1", datetime.now(UTC)), Stop()
+
+    def begin(on_end: Any) -> None:
+        plugin.on_end = on_end
+        plugin.begin([(attempt, stop)])
+
+    return await outcome_of(begin, stop)

@@ -16,7 +16,7 @@ from schedkit.clock import boottime, utcnow
 from schedkit.text.json_text import TooDeep
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.calling import handler_loops
+from support.calling import handler_loops, outcome_of
 from support.fake_member import FakeMember
 from support.unanswered import results_of
 from support.uploads import upload_in
@@ -28,7 +28,7 @@ from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, Content, exited, stopped
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
-from workerd.executors.base import AttemptExecutor, AttemptStart, Stop
+from workerd.executors.base import ActionExecutor, AttemptStart, Stop
 from workerd.executors.handlers import attempt_call
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
@@ -242,8 +242,12 @@ class Calls(Broken):
         self._function, self._fit, self._caller = function, fit_of(function), HandlerCaller(loops)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        work = HandlerCall(attempt, "h", self._function, [(self._fit, None)])
-        return await self._caller.call(work, attempt, stop, loop=True)
+        def begin(on_end: Any) -> None:
+            given = [(self._fit, None)]
+            call = HandlerCall(attempt, stop, "h", self._function, given, on_end)
+            self._caller.begin([call], loop=True)
+
+        return await outcome_of(begin, stop)
 
 
 LARGE = ["x" * 10] * 50_000
@@ -398,7 +402,7 @@ def test_a_leaving_worker_accepts_no_work_after_an_undrain(tmp_path: Path) -> No
 
 @asynccontextmanager
 async def working(
-    home: Path, trust: WorkerLeaseTrust, executor: AttemptExecutor, slots: int = 1
+    home: Path, trust: WorkerLeaseTrust, executor: ActionExecutor, slots: int = 1
 ) -> AsyncIterator[tuple[HeldRuns, ResultSender]]:
     """Run a worker that accepts assignments; cancel it at the end and keep its results."""
     spool, clock = Spool(home), JudgingClock()
@@ -432,7 +436,7 @@ def assignment(**how: Any) -> pb.Assignment:
 async def ended(
     home: Path,
     trust: WorkerLeaseTrust,
-    executor: AttemptExecutor,
+    executor: ActionExecutor,
     time: MemberTime | None = None,
     **how: Any,
 ) -> pb.Result:

@@ -6,53 +6,66 @@ The call runs on a loop of handlers or in a thread, never on the worker's loop: 
 and the returned or raised values are user code, too.
 
 Invariants
-- Neither `awaited` nor `called` raises, whatever user code raises.
+- Neither `work` nor `called` raises, whatever user code raises.
+- A coroutine is stopped by canceling its task, a thread by `ctx.cancel`. A handler that ignores
+  that can't be ended: after a timeout or a cancel it is abandoned past `kill_after`.
+- A run that would be returned, to run elsewhere, is waited for: no other worker may run it while it
+  is running here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from schedclient import handlers as sdk
-from workerd.core.outcome import SUCCESS, AttemptOutcome, Content
-from workerd.executors.base import AttemptStart
+from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, Content
+from workerd.executors.base import AttemptStart, Stop, outcome_of_stop
 from workerd.executors.handlers.current_run import CurrentRun, current
 from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
 from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
 from workerd.executors.handlers.payload_types import Fit, PayloadMismatch
-from workerd.logs.run_output import current_output
 from workerd.messages import date_at
+
+log = logging.getLogger(__name__)
 
 CANCELED: Final = (
     "CancelledError: the handler raised it, or other code in the worker canceled its task; "
     "no cancel of this run was requested"
 )
+_FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
+"""After these no other worker runs the attempt, so an abandoned handler is harmless."""
+_ENDED: Final = AttemptOutcome(AttemptVerdict.RETURNED, began=False)
+"""Of a call that never began: its end was reported before, or the worker is ending."""
 
 
-class HandlerCall:
-    """A call of a user's function. Belongs to the thread that runs it."""
+class HandlerCall(CurrentRun):
+    """A call of a user's function. Belongs to the worker's loop, except `work` and `called`."""
 
-    __slots__ = ("_check", "_function", "_given", "_most", "context", "run")
+    __slots__ = ("_check", "_function", "_given", "_on_end", "_stop", "context")
 
     def __init__(
         self,
         attempt: AttemptStart,
+        stop: Stop,
         handler: str,
         function: Callable[..., Any],
         given: Sequence[tuple[Fit, Content | None]],
+        on_end: Callable[[AttemptStart, AttemptOutcome], object],
         check: Callable[[Any], object] | None = None,
     ) -> None:
         """`given`: the function's arguments before the context, with their converters.
-        `check`: raises ValueError for an invalid first argument.
+        `on_end`: called once with the outcome. `check`: raises ValueError for an invalid first
+        argument.
         """
-        self.run = CurrentRun(attempt, handler)
+        super().__init__(attempt, handler)
         batch, place = attempt.batch, attempt.place
-        given_to_all, (run, token) = batch.common, batch.keys[place]
-        self.context = sdk.Context(
+        given_to_all, (run, token) = batch.common, attempt.key
+        self.context: sdk.Context | None = sdk.Context(
             namespace=given_to_all.namespace,
             job=batch.job(place),
             run_id=run,
@@ -63,18 +76,82 @@ class HandlerCall:
             traceparent=batch.traceparent(place),
             worker=attempt.worker,
             on_heartbeat=attempt.beat,
-            on_progress=attempt.progress,
+            on_progress=attempt.report_progress,
             on_log=self._log,
         )
+        """None: the outcome was reported. Then this object and the context hold no references to
+        each other, which only the cycle collector would find.
+        """
         self._function = function
         self._given = given
         self._check = check
-        self._most = attempt.most_result
+        self._stop = stop
+        self._on_end = on_end
 
-    async def awaited(self) -> AttemptOutcome:
+    def listen(self) -> bool:
+        """Accept stops from now on. Return False if there was one already, which ends it."""
+        cause = self._stop.cause
+        if cause is not None:
+            self.report(outcome_of_stop(self.attempt.batch, cause))
+            return False
+        self._stop.listen(self._end)
+        return True
+
+    def resolve(self, result: AttemptOutcome | None, error: BaseException | None) -> None:
+        """Report the outcome."""
+        if self.context is None:
+            return
+        cause = self._stop.cause
+        output = self.finish_output()
+        if cause is not None:
+            result = outcome_of_stop(self.attempt.batch, cause, self.blocked, output)
+        else:
+            if error is not None:
+                result = raised(error)
+            result = result or _ENDED
+            if output:
+                result = replace(result, output=output)
+        self.report(result)
+
+    def report(self, outcome: AttemptOutcome) -> None:
+        """Report this outcome, unless one was reported."""
+        context, self.context = self.context, None
+        if context is not None:
+            context.cancel.set()
+            self._stop.deafen()
+            self._on_end(self.attempt, outcome)
+
+    def not_started(self, error: OSError) -> None:
+        """Report that the host has no resources for the call."""
+        text = f"not started on this worker: {error.strerror}"
+        self.report(AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False))
+
+    def _end(self, kill: bool) -> None:
+        if self.home is not None:
+            self.cancel()
+        elif self.context is not None:  # in a thread
+            self.context.cancel.set()
+        if self._stop.cause in _FINAL and self.context is not None:
+            wait = 0.0 if kill else self.attempt.kill_after
+            asyncio.get_running_loop().call_later(wait, self._leave)
+
+    def _leave(self) -> None:
+        if self.context is not None:
+            log.warning(
+                "handler of run %s is still running after its end was requested; abandoned",
+                self.key.run,
+                extra=self.key.log_fields,
+            )
+            self.resolve(None, None)
+
+    # -- In the thread of the user's code --
+
+    async def work(self) -> AttemptOutcome:
         """Call the function and await its result, in a separate task."""
-        current.set(self.run)
-        current_output.set(self.run)
+        context = self.context
+        if context is None:
+            return _ENDED
+        current.set(self)
         try:
             large = False
             for _, content in self._given:
@@ -83,7 +160,7 @@ class HandlerCall:
         except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
             return self._misread(error)
         try:
-            answer = await self._function(*values, self.context)
+            answer = await self._function(*values, context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self._raised(error)
         if answer is None:
@@ -98,30 +175,32 @@ class HandlerCall:
 
     def called(self) -> AttemptOutcome:
         """Call the function in this thread."""
-        token, output = current.set(self.run), current_output.set(self.run)
+        context = self.context
+        if context is None:
+            return _ENDED
+        token = current.set(self)
         try:
             try:
                 values = self._values()
             except BaseException as error:  # noqa: BLE001 - as above
                 return self._misread(error)
             try:
-                answer = self._function(*values, self.context)
+                answer = self._function(*values, context)
             except BaseException as error:  # noqa: BLE001 - as above
                 return self._raised(error)
             return self._returned(answer)
         finally:
-            current_output.reset(output)
             current.reset(token)
 
     def _log(self, text: str) -> None:
-        self.run.write(True, text.encode(errors="backslashreplace"))
+        self.write(True, text.encode(errors="backslashreplace"))
 
     def _raised(self, error: BaseException) -> AttemptOutcome:
         outcome = raised(error)
         if isinstance(error, asyncio.CancelledError) and not error.args:
             outcome = replace(outcome, error=CANCELED)
         for piece in outcome.output:
-            self.run.write(piece.stderr, piece.data)
+            self.write(piece.stderr, piece.data)
         return outcome
 
     def _misread(self, error: BaseException) -> AttemptOutcome:
@@ -144,6 +223,6 @@ class HandlerCall:
 
     def _returned(self, answer: object) -> AttemptOutcome:
         try:
-            return returned(answer, self._most)
+            return returned(answer, self.attempt.most_result)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
             return self._raised(error)

@@ -42,16 +42,17 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from schedkit.clock import boottime, utcnow
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.executors.handlers.current_run import CurrentRun, current
+from workerd.executors.handlers.loop_call import CoroutineCall, LoopCall
 from workerd.metrics import WorkerMetrics
 from workerd.process.process_guard import restore
 from workerd.task_set import cancel
@@ -97,57 +98,6 @@ class LoopBlock:
     def handler(self) -> str:
         """The handler's name."""
         return "unknown" if self.run is None else self.run.handler
-
-
-class LoopCall(Generic[T]):
-    """A call of a coroutine function on a loop of handlers. Belongs to the worker's loop."""
-
-    __slots__ = ("home", "run", "task", "work")
-
-    def __init__(self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        self.run = run
-        self.work = work
-        self.home: _Loop | None = None
-        """The loop to which it was submitted last."""
-        self.task: asyncio.Task[None] | None = None
-        """Set by the loop on which it begins."""
-
-    def cancel(self) -> None:
-        """Cancel the call: at once if it hasn't begun, otherwise by canceling its task."""
-        if self.home is None:
-            return
-        if self.home.withdraw(self):
-            self.home.end(self, None, None)
-        else:
-            self.home.call(self._cancel_task)
-
-    def resolve(self, result: T | None, error: BaseException | None) -> None:
-        """Record the end of the call: its result, or the error that was raised. Neither: it was
-        canceled before it began.
-        """
-        raise NotImplementedError
-
-    def _cancel_task(self) -> None:
-        if self.task is not None:
-            cancel(self.task)
-
-
-class CoroutineCall(LoopCall[T]):
-    """A call whose result is awaited."""
-
-    __slots__ = ("done", "error")
-
-    def __init__(self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-        super().__init__(run, work)
-        self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        """The result; None if it was canceled before it began, or raised `error`."""
-        self.error: BaseException | None = None
-
-    def resolve(self, result: T | None, error: BaseException | None) -> None:
-        """Set the result."""
-        if not self.done.done():
-            self.error = error
-            self.done.set_result(result)
 
 
 class _SharedLoop(asyncio.SelectorEventLoop):
@@ -322,13 +272,14 @@ class _Loop:
                 return
             call, _ = self._inbox.popitem(last=False)
         task = call.task = asyncio.current_task()
-        if call.run is not None and task is not None:
-            task.set_name("run {} {}".format(*call.run.key))
+        if (run := call.run) is not None and task is not None:
+            task.set_name(run.name)
         result = error = None
         try:
             result = await call.work()
         except BaseException as raised:  # noqa: BLE001 - the caller is given it
             error = raised
+        call.task = None  # whose context refers to the call: a reference cycle
         self._outbox.append((call, result, error))
         if not self._reporting:
             self._reporting = True
@@ -356,11 +307,9 @@ class HandlerLoops:
         self._block_after = block_after
         self._loops: list[_Loop] = []
 
-    def submit(
-        self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]
-    ) -> CoroutineCall[T]:
-        """Run the coroutine that `work` creates."""
-        call = CoroutineCall(run, work)
+    def submit(self, function: Callable[[], Awaitable[T]]) -> CoroutineCall[T]:
+        """Await a function."""
+        call = CoroutineCall(function)
         self.submit_all([call])
         return call
 
@@ -451,7 +400,7 @@ class HandlerLoops:
         self._metrics.blocked_for.labels(block.handler).set(seconds)
         for call in loop.calls:
             if call.run is not None and call.run is not block.run:
-                call.run.beat()  # it can't send one itself
+                call.run.attempt.beat()  # it can't send one itself
         if loop.waiting and (free := self._free()).block is None:
             free.submit(loop.withdraw_all())
 

@@ -105,7 +105,7 @@ class SubprocessHandlers:
             ours.setblocking(False)
             with theirs:
                 program = self._program(attempt, variables, theirs.fileno())
-                child = ChildProcess(program, attempt.key, self._supervisor, attempt.tail)
+                child = ChildProcess(program, attempt.key, self._supervisor, attempt.find_tail())
             undone.pop_all()
         return child, ours
 
@@ -174,7 +174,7 @@ async def _received(
             if frame.kind == handler_protocol.PROGRESS:
                 progress = handler_protocol.progress_in(frame)
                 note = _masked(progress.note, variables)[:MOST_NOTE]
-                attempt.progress(replace(progress, note=note))
+                attempt.report_progress(replace(progress, note=note))
             elif frame.kind == handler_protocol.END:
                 return handler_protocol.end_in(frame, most)
             await asyncio.sleep(0)  # reading available data doesn't yield to other tasks

@@ -41,7 +41,7 @@ class Threads:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def call() -> None:
+        def settle() -> None:
             resolve: Callable[[], None]
             try:
                 resolve = partial(_succeed, future, function())
@@ -51,16 +51,24 @@ class Threads:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(resolve)
 
+        self.start(settle)
+        return future
+
+    def start(self, call: _Call) -> None:
+        """Make a call, which raises nothing, in a thread.
+
+        Raises:
+            OSError: EAGAIN, the host is out of threads.
+        """
         with self._lock:
             fresh = self._idle == 0
             self._idle -= not fresh
         if fresh:
-            self._start(call)
+            self._start_thread(call)
         else:
             self._calls.put(call)
-        return future
 
-    def _start(self, call: _Call) -> None:
+    def _start_thread(self, call: _Call) -> None:
         name = f"{self._name} {self._made + 1}"
         thread = threading.Thread(target=self._serve, args=(call,), name=name, daemon=True)
         try:
