@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from struct import Struct
 from typing import TypeAlias, TypeVar
 
@@ -48,6 +49,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _KEY, _START = Struct("!16sq"), Struct("!16sqq")
 """Entries of `Held`."""
 _BYTES_OF_ID, _DIGITS_OF_ID, _TEXT_OF_ID = 16, 32, 36
+_GROUPS_OF_ID = Struct("8s4s4s4s12s")
 _STATE: Mapping[AssignmentState, pb.Holding.State.ValueType] = {
     AssignmentState.HELD: pb.Holding.STATE_HELD,
     AssignmentState.PRE_DISPATCHED: pb.Holding.STATE_PRE_DISPATCHED,
@@ -122,13 +124,9 @@ def _id_text(digits: str, at: int) -> RunId:
 
 def keys_of(run_ids: bytes, tokens: Iterable[int]) -> list[AssignmentKey]:
     """Return the runs and the tokens of a batch."""
-    text = run_ids.hex()
-    runs = [
-        f"{text[at : at + 8]}-{text[at + 8 : at + 12]}-{text[at + 12 : at + 16]}"
-        f"-{text[at + 16 : at + 20]}-{text[at + 20 : at + 32]}"
-        for at in range(0, len(text), _DIGITS_OF_ID)
-    ]
-    return [_new_key(AssignmentKey, pair) for pair in zip(runs, tokens, strict=True)]
+    groups = _GROUPS_OF_ID.iter_unpack(run_ids.hex().encode())
+    runs = b" ".join(map(b"-".join, groups)).decode().split()
+    return [*map(_new_key, repeat(AssignmentKey), zip(runs, tokens, strict=True))]
 
 
 def packed_ids(keys: Iterable[AssignmentKey]) -> bytes:
