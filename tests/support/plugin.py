@@ -36,5 +36,5 @@ def install(folder: Path) -> None:
 def _files() -> dict[str, str]:
     """The files that the page shows whole, by name."""
     page = PAGE.read_text(encoding="utf-8")
-    found = re.findall(r"`([\w.]+)`[^`\n]*:\n\n```\w+\n(.*?)```", page, re.DOTALL)
+    found = re.findall(r"`([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)```", page, re.DOTALL)
     return dict(found)
