@@ -29,15 +29,12 @@ class Ownership:
         self.timeline = timeline
         self.lanes = lanes
         self._epochs: dict[ShardId, Epoch] = {}
+        self.epochs: Mapping[ShardId, Epoch] = MappingProxyType(self._epochs)
+        """A view of the epoch of each shard that is owned now."""
         self._sequences: Counter[tuple[ShardId, Epoch]] = Counter()
         self._in_flight: dict[int, set[object]] = {lane: set() for lane in range(lanes)}
         self._ended = asyncio.Event()
         self._listeners: list[Callable[[frozenset[ShardId], frozenset[ShardId]], None]] = []
-
-    @property
-    def epochs(self) -> Mapping[ShardId, Epoch]:
-        """The epoch of each shard that is owned now."""
-        return MappingProxyType(self._epochs)
 
     def listen(self, listener: Callable[[frozenset[ShardId], frozenset[ShardId]], None]) -> None:
         """Call `listener(gained, dropped)` at each change, in the loop's thread."""

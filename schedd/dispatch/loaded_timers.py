@@ -52,13 +52,14 @@ class Timers(DueIndex[JobId, Timer]):
         Paused timers, those without a next scheduled time and those due later than `until` are
         removed: a later load reads them in time. `now` decides which timers are late.
         """
+        owned, ahead = self._ownership.epochs, self._lookahead.fire
         for timer in timers:
             due = timer.due_at
-            late = due is not None and until is not None and due > until
-            if due is None or late or timer.paused or timer.shard not in self._ownership.epochs:
+            later = due is not None and until is not None and due > until
+            if due is None or later or timer.paused or timer.shard not in owned:
                 self.discard(timer.job_id)
             elif now is None or due >= now - GRACE:
-                self.put_off(timer, due - self._lookahead.fire)
+                self.put(timer.job_id, due - ahead, timer, self._priority_of(timer.job_id))
             elif not self.contains(timer):  # a timer that is already here keeps its place
                 self.put(timer.job_id, now, timer, self._late_rank(timer.job_id))
 

@@ -18,9 +18,8 @@ Due timers of higher priority fire first, in the order of the ready queue. Late 
 the timers that are due now, and their runs record when they were created (`ready_at`). A batch has
 one priority class, so a few urgent timers don't delay a large batch. Its size is limited by time,
 because it isn't interrupted. While enough runs are ready for dispatch, firing more starts none
-sooner: the loop rests between two batches, longer the more runs are ready, until it fires as fast
-as runs are dispatched. Runs that no worker can do don't count. More urgent timers don't wait for
-the rest.
+sooner: the loop rests until fewer are ready, for a limited time. Runs that no worker can do don't
+count. More urgent timers don't wait for the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import Final, TypeAlias
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
-from schedd.core.cluster.queue_stats import Behind, behind
+from schedd.core.cluster.queue_stats import LATE, Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.fair_share import FairShares
 from schedd.core.events import Emit, RunsMissed
@@ -333,14 +332,13 @@ ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Pause before a timer that a guard of the database rejected is tried again."""
 ENOUGH: Final = 1_000
-"""Ready runs from which on the loop rests: as many as one dispatch batch. It then rests as long as
-a batch took; with twice as many ready runs 4 times as long, with three times as many 9 times. To
-fire a batch takes a tenth of the time to dispatch it.
-"""
+"""Ready runs from which on the loop rests: two batches of a dispatch."""
 RESTS: Final = 9
-"""Upper limit of the rest, as a multiple of the batch's time: runs that wait for missing workers
-must not stop everything else.
+"""Upper limit of the rest, as a multiple of the last batch's time: runs that wait for slots must
+not stop everything else.
 """
+CHECK: Final = 0.02
+"""Seconds between two checks whether enough runs are still ready."""
 
 MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
@@ -386,7 +384,7 @@ class FireLoop:
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
         self._rest_until = 0.0
         self._rests: float = Priority.LOW
-        """The highest class that rests until `_rest_until`."""
+        """The highest class that rests until `_rest_until`, while enough runs are ready."""
         self._ready: Callable[[], None] = lambda: None
         self._made: Callable[[Sequence[Hint]], None] = lambda _: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
@@ -421,7 +419,7 @@ class FireLoop:
         if self._changed:
             await self._reread()
         rest = self._rest_until - self._boot()
-        above = self._rests if rest > 0 else None
+        above = self._rests if rest > 0 and self._placeable() >= ENOUGH else None
         now = self._clock.now()
         its = self._run_index.timers.class_due(now, above)
         if its is not None:
@@ -432,7 +430,7 @@ class FireLoop:
         if first is not None:
             pause = max(0.0, (first - self._clock.now()).total_seconds())
         if above is not None:
-            return min(rest, pause)
+            return min(rest, pause, CHECK)
         self._near.nothing_is_due()
         return pause
 
@@ -447,11 +445,8 @@ class FireLoop:
         ended = self._boot()
         self._size.record_batch(len(due), ended - began)
         self._rows.record_batch(rows, ended - began)
-        if not full or len(self._run_index.ready) < ENOUGH:
-            return
-        rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
-        if rests >= 1:
-            self._rest_until, self._rests = ended + rests * (ended - began), its
+        if full:
+            self._rest_until, self._rests = ended + RESTS * (ended - began), its
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()
@@ -484,7 +479,7 @@ class FireLoop:
     async def _fire(self, due: Sequence[Timer]) -> int:
         """Fire these timers; return the number of rows written."""
         timers = {timer.job_id: timer for timer in due}
-        began = {timer.shard: self._epoch(timer.shard) for timer in due}
+        began = {shard: self._epoch(shard) for shard in {timer.shard for timer in due}}
         self._open.update(timers)
         try:
             known = await self._definition_cache.at_generations(
@@ -509,11 +504,8 @@ class FireLoop:
         self._close(timers.keys() - in_doubt)
         # A shard that was dropped meanwhile may be missing in answers; its new owner loads its
         # timers.
-        done = [
-            firing
-            for firing in firings
-            if firing.job_id not in in_doubt and self._epoch(firing.shard) == began[firing.shard]
-        ]
+        kept = {shard for shard, epoch in began.items() if self._epoch(shard) == epoch}
+        done = [f for f in firings if f.shard in kept and f.job_id not in in_doubt]
         self._advance(done, timers, [a for a in answers if isinstance(a, FireOutcome)])
         if failed:
             self._changed |= in_doubt  # their rows say whether they fired
@@ -570,8 +562,15 @@ class FireLoop:
             return Behind()
         now, owned = self._clock.now(), self._run_index.ownership.epochs
         held = chain(self._open.values(), self._run_index.timers.values(), self.plans.timers)
-        due = [t for t in held if t.due_at is not None and t.due_at < now and t.shard in owned]
-        return behind((t.due_at for t in due if t.due_at is not None), now)
+        late = now - LATE
+        return behind(
+            [
+                timer.due_at
+                for timer in held
+                if timer.due_at is not None and timer.due_at < late and timer.shard in owned
+            ],
+            now,
+        )
 
     def _close(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
@@ -671,9 +670,9 @@ class FireLoop:
     ) -> None:
         now = self._clock.now()
         refused = {job for answer in answers for job in answer.refused}
-        broken = {job for answer in answers for job in answer.broken}
+        failed = refused.union(*(answer.broken for answer in answers))
         self._near.fired([firing.job_id for firing in firings])
-        done = [firing for firing in firings if firing.job_id not in refused | broken]
+        done = [firing for firing in firings if firing.job_id not in failed]
         self._keep_looked(done, timers, now)
         self._run_index.timers.clear_where({firing.job_id for firing in done})
         until = now + self._near.horizon

@@ -31,9 +31,8 @@ class Behind:
     since: timedelta = timedelta(0)
 
 
-def behind(due: Iterable[datetime], now: datetime) -> Behind:
-    """Count the due timers that are behind. Timers that became due within `LATE` aren't."""
-    late = [at for at in due if at < now - LATE]
+def behind(late: Collection[datetime], now: datetime) -> Behind:
+    """Count timers that are behind, by the due times before `now` minus `LATE`."""
     return Behind(min(len(late), MOST), now - min(late)) if late else Behind()
 
 

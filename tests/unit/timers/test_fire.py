@@ -19,7 +19,7 @@ from schedd.core.schedule.work_budget import OF_OWNER, spend
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.timers.fire import BATCH, ENOUGH, RESTS
+from schedd.timers.fire import BATCH, CHECK, ENOUGH, RESTS
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.firing import JOB, TIMER, Herd, Rows, World
 from support.loop_turns import turns_during
@@ -259,23 +259,36 @@ async def test_firing_rests_while_enough_runs_are_ready_except_for_urgent_timers
     world.clock.time = NOW - timedelta(seconds=3)
     await world.step()
     world.clock.time = NOW
-    while not (rest := await world.step()):
+    while not (check := await world.step()):
         assert len(world.run_index.ready) < ENOUGH + BATCH
 
     batches = [*rows.batches]
     assert len(world.run_index.ready) >= ENOUGH
-    assert rest == pytest.approx(
-        batches[-1] * rows.each * (len(world.run_index.ready) / ENOUGH) ** 2, rel=0.01
-    )
-    assert await world.fire.step() == pytest.approx(rest), "whatever wakes it"
+    assert check <= CHECK
+    rows.seconds += 0.9 * RESTS * batches[-1] * rows.each
+    assert await world.fire.step() <= CHECK, "whatever wakes it"
     assert rows.batches == batches
     world.clock.time = NOW + timedelta(seconds=1)
     assert await world.fire.step() == 0.0
     assert urgent not in rows.due
     assert rows.batches == [*batches, 1]
-    rows.seconds += rest
+    rows.seconds += 0.2 * RESTS * batches[-1] * rows.each
     assert await world.fire.step() == 0.0
     assert rows.batches[-1] >= LEAST, "and continues"
+
+
+async def test_firing_continues_as_soon_as_few_runs_are_ready() -> None:
+    """Else workers have nothing to do while timers are due."""
+    rows = Herd(count=3_000, each=0.001)
+    world = World(rows)
+    while not await world.step():
+        pass
+    batches = [*rows.batches]
+
+    world.placeable = lambda: ENOUGH - 1
+
+    assert await world.fire.step() == 0.0
+    assert len(rows.batches) == len(batches) + 1
 
 
 @pytest.mark.slow
@@ -284,12 +297,14 @@ async def test_firing_continues_with_any_number_of_ready_runs() -> None:
     rows = Herd(count=20 * ENOUGH, each=0.001)
     world = World(rows)
 
-    rests: list[float] = []
+    rests, began = [], 0.0
     while rows.due:
-        rests.append(await world.step())
-        rows.seconds += rests[-1]
+        if not (check := await world.step()):
+            rests.append(rows.seconds - began)
+            began = rows.seconds
+        rows.seconds += check
 
-    assert max(rests) == pytest.approx(RESTS * MOMENT, rel=0.1)
+    assert max(rests) == pytest.approx((1 + RESTS) * MOMENT, rel=0.1)
 
 
 @pytest.mark.slow
