@@ -64,7 +64,8 @@ real processes on one machine, each in its own network namespace. The TTL of a l
    database. A separate program, which shares no code with schedd, computes the scheduled times.
 
 `make faults` runs the most important tests in under 8 minutes, as root. [The guide to the
-tests](../tests/README.md) describes the other commands, and what to do when a test fails.
+tests](../tests/README.md) describes all commands of the fault tests, and what to do when a
+test fails.
 
 ### Invariants
 
