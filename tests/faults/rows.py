@@ -83,7 +83,7 @@ GROUPS: Mapping[str, Sequence[Row]] = {
             ("test_event_loop_hung",),
         ),
         Row(
-            "Two daemons have the same name or the same spool.",
+            "Two members or two workers have the same name.",
             "The cluster never serves both daemons at once.",
             "The audit log and `schedctl cluster doctor` report the second daemon.",
             ("test_two_daemons_with_one_identity",),
