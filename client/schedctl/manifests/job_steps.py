@@ -15,6 +15,7 @@ from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure, of_manifest
 from schedctl.manifests.manifests import Manifest
 from schedctl.output import message
+from schedkit.protojson.problems import IN_THE_PAST
 from schedproto.v1 import job_pb2
 
 # The order of jobs in a chain: parents are stored first, whatever their order in the file.
@@ -259,12 +260,13 @@ def _refused(error: ApiError, manifest: Manifest) -> CommandFailure:
 
 def _over(error: ApiError, field: str) -> bool:
     """Return whether the cluster rejected a pause because its end is past."""
-    return any(one.field == field and one.problem == "is past" for one in error.violations)
+    return any(one.field == field and one.problem == IN_THE_PAST for one in error.violations)
 
 
 def _without_pause(manifest: Manifest) -> Manifest:
     """Return the manifest without its pause, which has ended."""
-    message(f"{manifest.where}: paused_until of {manifest.job.name} is past: the pause is ignored")
+    name = manifest.job.name
+    message(f"{manifest.where}: paused_until of {name} is in the past: the pause is ignored")
     return replace(manifest, job=_plain(manifest.job, *PAUSE))
 
 

@@ -12,6 +12,9 @@ from schedkit.errors import ScheddError
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the root, as they were written."""
 
+IN_THE_PAST: Final = "is in the past"
+"""The problem of a time that must be in the future. `schedctl apply` ignores a pause with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -18,6 +18,7 @@ from schedd.core.schedule import zones
 from schedd.core.schedule.cron import CronError, ScheduleError, parse
 from schedd.runtime.job_codec import OF_INSTANTS, JobDefinition, instant, seconds
 from schedkit.protojson import standard
+from schedkit.protojson.problems import IN_THE_PAST
 from schedkit.text.naming import LABEL, LABEL_IN_WORDS
 from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
 
@@ -272,7 +273,7 @@ def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[FieldViolatio
     if not job.paused:
         yield _UNTIL_ALONE
     elif instant(job.paused_until) <= now:
-        yield FieldViolation("paused_until", "is in the past")
+        yield FieldViolation("paused_until", IN_THE_PAST)
 
 
 def _never(job: job_pb2.Job) -> Iterator[FieldViolation]:

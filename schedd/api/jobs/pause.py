@@ -13,6 +13,7 @@ from schedd.api.jobs import quiesce, stored_jobs, timer_edit
 from schedd.api.services import Caller, Services, compact
 from schedd.core.runs.records import JobRecord, StoreConflict
 from schedd.runtime import job_codec
+from schedkit.protojson.problems import IN_THE_PAST
 from schedproto.v1 import job_pb2, job_service_pb2
 
 RESUMED_AT_MOST: Final = 5
@@ -27,10 +28,10 @@ async def pause_job(
     until = job_codec.instant(request.until) if request.HasField("until") else None
     if until is not None and until <= services.clock.now():
         raise InvalidArgumentError(
-            "until: is in the past",
+            f"until: {IN_THE_PAST}",
             reason="INVALID_FIELD",
             remedy="give a time in the future, or leave it out to pause without an end",
-            violations=[FieldViolation("until", "is in the past")],
+            violations=[FieldViolation("until", IN_THE_PAST)],
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition

@@ -8,6 +8,7 @@ from datetime import datetime
 import pytest
 
 from schedctl.manifests.manifests import Manifest, ManifestFault, parse
+from schedkit.protojson.problems import IN_THE_PAST
 from schedproto.v1 import common_pb2, job_pb2
 from support.scripted import Refusal
 
@@ -291,7 +292,7 @@ OVER = "name: a\npaused: true\npaused_until: 2020-01-01T00:00:00Z\n"
 
 
 def past(field: str) -> Refusal:
-    return Refusal("INVALID_ARGUMENT", f"{field}: is past", fields=[(field, "is past")])
+    return Refusal("INVALID_ARGUMENT", f"{field}: {IN_THE_PAST}", fields=[(field, IN_THE_PAST)])
 
 
 async def test_apply_creates_a_job_with_a_pause_that_ended_by_cluster_time(ctl, member, manifest):
@@ -299,7 +300,7 @@ async def test_apply_creates_a_job_with_a_pause_that_ended_by_cluster_time(ctl, 
     member.say("CreateJob", lambda r: past("paused_until") if r.job.paused else r.job)
     ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.lines == ["job a created"], ended.err
-    assert "paused_until of a is past: the pause is ignored" in ended.err
+    assert "paused_until of a is in the past: the pause is ignored" in ended.err
     assert [one.job.paused for one in member.received("CreateJob")] == [True, False, False]
 
 
@@ -310,7 +311,7 @@ async def test_apply_leaves_a_job_with_a_pause_that_ended_by_cluster_time(ctl, m
     member.say("PauseJob", past("until"))
     ended = await ctl("apply", "-f", manifest(OVER))
     assert ended.code == 0, ended.err
-    assert "paused_until of a is past: the pause is ignored" in ended.err
+    assert "paused_until of a is in the past: the pause is ignored" in ended.err
     assert len(member.received("PauseJob")) == 1
 
 
