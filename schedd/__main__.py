@@ -102,15 +102,16 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="schedd",
-        description="Run a member of a schedd cluster, or one command on its database and etcd.",
+        description="Run a member of a schedd cluster. A command instead prepares the cluster's"
+        " database or its keys in etcd, then exits.",
     )
     parser.add_argument(
         "command",
         nargs="?",
         choices=["migrate", "recover", "claim-prefix"],
-        help="migrate: create or upgrade the database schema; recover: pause the cluster of a"
-        " restored database until `schedctl cluster resume`; claim-prefix: assign the etcd prefix"
-        " to the cluster of this database (default: run a member)",
+        help="migrate: create or upgrade the database schema; recover: after a restore of the"
+        " database, pause the cluster until `schedctl cluster resume`; claim-prefix: let the"
+        " cluster of this database own the etcd prefix (default: run a member)",
     )
     parser.add_argument(
         "--config", type=Path, help="TOML file with settings (default: /etc/schedd/schedd.toml)"
@@ -138,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         (
             "--postgres-dsn",
             "postgres.dsn",
-            "PostgreSQL, such as postgresql://user@host/schedd (required here or in the file)",
+            "URL of the database: postgresql://user@host/schedd (required here or in the file)",
         ),
         ("--log-level", "log_level", "debug, info, warning or error (default: info)"),
         ("--log-format", "log_format", "text or json (default: text)"),

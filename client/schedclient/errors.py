@@ -180,7 +180,9 @@ class DeadlineExceeded(ApiError):
     def after(self, refusal: ClusterUnavailable) -> DeadlineExceeded:
         """Return the same error, with the last rejection."""
         who = f" by {refusal.endpoint}" if refusal.endpoint else ""
-        last = f"last rejection{who}: {refusal.what} ({refusal.reason or refusal.status})"
+        last = (
+            f"the last try was rejected{who}: {refusal.what} ({refusal.reason or refusal.status})"
+        )
         return DeadlineExceeded(
             f"{self.what}; {last}",
             reason=self.reason,
@@ -207,9 +209,11 @@ class StaleToken(GuardError):
 
     def __init__(self, resource: str, token: int, last_seen: int) -> None:
         super().__init__(
-            f"stale fencing token {token} for {resource!r}: {last_seen} was seen",
-            "a later attempt has taken over: roll back, write nothing more and end"
-            " (if there is none, other jobs use this resource: give each job its own)",
+            f"stale fencing token {token} for {resource!r}: an attempt with the greater token"
+            f" {last_seen} has already used it",
+            "a later attempt has replaced this one: roll back, write nothing more and end this"
+            " attempt; if no later attempt exists, another job uses the resource: give each job"
+            " its own resource",
         )
         self.args = (resource, token, last_seen)  # for pickle
         self.resource = resource
@@ -247,25 +251,26 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
     status = error.code().name
     if status == "RESOURCE_EXHAUSTED" and "message larger than max" in (error.details() or ""):
         return InvalidArgument(
-            "the request exceeds 4 MiB, the limit of a message",
+            "the request is larger than 4 MiB, the limit of a message",
             reason="TOO_LARGE",
             remedy="store the data where the job can read it, and send its address",
             endpoint=endpoint,
         )
     if status == "UNAVAILABLE" and _REFUSED_STREAM in (error.details() or ""):
         return ClusterUnavailable(
-            "the member rejected the call: too many calls on this connection; the call hasn't"
-            " begun",
+            "the member rejected the call before it began: too many calls run on this connection",
             reason=REFUSED,
             remedy="call again, or make fewer calls at a time",
             endpoint=endpoint,
         )
     if status == "CANCELLED":  # a caller's own cancel raises asyncio.CancelledError
         return ClusterUnavailable(
-            "the member, or a proxy before it, canceled the call; the call may have taken effect",
+            "the member, or a proxy in front of it, canceled the call; the call may have taken"
+            " effect",
             status=status,
             reason=CANCELLED,
-            remedy="call again; a call with an idempotency key takes effect once",
+            remedy="check whether the change was made, then call again if not; a call with an"
+            " idempotency key can be repeated at once, because it takes effect only once",
             endpoint=endpoint,
         )
     info, bad = _details(error.trailing_metadata())

@@ -93,7 +93,8 @@ class _Loop:
     def _running(self) -> asyncio.AbstractEventLoop:
         if sys.is_finalizing():
             raise Misconfigured(
-                "SyncClient can't be used any more: the Python interpreter is shutting down"
+                "SyncClient can't be used: the Python interpreter is shutting down; make the call"
+                " before the program ends"
             )
         if self._process != os.getpid():
             if self._loop is not None:
@@ -121,11 +122,11 @@ class _Loop:
             if wait([future], ALIVE_WITHIN).done:
                 return future.result()
             if not thread.is_alive() or sys.is_finalizing():
-                raise _no_thread("has ended")
+                raise _no_thread("ended during the call")
             reacted.clear()
             loop.call_soon_threadsafe(reacted.set)
             if not reacted.wait(ALIVE_WITHIN) and not future.done():
-                raise _no_thread(f"hasn't reacted for {ALIVE_WITHIN:g} s")
+                raise _no_thread(f"hasn't responded for {ALIVE_WITHIN:g} s")
 
 
 def _start() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
@@ -136,7 +137,10 @@ def _start() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
         thread.start()
     except RuntimeError as error:  # "can't create new thread at interpreter shutdown", or a limit
         loop.close()
-        raise Misconfigured(f"SyncClient can't start its thread: {error}") from error
+        raise Misconfigured(
+            f"SyncClient can't start its thread: {error}; raise the limit of threads, or call"
+            " before the program ends"
+        ) from error
     return loop, thread
 
 
@@ -159,16 +163,17 @@ def _check_threads() -> None:
     )
     if by:
         raise Misconfigured(
-            f"SyncClient doesn't work with threads patched by {by}: call the REST API,"
-            " or use a worker class with processes or threads"
+            f"SyncClient can't be used: {by} has replaced Python's threads, and gRPC would block"
+            " all of them; call the REST API, or run your server with processes or real threads"
         )
 
 
 def _no_thread(why: str) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"the thread of SyncClient's event loop {why}",
+        f"the call has no result: the thread of SyncClient's event loop {why}",
         reason=NO_ANSWER,
-        remedy="see whether the call took effect; the next call starts a new thread",
+        remedy="check whether the call took effect, then call again: the next call starts a new"
+        " thread",
     )
 
 

@@ -107,8 +107,9 @@ def run(arguments: Sequence[str]) -> int:
         if not failure.is_full(error):
             return failure.show_bug(error)
         failure.close_stdout()
-        what = f"output can't be written: {error.strerror}"
-        return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy="free disk space"))
+        what = f"standard output can't be written: {error.strerror}"
+        remedy = "free disk space, or write the output to another file"
+        return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy=remedy))
     except Exception as error:  # noqa: BLE001 - the outermost handler reports a bug, with exit code 70
         return failure.show_bug(error)
 
@@ -120,7 +121,7 @@ def _check_text(arguments: Sequence[str]) -> None:
             raise CommandFailure(
                 f"argument {os.fsencode(word)!r} isn't valid UTF-8",
                 reason="NOT_TEXT",
-                remedy="pass bytes in a file, or as base64",
+                remedy="put the bytes into a file (--payload @FILE), or encode them as base64",
             )
 
 

@@ -164,8 +164,9 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UnfitEnvironment(
                 f"{self._key_file} isn't an elliptic-curve key as created by schedctl auth init",
-                "name the folder of an authority of schedctl: --ca-dir DIR; or sign with the"
-                " program that created this key, with the URIs of docs/security.md",
+                "name the folder of an authority that schedctl created: --ca-dir DIR; or sign the"
+                " certificate with the program that created this key, with the URIs of"
+                " docs/security.md",
             )
         if key.public_key() != ca.public_key():
             raise UnfitEnvironment(
@@ -185,7 +186,7 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
     def anothers(file: Path, what: str) -> UnfitEnvironment:
         return UnfitEnvironment(
             f"{file} {what}; the file isn't changed",
-            "choose another --out, or move the file away first",
+            "choose another folder (--out DIR), or move the file away first",
         )
 
     if cert.exists():
@@ -195,7 +196,7 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
                 cert, f"is the certificate of {whose}" if whose else "isn't a certificate of schedd"
             )
     elif key.exists():
-        raise anothers(key, "exists without a certificate")
+        raise anothers(key, "is a key without its certificate")
     if key.exists() and not key.is_file():
         raise anothers(key, "isn't a file")
 

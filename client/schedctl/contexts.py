@@ -78,7 +78,7 @@ def load() -> Contexts:
         raise Misconfigured(f"{file}: {error}") from None
     known = content.get("contexts", {})
     if not isinstance(known, dict):
-        raise Misconfigured(f"{file}: contexts must be a table")
+        raise Misconfigured(f"{file}: contexts must be a table, such as [contexts.prod]")
     return Contexts(
         current=content.get("current"),
         known={name: _context(file, name, entry) for name, entry in known.items()},
@@ -152,10 +152,10 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
             raise wrong(f".{key} is an unknown key; {did_you_mean(key, KEYS)}".removesuffix("; "))
     endpoints = entry.get("endpoints", [])
     if not isinstance(endpoints, list) or not all(isinstance(one, str) for one in endpoints):
-        raise wrong(".endpoints must be a list of host:port")
+        raise wrong('.endpoints must be a list of addresses, such as ["m1:7420"]')
     tls = entry.get("tls")
     if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
-        raise wrong(".tls must have the keys ca, cert and key, or ca alone")
+        raise wrong(".tls must have the keys ca, cert and key, or only ca")
     token_file = entry.get("token_file")
     return ClusterContext(
         name=name,

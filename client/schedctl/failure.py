@@ -72,10 +72,12 @@ _REMEDIES: Final = {
     "UNAVAILABLE": "check --endpoints and that the members run: schedctl cluster status",
     "DEADLINE_EXCEEDED": "check whether the change was made before you retry, or give a longer"
     " --timeout; schedctl cluster doctor finds components that don't answer",
-    "INTERNAL": "read the member's log, and report the error",
-    "UNAUTHENTICATED": "set a token for the context, or choose another --context",
-    "PERMISSION_DENIED": "ask an admin for the role, or choose another --context",
-    "RESOURCE_EXHAUSTED": "retry later",
+    "INTERNAL": "read the traceback in the member's log, and report the error as a bug",
+    "UNAUTHENTICATED": "set a token for the context (schedctl config set NAME --token-file FILE),"
+    " or choose another --context",
+    "PERMISSION_DENIED": "ask an admin for a token or certificate with the required role, or choose"
+    " another --context",
+    "RESOURCE_EXHAUSTED": "wait some seconds, then run the command again",
 }
 
 

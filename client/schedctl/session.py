@@ -194,7 +194,9 @@ def _token(context: ClusterContext | None) -> str | None:
     try:
         return context.token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"token file can't be read: {error}") from error
+        raise Misconfigured(
+            f'the token file of context "{context.name}" can\'t be read: {error}'
+        ) from error
 
 
 class Guard(click.ParamType[str]):

@@ -77,7 +77,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused_by_the_table_and_by_the_f
     wait_until(lambda: not sleeper.alive(), WAIT_TIMEOUT, "the end of the one that slept")
     refused = (example / f"{first}.log").read_text().splitlines()
     rejected = f"stale fencing token {lost.fencing_token} for "
-    seen = f": {done.fencing_token} was seen; a later attempt has taken over"
+    seen = f" the greater token {done.fencing_token} has already used it; a later attempt has"
     assert [rejected in line and seen in line for line in refused] == [True, True], refused
     assert not (example / f"{second}.log").exists()
     with psycopg.connect(shop) as connection:

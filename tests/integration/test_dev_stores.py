@@ -159,7 +159,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "postgres").mkdir()
     refused = DevCluster(tmp_path).dev("up", "--members", "0", "--detach")
     assert refused.returncode == 5
-    assert "wasn't created by schedctl dev" in refused.stderr
+    assert "schedctl dev didn't create it" in refused.stderr
     assert list((tmp_path / "postgres").iterdir()) == []
 
 
@@ -248,7 +248,7 @@ def test_a_signal_ends_the_whole_foreground_cluster(tmp_path: Path, ending: sign
 def test_an_invalid_setting_is_a_usage_error_and_starts_nothing(tmp_path: Path) -> None:
     refused = DevCluster(tmp_path / "d").dev("up", "--set", "schedd.name=x", "--detach")
     assert refused.returncode == 2
-    assert "differs for each daemon" in refused.stderr
+    assert "gives each process its own value" in refused.stderr
     assert leftovers(tmp_path / "d") == []
 
 
@@ -257,7 +257,7 @@ def test_a_process_that_ends_during_its_start_is_reported_with_its_log(tmp_path:
     late = cluster.dev("up", "--members", "0", "--detach", "--timeout", "60")
     cluster.down()
     assert late.returncode == 5
-    assert "error: etcd ended: " in late.stderr
+    assert "error: etcd ended during the start: " in late.stderr
     assert "--timeout" not in late.stderr, "it has ended: to wait longer wouldn't help"
     assert "why: FAILED_PRECONDITION, ENDED\n" in late.stderr
     assert "invalid option" in late.stderr or "unrecognized option" in late.stderr, "its log"
@@ -271,7 +271,7 @@ def test_settings_that_are_not_checked_in_time_exit_7_too_and_nothing_was_starte
     late = cluster.dev("up", "--set", "schedd.member_ttl=3s", "--detach", "--timeout", "0.01")
     assert late.returncode == 7, late.stderr
     assert "error: the check of m1's settings timed out (waited 0.01 s" in late.stderr
-    assert "give it more time: --timeout 60" in late.stderr
+    assert "allow more time: --timeout 60" in late.stderr
     assert leftovers(cluster.directory) == []
 
 
@@ -287,10 +287,10 @@ def test_a_start_that_times_out_names_its_condition_and_the_option_to_wait_longe
     late = cluster.dev("up", "--members", "0", "--workers", "0", "--timeout", "1.5", *stays)
     cluster.down()
     assert late.returncode == 7, late.stderr
-    assert re.search(r"error: (etcd|PostgreSQL) isn't ready \(waited 1.5 s\)", late.stderr), (
-        late.stderr
-    )
-    assert "give it more time: --timeout 60" in late.stderr
+    assert re.search(
+        r"error: (etcd|PostgreSQL) didn't become ready \(waited 1.5 s\)", late.stderr
+    ), late.stderr
+    assert "allow more time: --timeout 60" in late.stderr
     assert leftovers(cluster.directory) == []
 
 

@@ -182,7 +182,7 @@ def test_a_stopped_lock_holder_is_waited_for_and_named_and_its_death_frees_the_l
 ) -> None:
     with pytest.raises(
         GuardBusy,
-        match=r"timed out after 0\.1 s: .*report\.csv\.fence/lock is held by .*stopped",
+        match=r"timed out after 0\.1 s: another process holds .*report\.csv\.fence/lock.*stopped",
     ):
         FileGuard(guard.path, wait=0.1).replace("second", 2)
     assert guard.path.read_text() == "first"

@@ -100,9 +100,10 @@ class Runs:
         """
         if bool(run_ids) == bool(job):
             raise InvalidArgument(
-                "watch: give either runs or a job, not both",
+                "watch: give either runs or a job, not both and not none",
                 reason="WRONG_ARGUMENTS",
-                remedy="give one of the two; `events()` yields all runs of the namespace",
+                remedy="pass ids of runs or a job; to watch all runs of the namespace, use"
+                " `events()`",
             )
         if not job:
             watched = [run_of(one) for one in run_ids]
@@ -148,9 +149,9 @@ class Runs:
                         return last
         except TimeoutError:
             pass
-        state = f"is {last.state}" if last else "was not seen"
+        state = f"it is {last.state}" if last else "its state is unknown"
         raise DeadlineExceeded(
-            f"run {run_id} {state} after {timeout:g} s",
+            f"run {run_id} hasn't ended after {timeout:g} s: {state}",
             reason="STILL_RUNNING",
             remedy=f"the run continues; wait again, or run: schedctl run why {run_id}",
         )

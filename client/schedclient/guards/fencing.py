@@ -72,12 +72,13 @@ def _of_the_environment() -> int:
     text = os.environ.get(VARIABLE)
     if text is None:
         raise Misconfigured(
-            f"no fencing token: {VARIABLE} isn't set. schedd sets this variable for shell jobs"
-            " only: in other jobs give the guard the token (ctx.fencing_token)"
+            f"fencing token not found: the variable {VARIABLE} isn't set. schedd sets this variable"
+            " only for shell jobs. In other jobs pass the token to the guard (ctx.fencing_token)"
         )
     token = read(text)
     if token is None:
         raise Misconfigured(
-            f"{VARIABLE}={text!r:.60} isn't a valid fencing token: a token is a whole number"
+            f"{VARIABLE}={text!r:.60} isn't a valid fencing token: a token is a whole number; don't"
+            " change this variable, which schedd sets"
         )
     return token

@@ -111,9 +111,10 @@ class FileGuard:
             while not _lock(file):
                 if time.monotonic() >= until:
                     raise GuardBusy(
-                        f"timed out after {self.wait:g} s: {file.name} is held by another process",
-                        "the other process hangs or is stopped: end that process (`fuser` shows its"
-                        " id) and try again; nothing was written",
+                        f"timed out after {self.wait:g} s: another process holds the lock"
+                        f" {file.name}",
+                        "nothing was written; if the other process hangs or is stopped, end it"
+                        " (`fuser` shows its id), then try again",
                     )
                 time.sleep(LOOK)
             try:
@@ -131,9 +132,9 @@ class FileGuard:
         token = fencing.read(text)
         if token is None:
             raise Misconfigured(
-                f"{kept} holds {text!r:.60}, which isn't a valid token: write the job's last token"
-                " there (`schedctl run attempts` shows it), or remove the file while no run is"
-                " active"
+                f"the token file {kept} contains {text!r:.60}, which isn't a valid token: write the"
+                " job's last token to the file (`schedctl run attempts` shows it), or remove the"
+                " file while no run is in progress"
             )
         return token
 

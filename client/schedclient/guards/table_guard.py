@@ -67,8 +67,8 @@ class TableGuard:
         fencing.named(self.resource)
         if not _TABLE.fullmatch(self.table):
             raise Misconfigured(
-                f"{self.table!r:.80} isn't a valid name of the guard's table: use small letters,"
-                " digits and _, with or without a schema before a dot"
+                f"{self.table!r:.80} isn't a valid name of the guard's table: use lower-case"
+                " letters, digits and _, optionally with a schema, such as public.schedd_fence"
             )
 
     @property
@@ -90,8 +90,8 @@ class TableGuard:
             fencing.judge(self.resource, token, seen)
             if not self._ask(cursor, WITHIN):
                 raise Misconfigured(
-                    "the check was committed automatically and has no effect: begin a transaction"
-                    " (or switch autocommit off), and make the check and the writes in it"
+                    "the check has no effect, because its transaction was committed automatically:"
+                    " turn autocommit off, or begin a transaction for the check and the writes"
                 )
 
     def _ask(self, cursor: Any, statement: str, *values: object) -> Any:

@@ -104,7 +104,8 @@ def _may_have_happened(failure: ApiError) -> DeadlineExceeded:
     return DeadlineExceeded(
         failure.what,
         reason=failure.reason,
-        remedy="check whether it was done; or call again: an idempotency key takes effect once",
+        remedy="check whether the change was made, then call again if not; a call with an"
+        " idempotency key can be repeated at once, because it takes effect only once",
         endpoint=failure.endpoint,
     )
 

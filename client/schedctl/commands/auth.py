@@ -60,7 +60,7 @@ def auth() -> None:
 @_ca_option
 @pass_session
 def init(session: Session, ca_dir: Path | None) -> None:
-    """Create a certificate authority, for a cluster that has none."""
+    """Create the certificate authority of a new cluster."""
     from schedctl.authority import Authority
 
     del session
@@ -288,33 +288,41 @@ def _subject(
             f"name {name!r} isn't valid", "use only letters, digits, '.', '_', '@', '+' and '-'"
         )
     if (may := _DAEMONS.get(kind)) is not None and not may.fullmatch(name):
-        raise wrong(f"{kind} name {name!r} isn't valid", f"give a name that matches {may.pattern}")
+        raise wrong(
+            f"{kind} name {name!r} isn't valid",
+            f"give a name that matches the pattern {may.pattern}",
+        )
     for namespace in namespaces:
         if namespace != EVERY and not NAMESPACE.fullmatch(namespace):
             raise wrong(
                 f"namespace {namespace!r} isn't valid",
-                f"give a name that matches {NAMESPACE.pattern}",
+                f"give a name that matches the pattern {NAMESPACE.pattern}",
             )
     if kind == "user":
         if hosts or role is None:
             raise wrong(
-                "a user's certificate needs --role and can't have --host",
-                "give --role viewer, operator or admin, and no --host",
+                "a user's certificate must have --role, and --host doesn't apply to it",
+                "give --role viewer, operator or admin, and remove --host",
             )
         granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])
         return Subject(name, granted)
     if role is not None:
-        raise wrong(f"a {kind}'s certificate can't have --role", "remove --role")
+        raise wrong(
+            f"--role doesn't apply to a {kind}'s certificate: only users have roles",
+            "remove --role",
+        )
     if kind == "worker":
         if hosts:
             raise wrong(
-                "a worker's certificate can't have --host: a worker isn't a server", "remove --host"
+                "--host doesn't apply to a worker's certificate: nothing connects to a worker",
+                "remove --host",
             )
         own = [] if EVERY in namespaces else dict.fromkeys(namespaces)
         return Subject(name, uris_of_worker(name, own))
     if namespaces:
         raise wrong(
-            "a member's certificate can't have --in: a member serves all namespaces", "remove --in"
+            "--in doesn't apply to a member's certificate: a member serves all namespaces",
+            "remove --in",
         )
     if not hosts:
         raise wrong(

@@ -84,7 +84,7 @@ def backfill(
     wait: bool,
     idempotency_key: str | None,
 ) -> None:
-    """Run a job for the scheduled times of a past range: `--from 7d --to 1h`, or RFC 3339.
+    """Run a job for the scheduled times of a past range, such as `--from 7d --to 1h`.
 
     Scheduled times that already ran are omitted. The backfill continues in the cluster after the
     command has ended: `job backfills` shows its progress.

@@ -168,7 +168,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 )
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
-    """Move shards to their intended owners now, and list the moves.
+    """Move each shard to the member that should own it now, and list the moves.
 
     The leader moves shards automatically, once per second. Usually no shard needs to move.
     """
@@ -187,8 +187,8 @@ def rebalance(session: Session, dry_run: bool) -> None:
 def pause(session: Session, note: str) -> None:
     """Pause the cluster: fire no job and start no run until `cluster resume`.
 
-    Running runs continue. Triggered and submitted runs wait for the resume. The command returns
-    when no run starts any more.
+    Running runs continue. Triggered and submitted runs wait until the cluster is resumed. The
+    command returns when no more runs can start.
     """
     session.confirm("pause", "the cluster")
     show_status(session, session.run(lambda client: client.cluster.pause(note=note)))
@@ -209,10 +209,10 @@ def pause(session: Session, note: str) -> None:
 )
 @pass_session
 def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:
-    """Resume the cluster. Without catch-up, scheduled times in the pause are SKIPPED (PAUSED).
+    """Resume the cluster. Without catch-up, the scheduled times in the pause are skipped.
 
-    After a restore of the database, the cluster is paused in RECOVERY. Its resume then requires one
-    of the catch-up options.
+    After a restore of the database, the cluster is paused in the state RECOVERY. Resume it then
+    with --catch-up, --no-catch-up or --catch-up-since.
     """
     if catch_up is not None and catch_up_since is not None:
         raise click.UsageError(
@@ -272,7 +272,7 @@ cluster.add_command(doctor)
 
 @click.group(cls=CommandGroup)
 def audit() -> None:
-    """Read the audit log: changes, and rejected results."""
+    """Read the audit log: who changed what, and which results of workers were rejected."""
 
 
 @audit.command("list")

@@ -110,7 +110,9 @@ def set_context(
     """Create or change a context, and select it as the current context."""
     del session
     if ca is None and (cert or key):
-        raise click.UsageError("--cert and --key need --ca")
+        raise click.UsageError(
+            "--cert and --key need --ca, the certificate authority of the cluster: add --ca FILE"
+        )
     kept.save(
         name,
         split_endpoints(endpoints),

@@ -129,7 +129,7 @@ def get(session: Session, name: str) -> None:
 @click.argument("name")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Show a job in full, with its next scheduled times and its latest runs."""
+    """Show all fields of a job, its next scheduled times and its latest runs."""
     session.asked_job = name
 
     async def work(client: Client) -> tuple[Job, tuple[Instant, ...], list[Run]]:

@@ -92,7 +92,7 @@ def list_pools(session: Session, limit: int | None) -> None:
 @click.argument("name")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Show a pool in full."""
+    """Show all fields of a pool."""
     found = session.run(lambda client: client.pools.get(name))
     if session.tabular:
         show_facts(session, facts(POOLS, found))

@@ -157,7 +157,8 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
     """Print each change of runs until all have ended; with -o json, one object per line."""
     if bool(run_ids) == bool(job):
         raise CommandFailure(
-            "give either RUN… or --job", remedy="schedctl events prints the changes of all jobs"
+            "give either RUN… or --job, not both and not none",
+            remedy="name runs or a job; for all runs of the namespace: schedctl events",
         )
 
     async def work(client: Client) -> None:
@@ -177,7 +178,7 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 )
 @pass_session
 def events(session: Session, job: str | None, after: str | None) -> None:
-    """Print each change of any run of the namespace until Ctrl-C.
+    """Print all changes of the namespace's runs until Ctrl-C.
 
     The first lines are the runs in progress. Further lines are changes of runs, changes of the
     leader, and members and workers that are lost or return. With -o json each line is one object,
@@ -231,7 +232,7 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
         raise DeadlineExceeded(
             f"{len(left)} of {len(run_ids)} runs haven't ended after {session.timeout:g} s",
             reason="STILL_RUNNING",
-            remedy=f"the runs continue; schedctl run why {left[0]}" if left else "",
+            remedy=f"the runs continue; see why: schedctl run why {left[0]}" if left else "",
         ) from None
     return [ended[run_id] for run_id in run_ids]
 
@@ -243,7 +244,8 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
     "--token",
     type=int,
     default=0,
-    help="Fencing token of the attempt whose output to print.  [default: all attempts]",
+    help="Fencing token of the attempt whose output to print, as `run attempts` shows it."
+    "  [default: all attempts]",
 )
 @click.option("--timestamps", is_flag=True, help="Print the worker's UTC time before each line.")
 @pass_session
@@ -267,7 +269,7 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
 def cancel(session: Session, run_id: str, reason: str) -> None:
     """Cancel a run: end a waiting run at once; terminate, then kill a running attempt.
 
-    The command can be repeated.
+    Repeating the command has no further effect.
     """
     ended = session.run(lambda client: client.runs.cancel(run_id, reason))
     if not session.tabular:
@@ -299,7 +301,7 @@ def retry(session: Session, run_id: str, payload: str | None) -> None:
 @click.argument("run_id")
 @pass_session
 def attempts(session: Session, run_id: str) -> None:
-    """List the attempts of a run, and the assignments that were lost."""
+    """List the attempts of a run, with those that ended because their worker was lost."""
     tries = session.run(lambda client: client.runs.attempts(run_id))
     show_list(session, tries, ATTEMPTS, lambda one: str(one.fencing_token))
 

@@ -15,7 +15,7 @@ from schedctl.session import Session
 @click.command(cls=Command)
 @pass_session
 def version(session: Session) -> None:
-    """Print the version of schedctl. No cluster is called."""
+    """Print the version of schedctl, without a connection to a cluster."""
     found = this_version()
     if session.tabular or session.output == "name":
         click.echo(f"schedctl {found}")

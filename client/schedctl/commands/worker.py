@@ -58,7 +58,7 @@ def list_workers(session: Session, limit: int | None) -> None:
 @click.argument("name")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Show a worker in full."""
+    """Show all fields of a worker."""
     found = session.run(lambda client: client.workers.get(name))
     if session.tabular:
         show_facts(session, facts(WORKERS, found))
@@ -79,8 +79,8 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Drain a worker: send it no new runs, also after a restart, until `worker undrain`.
 
     Runs in progress finish. With --wait, the command exits with 1 if the worker is lost, restarted
-    or undrained before that; its runs may then start again. If the worker is LOST or STOPPED
-    already, the command exits with 0 at once.
+    or undrained before its runs have ended; these runs may then start again. If the worker is
+    already LOST or STOPPED, the command exits with 0 at once.
     """
     instead = ""
 
@@ -116,7 +116,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
 @click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
 @pass_session
 def undrain(session: Session, name: str, reason: str) -> None:
-    """Undrain a worker: send it runs again."""
+    """Undrain a worker: send it new runs again."""
 
     async def both(client: Client) -> tuple[Worker, Worker]:
         before = await client.workers.get(name)

@@ -234,7 +234,10 @@ def leader(folder: ClusterFolder) -> ClusterPart:
     """
     state = remembered(folder)
     if (name := leader_name(state, certificates.trust(folder, state))) is None:
-        raise NotUp("no member reports a leader", "see schedctl cluster status")
+        raise NotUp(
+            "the leader is unknown: no member answers with its name",
+            "check the members: schedctl cluster status",
+        )
     return running(folder, PartKind.MEMBER, name)
 
 
@@ -250,8 +253,8 @@ def _refuse_what_is_not_ours(folder: ClusterFolder) -> None:
     for name in ("etcd", "postgres"):
         if folder.data(name).exists():
             raise DevError(
-                f"{folder.data(name)} wasn't created by schedctl dev",
-                "name another folder with --dir",
+                f"{folder.data(name)} exists, but schedctl dev didn't create it",
+                "name another folder: --dir DIR",
             )
 
 

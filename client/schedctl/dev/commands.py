@@ -278,12 +278,12 @@ def _watch(folder: ClusterFolder) -> None:
 def _check_requirements() -> None:
     if not Path("/proc/self/stat").exists():
         raise MissingProgram(
-            "/proc isn't mounted: schedctl dev identifies processes by it",
-            "on Linux: mount -t proc proc /proc",
+            "/proc isn't mounted: schedctl dev needs it to find its processes",
+            "mount it: mount -t proc proc /proc",
         )
     for module in ("psycopg2", "uvicorn", "aiohttp"):
         if importlib.util.find_spec(module) is None:
             raise MissingProgram(
                 f"schedctl dev needs the package {module}, which isn't installed",
-                "pip install 'schedd[dev]'",
+                "install it: pip install 'schedd[dev]'",
             )

@@ -164,7 +164,8 @@ def check(folder: ClusterFolder, parts: Iterable[ClusterPart], left: Callable[[]
             )
             raise BadOverride(
                 f"--set: {part.name} rejects a setting: {problem}",
-                f"docs/operations/configuration-{_MODULES[part.kind]}.md lists the settings",
+                "correct or remove this --set; the settings are listed in"
+                f" docs/operations/configuration-{_MODULES[part.kind]}.md",
             )
 
 
@@ -179,7 +180,11 @@ def migrate(folder: ClusterFolder, member: ClusterPart, timeout: float) -> None:
     command.insert(-2, "migrate")
     done = _run("schedd migrate", command, folder, timeout)
     if done.returncode != 0:
-        raise DevError("schedd migrate failed", evidence=(done.stderr or done.stdout).strip())
+        raise DevError(
+            "the database schema can't be created: schedd migrate failed",
+            "read its output above, and correct the cause",
+            evidence=(done.stderr or done.stdout).strip(),
+        )
 
 
 def start(folder: ClusterFolder, part: ClusterPart) -> DevProcess:

@@ -56,7 +56,7 @@ class NotReady(DevError):
     def out_of_time(self, timeout: float) -> None:
         """Add the elapsed time and the remedy of a longer timeout."""
         self.what = f"{self.what} (waited {timeout:g} s)"
-        longer = f"give it more time: --timeout {max(60.0, 2 * timeout):g}"
+        longer = f"allow more time: --timeout {max(60.0, 2 * timeout):g}"
         self.hint = f"{longer}; {self.hint}" if self.hint else longer
 
 
@@ -73,7 +73,7 @@ class ProcessEnded(NotReady):
         evidence = tail(log)
         last = evidence.rpartition("\n")[2].strip()
         super().__init__(
-            f"{names} ended" + (f": {last}" if last else ""),
-            f"fix the cause; the log is {log}",
+            f"{names} ended during the start" + (f": {last}" if last else ""),
+            f"read the log, and correct the cause: {log}",
             evidence=evidence,
         )

@@ -44,17 +44,18 @@ def parse(text: str) -> Override:
     if not equals or not path or not all((target, *path)):
         raise BadOverride(
             f"--set {text!r} isn't a valid TARGET.KEY=VALUE",
-            "for example --set schedd.member_ttl=3s or --set workerd.slots=1",
+            "write for example --set schedd.member_ttl=3s or --set workerd.slots=1",
         )
     if ".".join(path) in OURS:
         raise BadOverride(
-            f"--set {text!r}: {'.'.join(path)} can't be set: it differs for each daemon",
-            "schedctl dev assigns it; its value is in cluster.json",
+            f"--set {text!r}: {'.'.join(path)} can't be set: schedctl dev gives each process its"
+            " own value",
+            "remove this --set; cluster.json shows the values",
         )
     if ".".join(path) in PASSWORD:
         raise BadOverride(
-            f"--set {text!r}: {'.'.join(path)} can't be set: schedctl dev creates the login",
-            "user and password are in cluster.json",
+            f"--set {text!r}: {'.'.join(path)} can't be set: schedctl dev creates this user",
+            "remove this --set; cluster.json shows the user and its password",
         )
     return Override(target, tuple(path), _value(value.strip()))
 
@@ -80,7 +81,10 @@ def _put(table: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[st
         return {**table, head: value}
     inner = table.get(head, {})
     if not isinstance(inner, Mapping):
-        raise BadOverride(f"--set …{'.'.join(path)}: {head} is a value, not a table")
+        raise BadOverride(
+            f"--set …{'.'.join(path)} isn't valid: {head} is a single value and has no keys",
+            "remove the keys below it, or one of the two --set",
+        )
     return {**table, head: _put(inner, tuple(rest), value)}
 
 

@@ -63,10 +63,11 @@ def _visit(first: JobKey, by_key: dict[JobKey, Manifest], done: dict[JobKey, Man
             names = [name for _, name in path[path.index(left[0]) :]]
             cycle = " → ".join([left[0][1], *reversed(names)])
             raise CommandFailure(
-                f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {cycle}",
+                f"{by_key[here].where}: job {here[1]} would run after itself: after.jobs closes the"
+                f" cycle {cycle}",
                 reason="CHAIN_CYCLE",
-                remedy="remove one job of this cycle from the `after` of the job that follows it;"
-                " nothing was stored",
+                remedy="remove one job of this cycle from after.jobs of the next job; nothing was"
+                " stored",
             )
         else:
             path.append(left[0])
@@ -242,7 +243,8 @@ def _until(job: job_pb2.Job) -> datetime | None:
 def _job_deleted_failure(manifest: Manifest) -> CommandFailure:
     """Return the failure for a manifest with an etag whose job doesn't exist."""
     return CommandFailure(
-        f"{manifest.where}: job {manifest.job.name} not found, and the manifest has an etag",
+        f"{manifest.where}: job {manifest.job.name} not found, but the manifest has an etag of an"
+        " existing job",
         status="ABORTED",
         reason="ETAG_MISMATCH",
         remedy="remove etag from the manifest to create the job",

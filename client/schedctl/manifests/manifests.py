@@ -117,7 +117,7 @@ class _Loader(yaml.BaseLoader):
         self.depth += 1
         if self.depth > DEEPEST:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # theirs has no types
-            raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", mark)
+            raise _Unfit(None, None, f"lists and objects are nested more than {DEEPEST} deep", mark)
         try:
             return super().compose_node(parent, index)
         finally:
@@ -148,7 +148,9 @@ def read_or_fail(files: Sequence[str]) -> ReadManifests:
     except OSError as error:
         where = error.filename or ", ".join(files)
         raise CommandFailure(
-            f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+            f"{where} can't be read: {error.strerror}",
+            reason="NO_FILE",
+            remedy="check the file's name and permissions",
         ) from error
     if not reading.faults:
         return reading
@@ -208,7 +210,7 @@ def _document(name: str, node: yaml.Node) -> Iterator[Read | ManifestFault]:
         return
     yield from doubles
     if not isinstance(value, dict):
-        yield ManifestFault(start, "a manifest must be an object with keys")
+        yield ManifestFault(start, "a manifest must be an object with keys, such as name: NAME")
         return
     kind = value.pop("kind", "job")
     if kind not in MESSAGES:
@@ -253,22 +255,27 @@ def _plain(
     lines.setdefault(path, node.start_mark.line)
     if node.tag not in TAGS:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        raise _Unfit(None, None, f"has the tag {tag}; tags aren't supported", node.start_mark)
+        raise _Unfit(
+            None, None, f"remove the YAML tag {tag}: no tags are supported", node.start_mark
+        )
     if len(path) > DEEPEST:  # an alias may hold itself
-        raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
+        too_deep = f"lists and objects are nested more than {DEEPEST} deep"
+        raise _Unfit(None, None, too_deep, node.start_mark)
     if len(lines) > LARGEST:
-        excess = f"has more than {LARGEST:,} values, with its aliases expanded"
+        excess = f"the manifest has more than {LARGEST:,} values, with its aliases expanded"
         raise _Unfit(None, None, excess, node.start_mark)
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, inner in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _Unfit(None, None, "has a key that isn't text", key.start_mark)
+                raise _Unfit(None, None, "a key is a list or an object: write text", key.start_mark)
             word = str(key.value)
             here = (*path, word)
             if word in found:
                 doubles.append(
-                    ManifestFault(f"{name}:{key.start_mark.line + 1}", f"{word} is given twice")
+                    ManifestFault(
+                        f"{name}:{key.start_mark.line + 1}", f"the key {word} is given twice"
+                    )
                 )
             lines[here] = key.start_mark.line
             found[word] = _plain(inner, here, lines, doubles, name)

@@ -97,16 +97,16 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--until",
             type=Past(),
             metavar="TIME|10m",
-            help="Latest time at which the runs failed for good, such as LAST of a group;"
-            " 10m is 10 minutes ago.  [default: now]",
+            help="Latest time at which the runs failed for good, such as column LAST of"
+            " `dlq groups`; 10m is 10 minutes ago.  [default: now]",
         ),
         click.option(
             "--of",
             type=click.Choice(["job", "submitted"]),
-            help="Value in column OF of `dlq groups`, which selects one row; needs"
-            " --group.  [default: both]",
+            help="Origin of the runs, as column OF of `dlq groups` shows it; needs --group."
+            "  [default: both]",
         ),
-        click.option("--all", "every", is_flag=True, help="Select all dead letters that wait."),
+        click.option("--all", "every", is_flag=True, help="Select all unresolved dead letters."),
         click.option(
             "--job",
             type=Guard(),

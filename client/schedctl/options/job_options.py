@@ -160,9 +160,10 @@ def work_options(command: F) -> F:
             click.option(
                 "--retry",
                 metavar="KEY=VALUE,…",
-                help="Retry policy, such as max_attempts=4,retry_on=75+5xx; other keys:"
-                " backoff, factor, max, jitter, fail_on.  [default: 4 attempts, backoff"
-                " 10s; a submit without retry options makes 1 attempt]",
+                help="Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after exit"
+                " code 75 and HTTP 5xx; other keys: backoff, factor, max, jitter, fail_on."
+                "  [default: 4 attempts, backoff 10s; a submit without retry options makes 1"
+                " attempt]",
             ),
             click.option(
                 "--max-attempts",
@@ -195,8 +196,8 @@ def work_options(command: F) -> F:
             click.option(
                 "--start-deadline",
                 metavar="DURATION",
-                help="Longest wait of a run for its dispatch; a run that waits longer is"
-                " MISSED.  [default: no limit]",
+                help="Longest time that a run waits until it is sent to a worker; a run that"
+                " waits longer is MISSED.  [default: no limit]",
             ),
             click.option(
                 "--delivery",
@@ -211,7 +212,9 @@ def work_options(command: F) -> F:
                 " or kill it.  [default: finish]",
             ),
             click.option(
-                "--slots", metavar="N", help="Slots that a run takes on its worker.  [default: 1]"
+                "--slots",
+                metavar="N",
+                help="Slots (places for runs) that a run takes on its worker.  [default: 1]",
             ),
             click.option(
                 "--retention",
@@ -241,7 +244,8 @@ def work_options(command: F) -> F:
             click.option(
                 "--placement",
                 metavar="spread|pack|sticky|broadcast",
-                help="Rule that chooses among equal workers; broadcast runs the job on every"
+                help="Rule that chooses a worker: most free slots (spread), fewest free slots"
+                " (pack), or the same one as before (sticky); broadcast runs the job on every"
                 " matching worker.  [default: spread]",
             ),
         ]
@@ -279,13 +283,13 @@ def schedule_options(command: F) -> F:
             click.option(
                 "--phase",
                 metavar="DURATION",
-                help="Time by which the scheduled times of --every are moved.  [default: 0s]",
+                help="Offset that is added to the scheduled times of --every.  [default: 0s]",
             ),
             click.option(
                 "--anchor",
                 metavar="LOCAL",
-                help="Local time in --tz to align --every to, such as 2026-01-06T09:00:00."
-                "  [default: aligned to 1970 in UTC]",
+                help="Local time in --tz from which the intervals of --every are counted, such as"
+                " 2026-01-06T09:00:00.  [default: 1970 in UTC]",
             ),
             click.option(
                 "--at",
@@ -300,7 +304,7 @@ def schedule_options(command: F) -> F:
             click.option(
                 "--after",
                 metavar="JOB,…",
-                help="Parent jobs in a chain: the job runs once a cycle, when all its parents"
+                help="Parent jobs in a chain: the job runs each time that all its parents"
                 " have ended.  [default: none]",
             ),
             click.option(
@@ -380,8 +384,8 @@ def schedule_options(command: F) -> F:
             click.option(
                 "--catch-up",
                 metavar="latest|all|none",
-                help="Catch-up policy: which of the scheduled times that weren't fired in"
-                " time still run.  [default: latest]",
+                help="Catch-up policy: runs to create for scheduled times that passed while no"
+                " member could fire the job.  [default: latest]",
             ),
             click.option(
                 "--catch-up-window",
@@ -583,7 +587,7 @@ def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[st
         key, found, value = one.partition(sign)
         if not found or not key:
             raise CommandFailure(
-                f"{flag} {one!r} isn't a valid KEY{sign}VALUE",
+                f"{flag} {one!r} isn't valid: it has no key, or no {sign!r} after the key",
                 reason="WRONG_FLAG",
                 remedy=f"write {flag} KEY{sign}VALUE",
             )

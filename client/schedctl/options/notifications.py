@@ -53,7 +53,8 @@ def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
         if not equals or key not in KEYS:
             hint = did_you_mean(key, KEYS) if equals else ""
             raise _wrong(
-                f"{flag} {one!r} must be KEY=VALUE with one of the keys {', '.join(KEYS)}",
+                f"{flag} {one!r} isn't valid: it must be KEY=VALUE with one of the keys"
+                f" {', '.join(KEYS)}",
                 hint or f"write {flag} {METAVAR}",
             )
         if key == "email":
@@ -69,7 +70,10 @@ def _words(flag: str, value: str) -> list[str]:
     try:
         return shlex.split(value)
     except ValueError as error:
-        raise _wrong(f"{flag} command: {error}", "quote the words as in a shell") from None
+        raise _wrong(
+            f"the command of {flag} can't be split into words: {error}",
+            "quote the words as in a shell",
+        ) from None
 
 
 def _wrong(problem: str, remedy: str) -> CommandFailure:

@@ -20,7 +20,7 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
         content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
     except OSError as error:
         raise CommandFailure(
-            f"the file of {flag} can't be read: {error}",
+            f"{flag} {given} can't be read: {error}",
             reason="NO_FILE",
             remedy="check the file's name and permissions",
         ) from error
@@ -28,7 +28,7 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
         return _json_payload(content.decode(), flag)
     except ValueError as error:
         if given.endswith(".json"):
-            remedy = "fix the JSON; or rename the file, to send its bytes as they are"
+            remedy = "correct the JSON; or, to send the bytes unchanged, rename the file"
             raise _wrong(f"{given[1:]} isn't valid JSON: {error}", remedy) from None
         return common_pb2.Payload(raw=content)
 
@@ -45,7 +45,7 @@ def _json_payload(text: str, flag: str) -> common_pb2.Payload:
     try:
         standard.loads(text)  # only checked: the text is kept byte for byte
     except standard.TooDeep as deep:
-        remedy = "store the deeper part elsewhere, and pass its address"
+        remedy = "use fewer nested levels; or store the data elsewhere, and pass its address"
         raise _wrong(f"{flag} {deep}", remedy) from None
     return common_pb2.Payload(json=text)
 

@@ -96,8 +96,9 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
     for limit, flag in _FLAGS.items():
         if limits.get(limit, "1").strip().strip("0") == "":
             raise CommandFailure(
-                f"{flag}: 0 isn't a valid limit",
+                f"{flag} 0 isn't valid: a limit must be at least 1",
                 reason="WRONG_FLAG",
-                remedy="to remove a limit, apply a manifest without it: schedctl apply -f FILE",
+                remedy="to remove the limit of a job, apply a manifest without this limit: schedctl"
+                " apply -f FILE",
             )
     return limits

@@ -69,7 +69,7 @@ def without(
     if left_out > NAMED:
         notes.append(f"{left_out - NAMED:,} more are excluded.")
     if len(runs) < count:
-        notes.append("No other scheduled time within five years runs.")
+        notes.append("All other scheduled times of the next five years are excluded.")
     return replace(
         found, instants=tuple(at.astimezone(zone) for at in runs), notes=(*notes, *found.notes)
     )

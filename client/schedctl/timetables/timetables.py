@@ -246,9 +246,9 @@ def report_left_out(table: ScheduleTable, wrong: Sequence[Wrong]) -> None:
     if table.done:
         message(f"left out: {table.done} jobs without a future scheduled time")
     if table.counting:
-        message(f"max_runs is ignored: {table.counting} jobs")
+        message(f"max_runs is ignored, so later times are counted, too: {table.counting} jobs")
     if table.excluding:
-        message(f"exclude is ignored: {table.excluding} jobs")
+        message(f"exclude is ignored, so excluded times are counted, too: {table.excluding} jobs")
 
 
 def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> TimetableEntry:

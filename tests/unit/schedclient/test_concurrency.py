@@ -266,7 +266,9 @@ def test_patched_threads_are_refused_by_name(
     module: str, fake: object, member: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, module, fake)
-    with pytest.raises(Misconfigured, match=f"threads patched by {module.partition('.')[0]}"):
+    with pytest.raises(
+        Misconfigured, match=f"{module.partition('.')[0]} has replaced Python's threads"
+    ):
         SyncClient(member.address).runs.get("r")
 
 
@@ -308,7 +310,7 @@ def test_a_call_whose_thread_blocks_ends_with_a_sentence(member: Scripted):
         client.loop._loop.call_soon_threadsafe(freed.wait)
         begun = time.monotonic()
         try:
-            with pytest.raises(DeadlineExceeded, match="event loop hasn't reacted for 5 s"):
+            with pytest.raises(DeadlineExceeded, match="event loop hasn't responded for 5 s"):
                 client.runs.get("r")
             assert time.monotonic() - begun < 15
         finally:

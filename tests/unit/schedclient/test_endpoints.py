@@ -195,7 +195,7 @@ async def test_a_timeout_names_the_member_and_the_last_rejection(member: Scripte
             await client.jobs.trigger("etl")
     assert str(error.value) == error.value.what
     assert error.value.what == (
-        f"the call to {member.address} timed out; last rejection by {member.address}:"
+        f"the call to {member.address} timed out; the last try was rejected by {member.address}:"
         " the database is away (DATABASE_AWAY)"
     )
     assert error.value.reason == "NO_ANSWER"
@@ -246,7 +246,7 @@ async def test_a_change_with_a_broken_connection_is_not_reported_as_rejected(
         with pytest.raises(DeadlineExceeded, match=r"no answer from .*: Socket closed") as error:
             await client.jobs.trigger("etl")
     assert error.value.reason == "CONNECTION_BROKEN"
-    assert "check whether it was done" in error.value.remedy
+    assert "check whether the change was made" in error.value.remedy
     assert ("database is away" in error.value.what) == bool(then)
 
 

@@ -33,9 +33,9 @@ def test_a_job_of_another_namespace_is_not_a_parent() -> None:
 
 def test_a_circle_is_refused_with_its_path() -> None:
     found = [manifest("a", "c"), manifest("b", "a"), manifest("c", "b")]
-    with pytest.raises(CommandFailure, match="closes a cycle: a → b → c → a"):
+    with pytest.raises(CommandFailure, match="closes the cycle a → b → c → a"):
         parents_first(found, "default")
-    with pytest.raises(CommandFailure, match="closes a cycle: a → a"):
+    with pytest.raises(CommandFailure, match="closes the cycle a → a"):
         parents_first([manifest("a", "a")], "default")
 
 

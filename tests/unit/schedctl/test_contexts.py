@@ -54,7 +54,7 @@ def test_saving_again_keeps_the_other_settings(home):
     [
         ("current = ", "config.toml"),
         ("[contexts.a]\nendpoint = []", "endpoint is an unknown key"),
-        ('[contexts.a]\nendpoints = "x"', "list of host:port"),
+        ('[contexts.a]\nendpoints = "x"', "list of addresses"),
         ("[contexts.a]\ntls = {}", "ca, cert and key"),
         ('current = "b"\n[contexts.bb]\nendpoints = []', 'did you mean "bb"'),
     ],
@@ -78,7 +78,7 @@ def test_an_unwritable_context_file_is_reported(offline, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("config.toml", "isn't valid UTF-8"), ("token", "token file can't be read")]
+    ("name", "said"), [("config.toml", "isn't valid UTF-8"), ("token", "the token file of context")]
 )
 def test_a_file_that_is_not_text_is_reported_like_any_wrong_file(home, offline, name, said):
     folder = contexts.path().parent

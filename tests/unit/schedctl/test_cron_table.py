@@ -514,7 +514,7 @@ async def test_a_forecast_without_sources_covers_the_unpaused_jobs_of_the_cluste
     ended = await ctl("cron", "forecast", "--from", MONDAY, "--rewritten")
     assert "left out: 1 paused jobs" in ended.err
     assert "left out: 1 jobs without a future scheduled time" in ended.err
-    assert "max_runs is ignored: 1 jobs" in ended.err
+    assert "max_runs is ignored, so later times are counted, too: 1 jobs" in ended.err
     assert "schedctl job patch job-29 --cron 'H * * * *'" in ended.lines
     ended = await ctl("cron", "collide", "--from", MONDAY, "-o", "json")
     assert ended.data["most"] == 29

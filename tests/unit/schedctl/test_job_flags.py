@@ -122,7 +122,7 @@ async def test_a_plugin_action_has_its_name_and_its_input(ctl, member):
     ("flag", "problem"),
     [
         ("--limit-memory=64MB", "'64MB' isn't a valid size"),
-        ("--limit-files=0", "--limit-files: 0 isn't a valid limit"),
+        ("--limit-files=0", "--limit-files 0 isn't valid"),
         ("--limit-processes=many", "--limit-processes"),
     ],
 )

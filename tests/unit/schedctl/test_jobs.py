@@ -103,7 +103,7 @@ async def test_a_trigger_without_an_answer_shows_the_errors_of_the_members(ctl, 
     assert ended.code == 7
     what, why, remedy = ended.err.splitlines()
     assert what == (
-        f"error: the call to {member.address} timed out; last rejection by"
+        f"error: the call to {member.address} timed out; the last try was rejected by"
         f" {member.address}: the cluster can't reach its database (DATABASE_AWAY)"
     )
     assert why == "  why: DEADLINE_EXCEEDED, NO_ANSWER"

@@ -55,7 +55,8 @@ def cron() -> None:
     "--job",
     default="",
     metavar="NAME",
-    help="Name of the job from which `H` in the expression takes its values.  [default: none]",
+    help="Name of the job that sets the value of `H`, which is a hash of the name."
+    "  [default: none]",
 )
 @dst_options
 @click.option(

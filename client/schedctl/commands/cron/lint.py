@@ -198,7 +198,8 @@ def _many(count: int, what: str) -> str:
     "--job",
     default="",
     metavar="NAME",
-    help="Name of the job from which `H` in the expressions takes its values.  [default: none]",
+    help="Name of the job that sets the value of `H`, which is a hash of the name."
+    "  [default: none]",
 )
 @dst_options
 @window_options("366d")

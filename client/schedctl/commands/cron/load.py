@@ -69,9 +69,10 @@ def forecast(
 ) -> None:
     """Count the starts per minute, list the busiest minutes, and suggest how to spread them.
 
-    The schedules are those of crontabs, manifests or expressions, else of the cluster's jobs. Their
-    scheduled times are counted, without jitter. With --rewritten, the command prints the spread
-    schedules: a crontab with fixed minutes for H, a patch for manifests, or commands for jobs.
+    The command reads crontabs, manifests or expressions, else the cluster's jobs. Jitter isn't
+    counted. To spread the starts, the command replaces fixed minutes by H, a minute that is hashed
+    from the job's name. With --rewritten, the command prints these schedules: a crontab with the
+    hashed minutes, a patch for manifests, or commands for jobs.
     """
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)

@@ -51,7 +51,7 @@ def _id(one: DeadLetter) -> str:
 def list_dead(
     session: Session, job: str, fingerprint: str, redrive_id: str, resolved: bool, limit: int | None
 ) -> None:
-    """List the dead letters that wait, newest first."""
+    """List unresolved dead letters, newest first."""
     show_listing(
         session,
         limit,
@@ -104,7 +104,7 @@ def show(session: Session, run_id: str) -> None:
 @click.option("--note", default="", help="Note to store with the dead letters.  [default: none]")
 @pass_session
 def discard(session: Session, chosen: Chosen, note: str) -> None:
-    """Discard dead letters. Their runs are kept.
+    """Discard dead letters: nothing runs again, and the runs are kept.
 
     Dead letters that wait in an open redrive aren't discarded. `--group FINGERPRINT --job JOB --of
     job` selects one row of `dlq groups`. With `--of submitted` the row is of submitted runs: those

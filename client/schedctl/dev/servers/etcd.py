@@ -73,7 +73,7 @@ def wait_ready(server: DevProcess, client: int, log: Path, timeout: float) -> No
         return
     if not server.alive():
         raise ProcessEnded("etcd", log)
-    raise NotReady("etcd isn't ready", f"read its log: {log}", evidence=tail(log))
+    raise NotReady("etcd didn't become ready", f"read its log: {log}", evidence=tail(log))
 
 
 def require_password(client: int, password: str) -> None:
@@ -106,13 +106,20 @@ def _accepts(client: int, user: str, password: str) -> bool:
 def _add(client: int, what: str, body: Mapping[str, Any]) -> None:
     answer = _call(client, what, body)
     if answer.status != 200 and b"already exists" not in answer.body:
-        raise DevError(f"etcd rejected auth/{what}", evidence=answer.body.decode(errors="replace"))
+        raise DevError(
+            f"etcd at {address(client)} rejected the call auth/{what}, which sets up its users",
+            "read etcd's answer above; to create a new cluster: schedctl dev reset",
+            evidence=answer.body.decode(errors="replace"),
+        )
 
 
 def _call(client: int, what: str, body: Mapping[str, Any]) -> HttpAnswer:
     answer = post(f"http://{address(client)}/v3/auth/{what}", body, timeout=5.0)
     if answer is None:
-        raise NotReady(f"auth/{what} of etcd at {address(client)} timed out after 5 s")
+        raise NotReady(
+            f"the call auth/{what} to etcd at {address(client)} timed out after 5 s",
+            "check the load of this host, then run the command again",
+        )
     return answer
 
 

@@ -54,15 +54,16 @@ def nonroot_prefix(data: Path, program: Path) -> list[str]:
             break
     else:
         raise DevError(
-            "PostgreSQL can't run as root, and unshare and setpriv aren't permitted here",
+            "PostgreSQL can't run as root, and this host doesn't permit schedctl to change the user"
+            " (with unshare or setpriv)",
             "run schedctl as another user, or name a running server: --postgres DSN",
         )
     if prefix[:1] == ["setpriv"] and not open_to_all(program):
         # The capability would suffice, but PostgreSQL calls access(2), which ignores it.
         raise DevError(
-            f"PostgreSQL is in a folder that only root can read ({program.parent}), and user"
-            " namespaces are forbidden here",
-            "install PostgreSQL from the system's packages, or make the folder readable",
+            f"PostgreSQL can't run: only root can read its folder {program.parent}, and this host"
+            " forbids user namespaces",
+            "install PostgreSQL from the system's packages, or make the folder readable for all",
         )
     return prefix
 
@@ -230,7 +231,11 @@ def require_password(binaries: PostgresBinaries, data: Path, password: str) -> N
         check=False,
     )
     if done.returncode != 0 or "ERROR:" in done.stderr:
-        raise DevError("the password of PostgreSQL can't be set", evidence=done.stderr.strip())
+        raise DevError(
+            "PostgreSQL rejected the statement that sets the password of its administrator",
+            "read PostgreSQL's answer above; to create a new cluster: schedctl dev reset",
+            evidence=done.stderr.strip(),
+        )
     rules.write_text(closed, encoding="utf-8")
 
 
@@ -274,7 +279,7 @@ def wait_ready(
         return
     if not server.alive():
         raise ProcessEnded("PostgreSQL", log)
-    raise NotReady("PostgreSQL isn't ready", f"read its log: {log}", evidence=tail(log))
+    raise NotReady("PostgreSQL didn't become ready", f"read its log: {log}", evidence=tail(log))
 
 
 def prepare(
