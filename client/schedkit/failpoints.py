@@ -221,7 +221,7 @@ def parse(described: str) -> list[Point]:
     points = [_point(each.strip()) for each in described.split(";") if each.strip()]
     for name, times in Counter(point.name for point in points).items():
         if times > 1:
-            raise Misconfigured(f"the failpoint {name} is given twice")
+            raise Misconfigured(f"the failpoint {name} is given twice: give it once")
     return points
 
 

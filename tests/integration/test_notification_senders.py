@@ -126,7 +126,10 @@ async def test_no_webhook_reaches_an_address_that_is_not_public(url: str, tmp_pa
 async def test_a_webhook_is_sent_to_a_host_that_the_member_allows(tmp_path: Path) -> None:
     async with receiver() as (url, came):
         port = url.split(":")[2].partition("/")[0]
-        for allow, error in ((f"localhost:{port}", ""), ("localhost:1", "egress.allow in schedd")):
+        for allow, error in (
+            (f"localhost:{port}", ""),
+            ("localhost:1", "write in schedd.toml: [egress] allow"),
+        ):
             egress = Egress(allow=(allow,))
             async with senders(tmp_path, egress=egress) as sender:
                 notice = Notice(webhook=url.replace("127.0.0.1", "localhost"))

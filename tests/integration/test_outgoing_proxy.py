@@ -91,7 +91,7 @@ async def test_https_uses_connect_through_the_proxy() -> None:
     async with web_target() as at, forward_proxy(shop_example=at) as proxy:
         outcome = await get(egress_through(proxy), "https://shop.example/ok")
     assert proxy.lines == ["CONNECT shop.example:443"]
-    assert "no TLS with shop.example:443: the target doesn't speak TLS" in outcome.error
+    assert "handshake with shop.example:443 failed: the target doesn't speak TLS" in outcome.error
 
 
 async def test_a_grpc_job_uses_connect_through_the_proxy() -> None:
@@ -107,11 +107,15 @@ async def test_the_password_of_the_proxy_is_sent_and_a_wrong_one_is_named() -> N
         assert (await get(right, "http://shop.example/")).verdict is AttemptVerdict.SUCCEEDED
         wrong = egress_through(proxy, password="ops:other@")
         plain = await get(wrong, "http://shop.example/")
-        assert plain.error == "the proxy answered 407 Proxy Authentication Required"
+        assert plain.error == (
+            "the proxy rejected its user or password: 407 Proxy Authentication Required;"
+            " correct egress.proxy"
+        )
         assert plain.reason is OutcomeReason.EXCEPTION
         connect = await get(wrong, "https://shop.example/")
         assert connect.error == (
-            "the proxy answered 407 Proxy Authentication Required to CONNECT shop.example:443"
+            "the proxy rejected a connection to shop.example:443: it answered"
+            " 407 Proxy Authentication Required"
         )
         called = await call(wrong, "shop.example:50051")
         assert "407" in called.error
@@ -152,9 +156,10 @@ async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked(
             assert (await call(allowed, f"{host}:{other}")).verdict is AttemptVerdict.SUCCEEDED
         direct = egress_through(proxy, no_proxy=("10.0.0.0/8", ".nowhere.invalid"))
         refused = await get(direct, "http://10.0.0.5/")
-        assert "egress.allow in workerd.toml" in refused.error
+        assert "write in workerd.toml: [egress] allow" in refused.error
         unknown = await get(direct, "http://app.nowhere.invalid/")
-        assert unknown.error.startswith("can't resolve app.nowhere.invalid:80: ")
+        said = "the name of app.nowhere.invalid:80 can't be resolved: "
+        assert unknown.error.startswith(said)
     assert proxy.lines == []
 
 
@@ -179,7 +184,9 @@ async def test_a_webhook_uses_the_members_proxy() -> None:
 )
 def test_an_invalid_proxy_is_reported_without_its_password(url: str) -> None:
     faults: Iterable[Any] = Egress(proxy=url).faults()
-    assert [each.what for each in faults] == ["must be http://[user:password@]host:port"]
+    assert [each.what for each in faults] == [
+        "must be the URL of a proxy: http://[user:password@]host:port"
+    ]
 
 
 def test_proxy_variables_without_the_setting_are_reported_as_ignored() -> None:

@@ -77,12 +77,13 @@ cert = "/none/cert.pem"
     assert done.stderr.replace(f"{file}", "FILE").splitlines() == [
         "spool: is missing; set it in the file, by WORKERD_SPOOL or --spool",
         "FILE:8: results.result_mib: must be from 0 to 1024",
-        "FILE:10: tls: cert and key must be given together",
+        "FILE:10: tls has only one of cert and key: give both files",
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
         ("FILE:4: slots: must be from 1 to 20000, not 0; for more slots run several workers"),
         "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",
         "FILE:2: endpoints: address 'nonsense' isn't host:port",
-        "FILE:6: listen.http: address '::1' isn't host:port; write [v6 address]:port",
+        "FILE:6: listen.http: address '::1' isn't host:port; write an IPv6 address in brackets, such as"
+        " [fd00::7]:7420",
     ]
 
 

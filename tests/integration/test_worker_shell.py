@@ -336,15 +336,15 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("/etc/no-such-file", "/etc/no-such-file isn't in an allowed folder:"),
         ("/etc/passwd/x", "/etc/passwd/x isn't in an allowed folder:"),
         ("{env}/loop", "Too many levels of symbolic links"),
-        ("{env}/chain-0", "is a loop of symbolic links"),
-        ("{env}/pipe", "pipe isn't a regular file"),
-        ("{env}", "isn't a regular file"),
+        ("{env}/chain-0", "its symbolic links form a loop"),
+        ("{env}/pipe", "pipe can't be read: it isn't a regular file"),
+        ("{env}", "it isn't a regular file"),
         ("{env}/../outside", "isn't in an allowed folder:"),
         ("{env}/link", "isn't in an allowed folder:"),
         ("{env}/missing", "No such file or directory"),
-        ("{env}/wrong", "wrong:2: the line must be NAME=value"),
-        ("{env}/long", "has more than 64 KiB"),
-        ("{env}/binary", "isn't UTF-8"),
+        ("{env}/wrong", "wrong:2: the line isn't valid: write NAME=value"),
+        ("{env}/long", "it is larger than 64 KiB"),
+        ("{env}/binary", "it isn't text in UTF-8"),
     ],
 )
 async def test_variables_are_read_from_no_other_file_of_a_worker(
@@ -365,7 +365,7 @@ async def test_a_worker_that_names_no_directory_reads_no_such_file(workers: Shar
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=["/etc/hostname"])
         result = await stream.result_of(await stream.assign(shell=shell))
-        assert "`secrets` of workerd.toml allows no folder" in result.error
+        assert "the worker allows no folder" in result.error
 
 
 async def test_a_job_makes_its_files_by_its_own_umask(

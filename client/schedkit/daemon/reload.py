@@ -62,7 +62,7 @@ class Reload(Generic[C]):
             problems = "; ".join(str(wrong).splitlines())
             log.error("%s: %s", _REFUSED, problems)  # noqa: TRY400 - the operator's, not a bug
         except Exception:
-            log.exception("%s: a bug in reading the settings", _REFUSED)
+            log.exception("%s: a bug prevents reading them", _REFUSED)
         else:
             self._apply_config(found)
 
@@ -74,7 +74,7 @@ class Reload(Generic[C]):
         if taken:
             self._say_and_configure(found, ", ".join(sorted(taken)))
         if waiting:
-            log.warning("not reloaded, a restart is needed: %s", ", ".join(waiting))
+            log.warning("settings apply after a restart only: %s", ", ".join(waiting))
         if not taken and not waiting:
             log.info("reloaded: no setting has changed")
 

@@ -171,7 +171,7 @@ class Daemon:
         # Only the same signal twice counts: a terminal's Ctrl-C and the parent's SIGTERM may both
         # arrive.
         if number in self._received:
-            log.warning("%s again: leaving at once", number.name)
+            log.warning("%s received twice: the process ends at once", number.name)
             logging.shutdown()
             os._exit(128 + number)
         self._received.add(number)
@@ -215,10 +215,10 @@ def run_daemon(
 
     code = _run(runner, watched, reload)
     if served and code in {MISCONFIGURED, NotNow.EXIT_CODE}:
-        log.error("a setting was rejected in a daemon that has served: it ends to be restarted")
+        log.error("a setting was rejected while the daemon ran: it ends, to be restarted")
         code = BUG
     if not runner.run(_rest_ended()):
-        log.warning("what was left behind doesn't end: leaving without it")
+        log.warning("some tasks don't end: the process ends without them")
         sys.stdout.flush()
         logging.shutdown()
         os._exit(code)

@@ -75,7 +75,10 @@ class EgressClient:
                 proxy=proxy.url if proxy else None,
             ) as answer:
                 if proxy and answer.status == PROXY_PASSWORD:  # targets never send this status
-                    raise CallFailed(f"the proxy answered {answer.status} {answer.reason}")
+                    raise CallFailed(
+                        f"the proxy rejected its user or password: {answer.status} {answer.reason};"
+                        " correct egress.proxy"
+                    )
                 _watch(answer)
                 yield answer
         except aiohttp.ClientConnectorError as error:
@@ -141,7 +144,7 @@ def _watch(answer: aiohttp.ClientResponse) -> None:
 
     def end(_closed: object) -> None:
         if not answer.content.is_eof() and answer.content.exception() is None:
-            error = "its body can't be parsed: a chunk is malformed"
+            error = "a chunk of the body can't be parsed"
             answer.content.set_exception(aiohttp.ClientPayloadError(error))
 
     if closed is not None:
@@ -153,26 +156,30 @@ def _why(error: Exception, url: URL, proxy: Proxy | None) -> str:
     peer = f"the proxy {proxy.address}" if proxy else target
     match error:
         case aiohttp.ClientHttpProxyError():
-            return f"the proxy answered {error.status} {error.message} to CONNECT {target}".strip()
+            status = f"{error.status} {error.message}".strip()
+            return f"the proxy rejected a connection to {target}: it answered {status}"
         case aiohttp.ClientConnectorCertificateError():
             return f"the certificate of {target} is rejected: {_tls(error.certificate_error)}"
         case aiohttp.ClientConnectorSSLError():
-            return f"no TLS with {target}: {_tls(error.os_error)}"
+            return f"the TLS handshake with {target} failed: {_tls(error.os_error)}"
         case aiohttp.ClientConnectorDNSError():
-            return f"can't resolve {peer}: {error.os_error.strerror or error.os_error}"
+            return (
+                f"the name of {peer} can't be resolved: {error.os_error.strerror or error.os_error}"
+            )
         case aiohttp.ClientConnectorError():
             return f"can't connect to {peer}: {error.os_error.strerror or error.os_error}"
         case aiohttp.ConnectionTimeoutError():
-            return f"no connection to {peer} within {CONNECT_WITHIN:.0f} s"
+            return f"the connection to {peer} timed out after {CONNECT_WITHIN:.0f} s"
         case aiohttp.ClientResponseError():
             return _invalid(error)
         case aiohttp.ServerDisconnectedError():
             inside = not isinstance(error.message, str)
-            return f"the target closed the connection {'inside' if inside else 'before'} its answer"
+            when = "during" if inside else "before"
+            return f"the target closed the connection {when} its answer"
         case aiohttp.ClientPayloadError():
             cause = error.__cause__
             what = _line(getattr(cause, "message", "") or str(cause or error))
-            return f"the target's answer broke off or isn't valid HTTP: {what}"
+            return f"the target's answer is incomplete or isn't valid HTTP: {what}"
         case OSError():
             return f"the connection to {peer} failed: {error.strerror or error}"
     return f"{type(error).__name__}: {error}"

@@ -176,7 +176,10 @@ class Egress:
 def warn_of_ignored_proxies(egress: Egress) -> None:
     """Log the proxy variables of the environment that have no effect."""
     if ignored := ignored_proxies(egress, os.environ):
-        log.warning("proxy variables ignored variables=%s: set egress.proxy", ",".join(ignored))
+        log.warning(
+            "proxy variables ignored variables=%s: to use a proxy, set egress.proxy",
+            ",".join(ignored),
+        )
 
 
 def ignored_proxies(egress: Egress, environ: Mapping[str, str]) -> Sequence[str]:
@@ -266,7 +269,7 @@ def _proxy(url: str, passed_by: Destinations) -> Proxy | None:
     except ValueError:
         host = port = None
     if not host or not port or parts.scheme != "http" or parts.path.strip("/") or parts.query:
-        raise ValueError("must be http://[user:password@]host:port")
+        raise ValueError("must be the URL of a proxy: http://[user:password@]host:port")
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     credentials = f"{user}:{password}" if user or password else ""
     return Proxy(url, host, port, credentials, passed_by)
@@ -287,26 +290,29 @@ def _entry(text: str) -> AllowEntry:
     except ValueError:
         return AllowEntry(None, _host(text, host), port)
     if "/" in host and ipaddress.ip_address(host.partition("/")[0]) != network.network_address:
-        raise ValueError(f"{text!r} has bits set after its prefix: write {str(network)!r}")
+        raise ValueError(f"{text!r} isn't the first address of its network: write {str(network)!r}")
     if isinstance(network, ipaddress.IPv6Network) and (
         mapped := network.network_address.ipv4_mapped
     ):
         raise ValueError(f"{text!r} is an IPv4 address inside IPv6: write {str(mapped)!r}")
     for refused, why in _NEVER:
         if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]
-            raise ValueError(f"{text!r} can't be allowed: it is {why}")
+            raise ValueError(f"{text!r} can't be allowed: it is {why}; remove this entry")
     return AllowEntry(network, "", port)
 
 
 def _split(text: str) -> tuple[str, int | None]:
     """Return the host or network of an entry, and its port if it has one."""
     if "://" in text:
-        raise ValueError(f'{text!r} is a URL: write the host alone, as in "app" or "app:8080"')
+        raise ValueError(f'{text!r} is a URL: write only the host, as in "app" or "app:8080"')
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         colon, port = rest[:1], rest[1:]
         if not bracket or (rest and colon != ":"):
-            raise ValueError(f'{text!r} isn\'t a host: write "[fd00::7]:8080"')
+            raise ValueError(
+                f"{text!r} isn't a valid IPv6 host: write the address in brackets, such as"
+                ' "[fd00::7]:8080"'
+            )
     elif text.count(":") == 1:
         host, colon, port = text.partition(":")
     else:
@@ -321,7 +327,9 @@ def _split(text: str) -> tuple[str, int | None]:
 def _host(text: str, host: str) -> str:
     form = "a network (10.0.0.0/8), an address, a host (app) or a suffix (*.example.internal)"
     if host == "*":
-        raise ValueError('\'*\' isn\'t a valid entry: "0.0.0.0/0" and "::/0" allow every address')
+        raise ValueError(
+            '"*" isn\'t a valid entry: to allow every address, write "0.0.0.0/0" and "::/0"'
+        )
     name = name_of(host.removeprefix("*"))
     labels = name.removeprefix(".").split(".")
     starred = host.startswith("*") and not host.startswith("*.")
@@ -330,5 +338,7 @@ def _host(text: str, host: str) -> str:
     if not all(map(_LABEL.fullmatch, labels)):
         raise ValueError(f"{text!r} isn't a valid entry: write {form}")
     if name in _METADATA_NAMES:
-        raise ValueError(f"{text!r} can't be allowed: it is the name of a metadata service")
+        raise ValueError(
+            f"{text!r} can't be allowed: it is the name of a metadata service; remove this entry"
+        )
     return name

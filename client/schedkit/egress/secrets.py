@@ -44,7 +44,7 @@ def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str
         for where, said in _lines("env_from", name, allowed):
             key, equals, value = (part.strip() for part in said.partition("="))
             if not equals or not _NAME.fullmatch(key) or "\0" in value:
-                raise ValueError(f"{where}: the line must be NAME=value")
+                raise ValueError(f"{where}: the line isn't valid: write NAME=value")
             if len(value) > 1 and value[0] in _QUOTES and value[-1] == value[0]:
                 value = value[1:-1]
             found[key] = value
@@ -67,7 +67,9 @@ def _key(where: str, said: str) -> bytes:
         key = b""
     if not said.startswith(KEY) or len(key) not in _KEY_BYTES:
         least, most = _KEY_BYTES[0], _KEY_BYTES[-1]
-        raise ValueError(f"{where}: a key must be {KEY} and then {least} to {most} bytes in base64")
+        raise ValueError(
+            f"{where}: the key isn't valid: write {KEY} and then {least} to {most} bytes in base64"
+        )
     return key
 
 
@@ -84,38 +86,39 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
     """Read a file. Any path outside the allowed directories gives the same error."""
     if not allowed:
         raise ValueError(
-            f"{field}: {name} can't be read: `secrets` of workerd.toml allows no folder"
+            f"{field}: {name} can't be read: the worker allows no folder; add its folder to"
+            " `secrets` in workerd.toml"
         )
     folders = [os.path.realpath(folder) for folder in allowed]
     try:
         path = os.path.realpath(name)
     except RecursionError:  # a loop of links; the kernel follows 40
-        raise ValueError(f"{field}: {name} is a loop of symbolic links") from None
+        raise ValueError(f"{field}: {name} can't be read: its symbolic links form a loop") from None
     if not _below(path, folders):
         raise ValueError(
-            f"{field}: {name} isn't in an allowed folder: `secrets` of workerd.toml allows"
-            f" {' or '.join(map(str, allowed))}"
+            f"{field}: {name} isn't in an allowed folder: move it below"
+            f" {' or '.join(map(str, allowed))}, or add its folder to `secrets` in workerd.toml"
         )
     fd = os.open(path, _OPEN)
     try:
         # The name may refer to another file since it was looked up.
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
             raise ValueError(
-                f"{field}: {name} isn't in an allowed folder: `secrets` of workerd.toml allows"
-                f" {' or '.join(map(str, allowed))}"
+                f"{field}: {name} isn't in an allowed folder: move it below"
+                f" {' or '.join(map(str, allowed))}, or add its folder to `secrets` in workerd.toml"
             )
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError(f"{field}: {name} isn't a regular file")
+            raise ValueError(f"{field}: {name} can't be read: it isn't a regular file")
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(LONGEST + 1)
     finally:
         os.close(fd)
     if len(data) > LONGEST:
-        raise ValueError(f"{field}: {name} has more than {LONGEST // 1024} KiB")
+        raise ValueError(f"{field}: {name} can't be read: it is larger than {LONGEST // 1024} KiB")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{field}: {name} isn't UTF-8") from None
+        raise ValueError(f"{field}: {name} can't be read: it isn't text in UTF-8") from None
 
 
 def _below(path: str, folders: Sequence[str]) -> bool:

@@ -76,8 +76,8 @@ class Targets(AbstractResolver):
             self._check(host, host, port)
         elif seems_an_address(host):
             raise ForbiddenTarget(
-                f"{host} isn't a public address as it is written: write an IPv4 address as four"
-                " decimal numbers without leading zeros, as in 93.184.215.14"
+                f"{host} isn't written as a valid address: write an IPv4 address as four decimal"
+                " numbers without leading zeros, such as 93.184.215.14"
             )
         else:
             self._check_name(host)
@@ -100,6 +100,6 @@ class Targets(AbstractResolver):
             return
         entry = name_of(host) if host != address else str(real(ip))
         raise ForbiddenTarget(
-            f"{subject} not a public address. To permit it, add it or its network to egress.allow"
-            f' in {self._file}: [egress] allow = ["{entry}"]'
+            f"{subject} not a public address, and jobs and webhooks call only public addresses. To"
+            f' permit this one, write in {self._file}: [egress] allow = ["{entry}"]'
         )

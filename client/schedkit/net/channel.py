@@ -85,7 +85,7 @@ class TLS:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise Misconfigured("tls: cert and key must be given together")
+            raise Misconfigured("tls has only one of cert and key: give both files")
 
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
         """Return authority, certificate and key.
@@ -98,7 +98,7 @@ class TLS:
                 return self.ca.read_bytes(), None, None
             return self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes()
         except OSError as error:
-            raise Misconfigured(f"a file of tls can't be read: {error}") from error
+            raise Misconfigured(f"a TLS file (ca, cert or key) can't be read: {error}") from error
 
 
 class Rotation:
@@ -133,13 +133,16 @@ def split_address(address: str) -> tuple[str, int]:
         ValueError: it is neither. The part before an `@`, perhaps a password, isn't repeated.
     """
     if "@" in address:
-        raise ValueError("an address isn't host:port: it contains an @")
+        raise ValueError("an address isn't valid: it contains an @; write host:port")
     host, colon, port = address.rpartition(":")
     if not colon or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
         raise ValueError(f"address {address!r} isn't host:port")
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
-        raise ValueError(f"address {address!r} isn't host:port; write [v6 address]:port")
+        raise ValueError(
+            f"address {address!r} isn't host:port; write an IPv6 address in brackets, such as"
+            " [fd00::7]:7420"
+        )
     host = host[1:-1] if bracketed else host
     if not host or "/" in host:
         raise ValueError(f"address {address!r} isn't host:port")
@@ -210,8 +213,8 @@ def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
     under = f" under [{section}]" if section else ""
     if not insecure and not is_loopback(host):
         raise Misconfigured(
-            f"{address} isn't a loopback address and TLS isn't configured: "
-            f"set tls (ca, cert, key), or insecure = true{under} to send everything in the clear"
+            f"{address} is reachable from other hosts, but TLS isn't configured: set tls (ca, cert,"
+            f" key); or set insecure = true{under} to send everything unencrypted"
         )
 
 
@@ -265,7 +268,7 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
         try:
             now = tls.read()
         except Misconfigured as error:
-            log.warning("keeping the certificate in use: %s", error)
+            log.warning("new certificate rejected, the old one stays in use: %s", error)
             return None
         if now == last:
             return None
@@ -291,5 +294,5 @@ def _configuration(
     ca: bytes, cert: bytes | None, key: bytes | None
 ) -> grpc.ServerCertificateConfiguration:
     if cert is None or key is None:
-        raise Misconfigured("tls: a listener needs cert and key, not only ca")
+        raise Misconfigured("tls has only ca: a server also needs cert and key")
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)

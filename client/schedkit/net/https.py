@@ -48,7 +48,7 @@ def context_of(tls: TLS) -> ssl.SSLContext:
                 current, last = _context(tls), now
                 log.info("certificate changed on disk: using %s from now on", tls.cert)
         except Misconfigured as error:
-            log.warning("keeping the certificate in use: %s", error)
+            log.warning("new certificate rejected, the old one stays in use: %s", error)
         handshake.context = current
 
     first.sni_callback = changed
@@ -63,13 +63,15 @@ def _context(tls: TLS) -> ssl.SSLContext:
         context.load_verify_locations(tls.ca)
         context.load_cert_chain(*_pair(tls))
     except (OSError, ssl.SSLError) as error:
-        raise Misconfigured(f"TLS files can't be used: {tls.cert}: {error}") from error
+        raise Misconfigured(
+            f"the certificate {tls.cert} can't be used with its key: {error}"
+        ) from error
     return context
 
 
 def _pair(tls: TLS) -> tuple[Path, Path]:
     if tls.cert is None or tls.key is None:
-        raise Misconfigured("tls: a listener needs cert and key, not only ca")
+        raise Misconfigured("tls has only ca: a server also needs cert and key")
     return tls.cert, tls.key
 
 
@@ -112,8 +114,8 @@ def _failure(error: ssl.SSLError, peer: Any, refused: int) -> str:
     whose = "its certificate: " if isinstance(error, ssl.SSLCertVerificationError) else ""
     host, port = peer[:2] if peer else ("an unknown host", 0)
     return (
-        f"no TLS with {host}:{port}: {whose}{in_words(error)}"
-        f" (of {refused} handshakes that failed since the last line)"
+        f"TLS handshake with {host}:{port} failed: {whose}{in_words(error)}"
+        f" ({refused} handshakes failed since the last such line)"
     )
 
 

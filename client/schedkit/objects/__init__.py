@@ -79,7 +79,10 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
 
         folder = Path(unquote(rest))
         if not folder.is_absolute() or ".." in folder.parts:
-            raise Misconfigured(f"the result store {url!r} must be an absolute folder without ..")
+            raise Misconfigured(
+                f"the result store {url!r} isn't valid: write an absolute path without .., such as"
+                " file:///var/lib/schedd"
+            )
         return Files(folder)
     from schedkit.objects.cloud import open_cloud
 

@@ -34,12 +34,13 @@ def open_cloud(url: str, options: Mapping[str, str]) -> Cloud:
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES:
         known = ", ".join(f"{one}://" for one in ("file", "s3", "gs", "az"))
-        raise Misconfigured(f"the result store {url!r} has an unknown scheme; known: {known}")
+        raise Misconfigured(f"the result store {url!r} has an unknown scheme: use one of {known}")
     try:
         from obstore.store import from_url
     except ImportError:
         raise Misconfigured(
-            f"the result store {url!r} needs the extra s3: pip install 'schedd[s3]'"
+            f"the result store {url!r} needs a package that isn't installed: pip install"
+            " 'schedd[s3]'"
         ) from None
     make: Any = from_url  # its types list each service's own options
     limits = {key: dict(value) for key, value in _TIMEOUTS.items()}

@@ -86,10 +86,13 @@ class Files:
 
     def check(self) -> None:
         """Check that the folder exists or can be created."""
-        with _away("its folder can't be used"):
+        with _away(f"the folder {self._root} of the result store can't be used"):
             self._root.mkdir(_MODE_OF_FOLDERS, parents=True, exist_ok=True)
             if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
-                raise StoreAway(f"{self._root} may not be read and written")
+                raise StoreAway(
+                    f"the folder {self._root} of the result store can't be read and written: permit"
+                    " the daemon's user to do both"
+                )
 
     def _remove_empty(self, folders: Sequence[str]) -> None:
         with contextlib.suppress(OSError, StoreAway), self._folder(folders[:-1]) as above:

@@ -122,8 +122,8 @@ def test_empty_folders_are_deleted_with_the_last_file(
     ("url", "why"),
     [
         ("results", "isn't a valid URL"),
-        ("file://results", "absolute folder"),
-        ("file:///a/../b", "absolute folder"),
+        ("file://results", "absolute path"),
+        ("file:///a/../b", "absolute path"),
         ("ftp://host/path", "has an unknown scheme"),
         ("http://host/path", "has an unknown scheme"),
     ],

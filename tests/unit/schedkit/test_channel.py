@@ -91,7 +91,7 @@ def test_plaintext_is_for_loopback_or_explicit_settings_only() -> None:
     check_plaintext("127.0.0.1:7420", insecure=False)
     check_plaintext("0.0.0.0:7420", insecure=True)
     with pytest.raises(
-        Misconfigured, match=r"0\.0\.0\.0:7420 isn't a loopback address and TLS isn't configured"
+        Misconfigured, match=r"0\.0\.0\.0:7420 is reachable from other hosts, but TLS isn't"
     ):
         check_plaintext("0.0.0.0:7420", insecure=False)
 
@@ -271,5 +271,7 @@ async def test_a_key_that_doesn_t_fit_is_not_reported_as_a_port_in_use(
 
 def test_a_missing_tls_file_is_reported(tmp_path: Path) -> None:
     absent = tmp_path / "none.pem"
-    with pytest.raises(Misconfigured, match=r"a file of tls can't be read: .*none\.pem"):
+    with pytest.raises(
+        Misconfigured, match=r"a TLS file \(ca, cert or key\) can't be read: .*none\.pem"
+    ):
         connect("127.0.0.1:1", tls=TLS(absent, absent, absent))

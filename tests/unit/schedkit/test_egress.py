@@ -77,7 +77,7 @@ async def test_an_entry_permits_its_networks_and_its_hosts(entry: str, host: str
     ],
 )
 async def test_an_entry_permits_nothing_else(entry: str, host: str) -> None:
-    with pytest.raises(ForbiddenTarget, match=r"egress\.allow in workerd\.toml"):
+    with pytest.raises(ForbiddenTarget, match=r"write in workerd\.toml: \[egress\] allow"):
         await targets(entry).addresses(host, 8080)
 
 
@@ -115,8 +115,8 @@ async def test_the_error_names_the_address_the_setting_and_how_to_write_it() -> 
     with pytest.raises(ForbiddenTarget) as refused:
         await targets().addresses("app", 8080)
     assert str(refused.value) == (
-        "app resolves to 172.18.0.3, which is not a public address. To permit it, add it or its"
-        ' network to egress.allow in workerd.toml: [egress] allow = ["app"]'
+        "app resolves to 172.18.0.3, which is not a public address, and jobs and webhooks call only"
+        ' public addresses. To permit this one, write in workerd.toml: [egress] allow = ["app"]'
     )
     with pytest.raises(ForbiddenTarget, match=r'10\.0\.0\.5 is not .* allow = \["10\.0\.0\.5"\]'):
         targets().check_literal("10.0.0.5", 80)
@@ -126,7 +126,7 @@ async def test_the_error_names_the_address_the_setting_and_how_to_write_it() -> 
     ("entry", "why"),
     [
         ("10.1.2.3/8", "write '10.0.0.0/8'"),
-        ("http://app:8080/x", "is a URL: write the host alone"),
+        ("http://app:8080/x", "is a URL: write only the host"),
         ("http://app", "is a URL"),
         ("169.254.169.254", "can't be allowed"),
         ("fe80::/64", "can't be allowed"),
@@ -141,7 +141,7 @@ async def test_the_error_names_the_address_the_setting_and_how_to_write_it() -> 
         ("", "isn't a valid entry"),
         ("app:99999", "no valid port"),
         ("app:", "no valid port"),
-        ("[fd00::7", "isn't a host"),
+        ("[fd00::7", "isn't a valid IPv6 host"),
         ("app/8", "isn't a valid entry"),
     ],
 )
