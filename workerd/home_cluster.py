@@ -52,9 +52,10 @@ class HomeCluster:
         if self._known in ("", cluster_id):
             return ""
         return (
-            f"member {member} belongs to cluster {cluster_id}, and this worker to cluster"
-            f" {self._known} ({self._path}). Set `endpoints` to members of that cluster; to"
-            " move the worker for good, stop it and remove its spool directory when that is empty"
+            f"member {member} belongs to cluster {cluster_id}, but this worker belongs to cluster"
+            f" {self._known}, by the file {self._path}. Set `endpoints` to members of the worker's"
+            " cluster. To move the worker to the other cluster, stop it, and remove its spool"
+            " directory when the spool contains no results"
         )
 
     def _read_or_write(self, cluster_id: str) -> str:
@@ -66,6 +67,9 @@ class HomeCluster:
             try:
                 write_file(self._path, cluster_id.encode())
             except OSError as error:  # such as a full disk: the next welcome writes it
-                log.warning("cluster id not written", extra={"path": self._path, "error": error})
+                log.warning(
+                    "cluster id not written to the spool, the next connection retries",
+                    extra={"path": self._path, "error": error},
+                )
                 return ""
         return known or cluster_id

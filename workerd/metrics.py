@@ -23,7 +23,7 @@ class WorkerMetrics:
         self.free = Gauge("workerd_slots_free", "Free slots.", registry=add)
         self.used = Gauge(
             "workerd_slots_used",
-            "Slots in use by runs that are held, pre-dispatched or running.",
+            "Slots in use by runs that the worker runs or has received to start later.",
             registry=add,
         )
         self.spool = Gauge(
@@ -32,10 +32,10 @@ class WorkerMetrics:
             registry=add,
         )
         self.members = Gauge(
-            "workerd_members_attached", "Members with an open stream.", registry=add
+            "workerd_members_attached", "Members with a stream to this worker.", registry=add
         )
         self.trusted = Gauge(
-            "workerd_trusted", "1 while the worker trusts its lease, else 0.", registry=add
+            "workerd_trusted", "1 while the worker's lease is surely valid, else 0.", registry=add
         )
         self.lease_margin = LeaseMargin()
         """Margin of the worker's lease, recorded at each refresh."""
@@ -100,7 +100,7 @@ class _Lease(Collector):
             ("workerd_lease_ttl_seconds", "TTL of the worker's lease.", ttl or None),
             (
                 "workerd_lease_margin_seconds",
-                "Least time left in the trust window of the worker's lease in the last minutes.",
+                "Shortest time to the expiry of the worker's lease in the last minutes.",
                 margin,
             ),
         ):
@@ -110,7 +110,7 @@ class _Lease(Collector):
             yield family
         aside = CounterMetricFamily(
             "workerd_items_set_aside",
-            "Items that couldn't be handled and were set aside, by kind.",
+            "Items that the worker couldn't process and skipped, by kind.",
             labels=["kind"],
         )
         for kind, count in sorted(counts().items()):

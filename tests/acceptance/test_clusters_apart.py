@@ -102,7 +102,9 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
             )
         try:
             wait_until(
-                lambda: "and this worker to cluster" in log.read_text(), WAIT_TIMEOUT, "the refusal"
+                lambda: "but this worker belongs to cluster" in log.read_text(),
+                WAIT_TIMEOUT,
+                "the refusal",
             )
             assert "belongs to cluster" in log.read_text()
             assert all(one["free"] is None for one in other.json("worker", "list"))

@@ -162,7 +162,9 @@ def test_a_handler_that_crashes_its_process_costs_one_attempt_and_nothing_else(
     assert (once.state, once.attempt, once.assignments) == ("SUCCEEDED", 2, 2)
     first, _ = client.runs.attempts(once.run_id)
     assert (first.reason, first.exit_code) == ("SIGNAL", 139)
-    assert first.error == "handler process ended before the handler returned: ended by SIGSEGV"
+    assert (
+        first.error == "the handler's process ended before the handler returned: ended by SIGSEGV"
+    )
     always = ended(client, "crashes", retry=quick)
     assert (always.state, always.reason, always.exit_code) == ("FAILED", "EXIT_CODE", 3)
     assert (always.attempt, always.assignments) == (3, 3)

@@ -15,7 +15,7 @@ from schedctl.dev.servers.processes import find
 KINDS = tuple(
     f"schedd/{kind}" for kind in ("members", "workers", "leader", "map", "mark", "cluster")
 )
-TREE = re.compile(r"have cgroups under (\S+)")
+TREE = re.compile(r"gets a cgroup below (\S+)")
 """Log line of a worker's start: where the cgroups of its attempts will be."""
 
 

@@ -311,7 +311,7 @@ async def test_a_member_that_aborts_the_hello_gets_a_new_incarnation(tmp_path: P
         worker.start()
         try:
             await wait_until_async(
-                lambda: worker.log.read_text().count("registering a new one") >= 2, 10, "two tries"
+                lambda: worker.log.read_text().count("registering again") >= 2, 10, "two tries"
             )
             member.abort = None
             await (await member.attached()).granted_at_least(1)
@@ -559,6 +559,6 @@ async def test_a_worker_whose_name_is_taken_waits_with_the_incarnation_it_has(
             )
             member.abort = None
             await (await member.attached()).granted_at_least(1)
-            assert "registering a new one" not in worker.log.read_text()
+            assert "registering again" not in worker.log.read_text()
         finally:
             await worker.stop()

@@ -82,8 +82,10 @@ cert = "/none/cert.pem"
         ("FILE:4: slots: must be from 1 to 20000, not 0; for more slots run several workers"),
         "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",
         "FILE:2: endpoints: address 'nonsense' isn't host:port",
-        "FILE:6: listen.http: address '::1' isn't host:port; write an IPv6 address in brackets, such as"
-        " [fd00::7]:7420",
+        (
+            "FILE:6: listen.http: address '::1' isn't host:port; write an IPv6 address in"
+            " brackets, such as [fd00::7]:7420"
+        ),
     ]
 
 
@@ -108,9 +110,9 @@ def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Pa
 
 
 HANDLERS = {
-    "no.such.module": "handlers: can't import module 'no.such.module': ModuleNotFoundError: ",
-    "broken": "handlers: can't import module 'broken': ZeroDivisionError: ",
-    "ending": "handlers: can't import module 'ending': SystemExit: 0",
+    "no.such.module": "handlers: the module 'no.such.module' can't be imported: ModuleNotFound",
+    "broken": "handlers: the module 'broken' can't be imported: ZeroDivisionError: ",
+    "ending": "handlers: the module 'ending' can't be imported: SystemExit: 0",
     "odd": "handlers: the payload type of handler 'odd' can't be used: ",
 }
 

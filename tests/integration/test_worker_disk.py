@@ -171,7 +171,7 @@ async def test_a_result_that_neither_disk_nor_member_takes_at_the_end_is_logged_
             worker.signal(signal.SIGTERM)
             await worker.ended(30)
             said = worker.log.read_text()
-            assert "1 results stay in the spool until the next start" in said
+            assert "1 results stay in the spool until the worker starts again" in said
             assert "1 results lost: no member accepted them, and spool rejects writes: No" in said
 
 

@@ -57,7 +57,7 @@ def started(request: pytest.FixtureRequest) -> Start:
         both = f"{request.param}\n{config}"
         async with cluster(home, config=both, environ=environ, ttl=ttl) as (member, worker):
             line = (
-                "attempts of programs have cgroups under"
+                "each attempt of a program gets a cgroup below"
                 if not request.param
                 else "attempts have no cgroups"
             )
@@ -78,7 +78,7 @@ def wait_for_file(mark: Path) -> str:
 
 def tree(worker: WorkerProcess) -> Path | None:
     """Where the worker's log says that its cgroups are."""
-    _, found, path = worker.log.read_text().rpartition("have cgroups under ")
+    _, found, path = worker.log.read_text().rpartition("gets a cgroup below ")
     return Path(path.split("\n", 1)[0]) if found else None
 
 

@@ -374,10 +374,10 @@ async def test_a_call_that_no_attempt_can_make_is_not_retried(workers: SharedWor
     wrong: Sequence[tuple[str, str | bytes | None, str]] = (
         ("Price", '{"articel":"tea"}', 'no field named "articel"'),
         ("Price", '{"amount":"many"}', "amount"),
-        ("Price", "[1]", "payload isn't a valid shop.v1.Article"),
-        ("Price", b"\x00", "payload isn't JSON"),
-        ("Watch", None, "is a streaming method: only unary"),
-        ("Fill", None, "is a streaming method: only unary"),
+        ("Price", "[1]", "payload isn't a valid shop.v1.Article message"),
+        ("Price", b"\x00", "must be JSON, but the job's is bytes"),
+        ("Watch", None, "it is a streaming method, and only unary"),
+        ("Fill", None, "it is a streaming method, and only unary"),
     )
     async with a_shop() as endpoint, workers(config=ALLOWED) as (member, _):
         stream = await member.attached()
@@ -399,7 +399,7 @@ async def test_a_missing_method_is_unimplemented_and_retried(workers: SharedWork
         for endpoint, method, message in (
             (server.endpoint, f"{HEALTH}/Chekc", f"method Chekc of {HEALTH} not found"),
             (server.endpoint, "no.such.Service/Run", "no.such.Service not found"),
-            (silent.endpoint, f"{HEALTH}/Check", "reflection isn't available"),
+            (silent.endpoint, f"{HEALTH}/Check", "doesn't offer server reflection"),
         ):
             result = await call(stream, endpoint=endpoint, method=method)
             assert result.reason == common_pb2.REASON_GRPC_STATUS

@@ -51,7 +51,7 @@ def started() -> Start:
 
 
 def mark_of(worker: WorkerProcess) -> str:
-    found = re.search(r"have cgroups under \S*/workerd-(\S+)", worker.log.read_text())
+    found = re.search(r"gets a cgroup below \S*/workerd-(\S+)", worker.log.read_text())
     assert found is not None
     return found[1]
 

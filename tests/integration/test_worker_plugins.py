@@ -102,7 +102,10 @@ async def test_an_invalid_plugin_config_fails_for_good_with_the_reason(
     async with cluster(tmp_path, environ={"PYTHONPATH": str(packages)}) as (member, _):
         stream = await member.attached()
         for config, said in (
-            ({"database": "/x"}, "the config doesn't fit: Object missing required field"),
+            (
+                {"database": "/x"},
+                "the config doesn't match its declared type: Object missing required field",
+            ),
             ({"database": "x", "statement": "SELECT 1"}, "'x' isn't an absolute path"),
             ({"database": "/nowhere/x", "statement": "SELECT 1"}, "unable to open database"),
         ):
@@ -130,9 +133,18 @@ async def test_a_plugin_that_raises_fails_only_its_own_run(tmp_path: Path, packa
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ("unmade = broken:Unmade", "can't load plug-in 'unmade' (broken:Unmade): TypeError"),
-        ("lost = nowhere:Lost", "can't load plug-in 'lost' (nowhere:Lost): ModuleNotFoundError"),
-        ("stranger = pathlib:Path", "can't load plug-in 'stranger' (pathlib:Path): TypeError"),
+        (
+            "unmade = broken:Unmade",
+            "the plug-in 'unmade' (broken:Unmade) can't be loaded: TypeError",
+        ),
+        (
+            "lost = nowhere:Lost",
+            "the plug-in 'lost' (nowhere:Lost) can't be loaded: ModuleNotFoundError",
+        ),
+        (
+            "stranger = pathlib:Path",
+            "the plug-in 'stranger' (pathlib:Path) can't be loaded: TypeError",
+        ),
         ("sqlite = broken:Broken", "two plug-ins have the name 'sqlite'"),
         ("Loud = broken:Broken", "'Loud' must match"),
     ],

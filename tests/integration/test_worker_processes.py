@@ -292,7 +292,9 @@ async def test_a_process_that_crashes_fails_its_attempt_alone(shop: Shop) -> Non
             result = await call(stream, name, payload)
             assert result.outcome == pb.Result.OUTCOME_FAILED
             assert (result.reason, result.exit_code) == (reason, code), result.error
-            assert result.error == f"handler process ended before the handler returned: {error}"
+            assert (
+                result.error == f"the handler's process ended before the handler returned: {error}"
+            )
         assert (await call(stream, "awaited", {"deep": 1})).result.json == "1"
         assert not any(each.key == beside for each in stream.results), "the other run continues"
         await stream.holds(beside, pb.Holding.STATE_RUNNING)
@@ -358,4 +360,4 @@ async def test_limits_and_variables_are_refused_for_handlers_without_a_process(
             action = job_pb2.PythonAction(handler="in_thread", **more)
             refusal = await stream.refusal_of(await stream.assign(python=action, payload="0"))
             assert refusal.why == pb.Refusal.WHY_UNABLE
-            assert 'need mode="process"' in refusal.detail
+            assert 'with mode="process"' in refusal.detail

@@ -529,7 +529,7 @@ async def test_a_script_or_file_whose_first_line_is_wrong_says_so(
             (job_pb2.ShellAction(argv=[str(windows)]), "ends in a carriage return (CRLF)"),
             (
                 job_pb2.ShellAction(argv=[str(absent)]),
-                "interpreter '/no/such/interpreter' in the #! line",
+                "the interpreter '/no/such/interpreter' in the first line",
             ),
             (job_pb2.ShellAction(script="#!/no/such\n"), "/no/such"),
             (job_pb2.ShellAction(script="#! \necho"), "names no interpreter"),

@@ -235,7 +235,7 @@ async def test_a_run_that_outlasts_the_drain_is_given_back(tmp_path: Path) -> No
         await stream.closed()
         assert stream.goodbye
         lines = worker.log.read_text().splitlines()
-        [line] = [line for line in lines if "drain_timeout expired" in line]
+        [line] = [line for line in lines if "drain timed out after drain_timeout" in line]
         assert f"run_ids={key.run_id}" in line
 
 

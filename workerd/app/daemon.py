@@ -256,7 +256,7 @@ class App:
         timeout = self._config.drain_timeout.total_seconds()
         if not await _within(timeout, self._work.idle()):
             log.warning(
-                "drain_timeout expired: returning the runs that are still in progress",
+                "drain timed out after drain_timeout: unfinished runs are returned to the members",
                 extra={"run_ids": listed(self._work.runs)},
             )
             self._work.stop_all(Cause.DRAIN)
@@ -271,14 +271,17 @@ class App:
         elif not idle:
             # The handler ends with the process. Without a goodbye no other worker starts its run
             # until the lease has expired.
-            log.warning("a handler is still running: worker ends without a goodbye")
+            log.warning(
+                "a handler is still running: the worker ends without signing off, and other workers"
+                " start its run only after the lease expires"
+            )
         else:
             await _within(2.0, self._attach.goodbye())
 
     def _log_undelivered(self) -> None:
         on_disk, lost = self._sender.count_remaining
         if on_disk:
-            log.warning("%d results stay in the spool until the next start", on_disk)
+            log.warning("%d results stay in the spool until the worker starts again", on_disk)
         if lost:
             why = self._sender.refusal_reason or "the disk is too slow"
             log.error("%d results lost: no member accepted them, and %s", lost, why)
@@ -302,9 +305,9 @@ class App:
 
     def _unready(self) -> str:
         if not self._attach.attached:
-            return "attached to no member"
+            return "the worker is connected to no member"
         if not self._attach.trusted():
-            return "lease may have expired"
+            return "the worker's lease may have expired"
         return "draining" if self._admission.draining else self._work.refusal_reason
 
 

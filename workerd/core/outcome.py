@@ -115,18 +115,20 @@ def stopped(
         Cause.SILENCE: (
             AttemptVerdict.FAILED,
             OutcomeReason.HEARTBEAT_TIMEOUT,
-            f"no heartbeat for {limited}" if limited else "no heartbeat in time",
+            f"the job sent no heartbeat for {limited}"
+            if limited
+            else "the job sent no heartbeat in time",
         ),
         Cause.CANCEL: (AttemptVerdict.CANCELLED, OutcomeReason.BY_USER, "canceled"),
         Cause.DRAIN: (
             AttemptVerdict.RETURNED,
             OutcomeReason.NONE,
-            "returned: the worker is shutting down",
+            "the run was returned to run elsewhere: the worker is shutting down",
         ),
         Cause.LEASE_LOST: (
             AttemptVerdict.RETURNED,
             OutcomeReason.WORKER_LOST,
-            "killed: the worker lost its lease",
+            "the attempt was killed: the worker lost its lease",
         ),
     }[cause]
     return AttemptOutcome(verdict, reason, f"{error}: {detail}" if detail else error, output=output)

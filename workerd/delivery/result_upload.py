@@ -167,7 +167,7 @@ class ResultUpload:
         except TimeoutError:
             key = parcel.key
             log.warning(
-                "upload interrupted: result of run %s is sent without all data",
+                "upload timed out: the result of run %s is sent without its log or value",
                 key.run,
                 extra=key.log_fields,
             )
@@ -250,7 +250,7 @@ class ResultUpload:
                 await self._free.acquire()
                 await asyncio.shield(self._start_upload(key, recorded.file))
         except TimeoutError:
-            return "result store timed out"
+            return "the result store timed out"
         except (Unavailable, OSError) as error:
             return str(error)[:300]
         except Exception as error:  # a driver's own: no run may hang on it

@@ -198,8 +198,8 @@ class Spool:
             return str(uuid.UUID(text))
         except ValueError:
             raise Misconfigured(
-                f"{path} holds {text[:60]!r}, which isn't a valid id: restore the worker's earlier"
-                " id, or remove the file to register as a new worker"
+                f"{path} must contain the worker's id, but contains {text[:60]!r}: restore the"
+                " earlier id, or remove the file to register as a new worker"
             ) from None
 
 
@@ -211,7 +211,7 @@ def _locked(directory: Path) -> int:
         holder = os.pread(lock, 300, 0).decode("utf-8", "replace").strip()
         os.close(lock)
         raise Misconfigured(
-            f"spool {directory} is in use by another worker"
+            f"the spool directory {directory} is in use by another worker"
             + (f", {holder}: end that process" if holder else ": end its process")
             + " (with SIGKILL if it is stopped or hangs), or give each worker its own directory"
         ) from None

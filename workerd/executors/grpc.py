@@ -212,7 +212,9 @@ async def _job_handler(channel: grpc.aio.Channel, attempt: AttemptStart) -> Atte
     try:
         answer.ParseFromString(data)
     except DecodeError:
-        return _failed("answer isn't a valid RunResponse", OutcomeReason.EXCEPTION)
+        return _failed(
+            "the target's answer isn't a valid RunResponse message", OutcomeReason.EXCEPTION
+        )
     if len(data) > LARGE:
         return await beside(partial(judged, answer, attempt.most_result))
     return judged(answer, attempt.most_result)
@@ -240,7 +242,7 @@ def run_request(attempt: AttemptStart) -> job_handler_pb2.RunRequest:
 def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutcome:
     """Return the outcome of an answer of `JobHandler.Run`."""
     if answer.dont_retry:
-        error = answer.error or "job handler requested no retry"
+        error = answer.error or "the target failed, and requested no retry (dont_retry)"
         return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, error[:MAX_ERROR])
     if answer.error:
         wait = _retry_delay(answer.retry_after) if answer.HasField("retry_after") else None
@@ -259,12 +261,12 @@ async def _any_method(
 ) -> AttemptOutcome:
     given = attempt.common.payload
     if given.WhichOneof("kind") == "raw":
-        raise MethodNotCallable("payload isn't JSON")
+        raise MethodNotCallable("a payload for this method must be JSON, but the job's is bytes")
     metadata = metadata_of(attempt)
     method = await reflection.find(channel, service, name, metadata, _remaining_seconds(attempt))
     data = await _unary(channel, method.path, await method.request(given.json), attempt)
     if len(data) > KEEP:
-        note = f"answer of {len(data):,} bytes isn't kept: above the limit of {KEEP:,} bytes\n"
+        note = f"the answer isn't kept: it has {len(data):,} bytes, at most {KEEP:,} are kept\n"
         return AttemptOutcome(
             AttemptVerdict.SUCCEEDED, output=(_piece(note.encode(), stderr=True),)
         )
@@ -282,9 +284,12 @@ async def _unary(
         request, metadata=metadata_of(attempt), timeout=_remaining_seconds(attempt)
     )
     if answer is None:
-        raise NoAnswer("server returned OK without an answer")
+        raise NoAnswer("the server ended the call with OK, but sent no answer")
     if answer.startswith(_GZIP):
-        raise MethodNotCallable("answer is compressed without a request for compression")
+        raise MethodNotCallable(
+            "the server compressed its answer with gzip, although the call didn't permit it: turn"
+            " compression off in the server"
+        )
     return answer
 
 

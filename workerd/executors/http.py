@@ -144,18 +144,23 @@ class HttpExecutor:
             try:
                 target = url.join(URL(onward))
             except ValueError as error:
-                text = f"redirect to {onward[:200]!r}, which isn't a valid URL: {error}"
+                text = f"the target redirects to {onward[:200]!r}, which isn't a valid URL: {error}"
                 return _failed(text, OutcomeReason.HTTP_STATUS)
             self._client.check(target)
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
                 signing = ()
             if url.scheme == "https" and target.scheme != "https":
-                raise ForbiddenTarget(f"redirect from https to {target.scheme} isn't followed")
+                raise ForbiddenTarget(
+                    f"a redirect from https to {target.scheme} isn't followed: it would send the"
+                    " request unencrypted"
+                )
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             url = target
-        return _failed(f"more than {MAX_REDIRECTS} redirects", OutcomeReason.HTTP_STATUS)
+        return _failed(
+            f"the target sent more than {MAX_REDIRECTS} redirects", OutcomeReason.HTTP_STATUS
+        )
 
 
 async def _judged(

@@ -92,11 +92,14 @@ def installed_plugins() -> Mapping[str, EntryPoint]:
     for each in entry_points(group=GROUP):
         if not _NAME.fullmatch(each.name):
             raise Misconfigured(
-                f"executors: the plug-in's name {each.name!r} must match {_NAME.pattern}"
+                f"executors: the plug-in name {each.name!r} isn't valid: it must match the pattern"
+                f" {_NAME.pattern}"
             )
         if named.get(each.name, each) != each:
             values = f"{named[each.name].value} and {each.value}"
-            raise Misconfigured(f"executors: two plug-ins have the name {each.name!r}: {values}")
+            raise Misconfigured(
+                f"executors: two plug-ins have the name {each.name!r}: {values}; uninstall one"
+            )
         named[each.name] = each
     return named
 
@@ -142,6 +145,6 @@ def _loaded(name: str, point: EntryPoint, caller: HandlerCaller) -> PluginExecut
         return PluginExecutor(executor, caller)
     except (Exception, SystemExit) as error:  # foreign code may raise anything
         raise Misconfigured(
-            f"executors: can't load plug-in {name!r} ({point.value}):"
+            f"executors: the plug-in {name!r} ({point.value}) can't be loaded:"
             f" {type(error).__name__}: {error}"
         ) from error

@@ -111,7 +111,8 @@ def import_all(modules: Sequence[str]) -> None:
                 importlib.import_module(name)
         except (Exception, SystemExit) as error:  # a user's module may raise anything
             raise Misconfigured(
-                f"handlers: can't import module {name!r}: {class_of(error)}: {words_of(error)}"
+                f"handlers: the module {name!r} can't be imported: {class_of(error)}:"
+                f" {words_of(error)}"
             ) from error
 
 
@@ -182,11 +183,14 @@ class PythonExecutor:
         action = assignment.python
         handler = self._handlers.get(action.handler)
         if handler is None:
-            return f"handler {action.handler!r} not found on this worker"
+            return f"the worker has no handler {action.handler!r}"
         if handler.mode is Mode.PROCESS:
             return self._subprocesses.lacking(bounds_of(action.limits))
         if action.env_from or (action.HasField("limits") and bounds_of(action.limits)):
-            return f'handler {action.handler!r}: env_from and limits need mode="process"'
+            return (
+                f"env_from and limits need a process of their own: register the handler"
+                f' {action.handler!r} with mode="process"'
+            )
         return ""
 
     def runs_many(self, common: pb.Assignment) -> bool:

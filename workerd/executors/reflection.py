@@ -90,7 +90,7 @@ class ReflectedMethod:
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as wrong:
             kind = self.descriptor.input_type.full_name
             raise MethodNotCallable(
-                f"payload isn't a valid {kind}: {' '.join(str(wrong).split())}"
+                f"the payload isn't a valid {kind} message: {' '.join(str(wrong).split())}"
             ) from None
 
     def _json_of_answer(self, data: bytes) -> str | None:
@@ -117,12 +117,13 @@ async def find(
     try:
         found = pool.FindServiceByName(service).methods_by_name.get(method)
     except KeyError:
-        raise MethodNotFound(f"service {service} not found") from None
+        raise MethodNotFound(f"the server has no service {service}: correct `method`") from None
     if found is None:
-        raise MethodNotFound(f"method {method} of {service} not found")
+        raise MethodNotFound(f"service {service} has no method {method}: correct `method`")
     if found.client_streaming or found.server_streaming:
         raise MethodNotCallable(
-            f"{service}/{method} is a streaming method: only unary methods can be called"
+            f"{service}/{method} can't be called: it is a streaming method, and only unary methods"
+            " are supported"
         )
     return ReflectedMethod(f"/{service}/{method}", pool, found)
 
@@ -136,7 +137,10 @@ async def _files(
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
-    raise MethodNotFound("server reflection isn't available: `method` requires it")
+    raise MethodNotFound(
+        "the server doesn't offer server reflection, which a call of a `method` needs: turn"
+        " reflection on in the server"
+    )
 
 
 class _Asking:
@@ -158,7 +162,7 @@ class _Asking:
             await self._ask(file_by_filename=missing)
             if missing not in self._found:
                 raise MethodNotCallable(
-                    f"server reflection returned another file instead of {missing[:200]!r}"
+                    f"server reflection didn't return the requested file {missing[:200]!r}"
                 )
         return self._found
 
@@ -177,14 +181,15 @@ class _Asking:
         if answer.HasField("error_response"):
             (asked,) = what.values()
             error = answer.error_response.error_message
-            raise MethodNotFound(f"{asked[:200]} not found by server reflection: {error}")
+            raise MethodNotFound(f"server reflection doesn't know {asked[:200]}: {error}")
         self._add_files(answer.file_descriptor_response.file_descriptor_proto)
 
     def _add_files(self, files: Sequence[bytes]) -> None:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(
-                f"server reflection returned {self._entries:,} files: limit {MOST_ENTRIES:,}"
+                f"server reflection returned {self._entries:,} files, at most {MOST_ENTRIES:,} are"
+                " allowed"
             )
         for data in files:
             try:
@@ -195,13 +200,14 @@ class _Asking:
                 raise MethodNotCallable("server reflection returned a file without a name")
             if any(len(name) > LONGEST_NAME for name in _names(file)):
                 raise MethodNotCallable(
-                    f"{file.name[:200]} has names longer than {LONGEST_NAME} characters"
+                    f"server reflection returned a file, {file.name[:200]}, with names of more than"
+                    f" {LONGEST_NAME} characters"
                 )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
-                raise MethodNotCallable(f"server reflection returned too much: limit {most}")
+                raise MethodNotCallable(f"server reflection returned more than the limit: {most}")
 
 
 def _names(file: FileDescriptorProto) -> Iterator[str]:

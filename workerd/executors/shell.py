@@ -66,7 +66,10 @@ def shebang_interpreter(script: str) -> Sequence[str]:
         return ()
     words = _BLANKS.split(line.removeprefix(_MARK).strip(" \t"), maxsplit=1)
     if not words[0]:
-        raise ValueError(f"first line of the script, {line!r}, names no interpreter")
+        raise ValueError(
+            f"the first line of the script, {line!r}, names no interpreter: write for example"
+            " #!/bin/sh"
+        )
     return words
 
 
@@ -84,10 +87,10 @@ def shebang_problem(program: Path) -> str:
     if line.endswith("\r"):
         name = found[0].rstrip("\r")
         return (
-            f"#! line of {program} ends in a carriage return (CRLF): the kernel looks for"
-            f" {name!r} with that at its end; convert the file to LF line ends"
+            f"the first line of {program} ends in a carriage return (CRLF), so its interpreter"
+            f" {name!r} isn't found: convert the file to LF line ends"
         )
-    return f"interpreter {found[0]!r} in the #! line of {program} not found"
+    return f"the interpreter {found[0]!r} in the first line of {program} doesn't exist"
 
 
 def _first_line(program: Path) -> str:
@@ -243,7 +246,9 @@ def _user(name: str) -> pwd.struct_passwd:
         return pwd.getpwnam(name)
     except KeyError:
         need_descriptor()
-        raise ValueError(f"user {name!r} not found on this worker") from None
+        raise ValueError(
+            f"user {name!r} doesn't exist on the worker's host: create the user, or correct `user`"
+        ) from None
 
 
 def _own_account() -> pwd.struct_passwd:

@@ -74,9 +74,12 @@ class AttemptLogFolder:
     def room(self) -> str:
         """Return why nothing more may be written; empty if it may."""
         if self.used >= self.limit:
-            return f"logs in the worker's spool have {self.used:,} bytes, limit {self.limit:,}"
+            return (
+                f"the logs in the worker's spool have {self.used:,} bytes, at most {self.limit:,}"
+                " are allowed"
+            )
         if shutil.disk_usage(self.directory).free < RESERVE:
-            return "disk of the worker's spool is full"
+            return "the disk of the worker's spool is full"
         return ""
 
     def remove(self, recorded: Recorded) -> None:
@@ -149,7 +152,7 @@ class Recording:
             async with asyncio.timeout(DISK_TIMEOUT):
                 await self._room.wait()
         except TimeoutError:
-            self.problem = self.problem or "disk of the worker's spool is too slow"
+            self.problem = self.problem or "the disk of the worker's spool is too slow"
             self._room.set()
 
     def record_piece(self, piece: Piece) -> None:

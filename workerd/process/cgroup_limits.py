@@ -173,7 +173,7 @@ class Controllers:
         """Return why these limits can't be set here; empty if they can."""
         for name, wanted in ((MEMORY, bounds.memory), (PIDS, bounds.processes)):
             if wanted and name not in self._passed and name not in self._beside:
-                why = self._whys.get(name, f"{self._tree.parent} doesn't have the controller")
+                why = self._whys.get(name, f"cgroup {self._tree.parent} has no {name} controller")
                 return f"{_WORDS[name]} can't be limited on this worker: {why}"
         return ""
 

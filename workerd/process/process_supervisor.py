@@ -61,7 +61,10 @@ class ProcessSupervisor:
             _step_aside(tree.parent)
         self.journal = Journal(directory, mark, tree)
         if self.refusal_reason:
-            log.warning("%s; no new work is requested until it can", self.refusal_reason)
+            log.warning(
+                "%s; the worker requests no new work until the journal can be written",
+                self.refusal_reason,
+            )
         self.lease = SharedLease()
         """The end of trust for the keeper; update it at each refresh."""
         self._leased = False
@@ -97,7 +100,10 @@ class ProcessSupervisor:
         if not bounds:
             return ""
         if self._launcher is None:
-            return "limits can't be enforced on this worker: no cgroups (see the log of the worker)"
+            return (
+                "limits can't be enforced on this worker: it can't create cgroups; its log has the"
+                " reason"
+            )
         return self._launcher.controllers.lacking(bounds)
 
     @property
@@ -163,7 +169,7 @@ class ProcessSupervisor:
         self._unkilled.pop(key, None)
         if not self._killed(pid, key):
             log.warning(
-                "run %s can't be killed completely; retrying", key.run, extra=key.log_fields
+                "some processes of run %s can't be killed; retrying", key.run, extra=key.log_fields
             )
             self._unkilled[key] = pid
 
@@ -233,13 +239,15 @@ class ProcessSupervisor:
         hindered = self.refusal_reason
         self.journal.make()
         if hindered and not self.refusal_reason:
-            log.info("process journal is written: programs may be started")
+            log.info("process journal written again: the worker requests new work")
         try:
             self._orphans.end_orphans()
         except OSError as error:
             if not at_limit(error):
                 raise
-            log.warning("leftovers of attempts can't be searched for: %s; retrying", error.strerror)
+            log.warning(
+                "leftover processes of attempts can't be searched for: %s; retrying", error.strerror
+            )
         for key, pid in [*self._unkilled.items()]:
             self.kill(pid, key)
         for key, starter in [*self._starters.items()]:
@@ -282,7 +290,7 @@ def _step_aside(home: Path) -> None:
     try:
         cgroup_limits.step_aside(home)
     except OSError as error:
-        log.warning("cgroup %s can't be divided: %s", home, error.strerror)
+        log.warning("cgroup %s can't get child cgroups: %s", home, error.strerror)
 
 
 def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
@@ -293,14 +301,14 @@ def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
         except OSError as error:
             why = f"{error.strerror}: {error.filename}"
         else:
-            log.info("attempts of programs have cgroups under %s", tree)
-            log.info("controllers for limits of attempts: %s", launcher.controllers)
+            log.info("each attempt of a program gets a cgroup below %s", tree)
+            log.info("cgroup controllers for the limits of attempts: %s", launcher.controllers)
             if forgotten := cgroups.remove_forgotten(tree.parent):
                 log.info("removed %d empty cgroup trees of workers without spools", forgotten)
             return launcher
     log.warning(
-        "attempts have no cgroups (%s): processes that leave their session and clear their"
-        " environment are attributed by start time, and ended when no attempt of that time runs",
+        "attempts have no cgroups (%s): limits can't be enforced, and a process that leaves its"
+        " session is ended late (docs/semantics/process-cleanup.md)",
         why,
     )
     return None

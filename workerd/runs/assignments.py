@@ -469,7 +469,7 @@ class HeldRuns:
             parcel = self._upload.parcel(item.key, batch.common.namespace, recording, outcome)
         except Exception as error:
             log.exception(BUG, action, item.key.run, extra=batch.log_fields(item.place))
-            text = f"outcome of the {action} executor can't be encoded: {type(error).__name__}"
+            text = f"the result of the {action} executor can't be encoded: {type(error).__name__}"
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
             result, parcel = self._result(item, outcome, finished_at), None
         self._report(result, item.origin.address, parcel)
@@ -526,7 +526,8 @@ class HeldRuns:
         self._metrics.rejected.labels(refused.why.name).inc()
         if refused.why is RejectReason.GREATER_TOKEN_SEEN:
             log.error(
-                "assignment with an old token rejected: run %s, token %d, greatest token seen %d",
+                "assignment rejected, its fencing token is outdated: run %s, token %d, greatest"
+                " token seen %d",
                 key.run_id,
                 key.fencing_token,
                 refused.greatest,

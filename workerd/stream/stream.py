@@ -198,7 +198,7 @@ class MemberStream:
             try:
                 welcome = await self._greet(call)
                 if welcome is None:
-                    return StreamEnd.AGAIN, "no valid welcome received"
+                    return StreamEnd.AGAIN, "the member sent no valid answer to the registration"
                 if refusal := await self._host.refusal(welcome):
                     return StreamEnd.AGAIN, refusal
                 self._host.welcomed(self, welcome)
@@ -226,7 +226,11 @@ class MemberStream:
         if not isinstance(frame, pb.MemberFrame) or not frame.HasField("welcome"):
             return None
         if found := FRAME.violations(frame):
-            log.warning("welcome of %s rejected: %s", self.address, problem(found))
+            log.warning(
+                "registration failed: the answer of %s isn't valid: %s",
+                self.address,
+                problem(found),
+            )
             return None
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
@@ -252,7 +256,7 @@ class MemberStream:
             return reading.result()
         return (
             StreamEnd.AGAIN,
-            "dropped" if self._dropped.done() else "stream accepts no more frames",
+            "dropped" if self._dropped.done() else "the stream accepts no more messages",
         )
 
     async def _read(self, call: _Call) -> tuple[StreamEnd, str]:
@@ -263,11 +267,11 @@ class MemberStream:
                 ending = StreamEnd.LOST if error.code() in _LOST else StreamEnd.AGAIN
                 return ending, f"{error.code().name}: {error.details()}"
             if not isinstance(frame, pb.MemberFrame):
-                return StreamEnd.AGAIN, "member closed the stream"
+                return StreamEnd.AGAIN, "the member closed the stream"
             if found := FRAME.violations(frame):
-                return StreamEnd.AGAIN, f"frame rejected: {problem(found)}"
+                return StreamEnd.AGAIN, f"a message of the member isn't valid: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
-                return StreamEnd.LOST, "member reported the worker as lost"
+                return StreamEnd.LOST, "the member reported this worker as lost"
             await self._handle_frame(frame)
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:

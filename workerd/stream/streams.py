@@ -242,7 +242,7 @@ class Attach:
 
     def clock_was_set(self, link: MemberStream) -> None:
         """Restart the timers of pre-dispatched runs: a member's clock was set."""
-        log.info("clock of member %s was set: timers of pre-dispatched runs restart", link.member)
+        log.info("clock of member %s was set: start times of waiting runs adjusted", link.member)
         self._work.rearm(link.time)
 
     def refreshed(self, sent: float) -> None:
@@ -332,7 +332,7 @@ class Attach:
         while address in self._wanted():
             link = MemberStream(address, self._tls, self)
             began = boottime()
-            ending, why = StreamEnd.AGAIN, "frame can't be handled"
+            ending, why = StreamEnd.AGAIN, "a message of the member can't be handled"
             with set_aside("member stream", address):
                 ending, why = await link.run()
             if link.member and boottime() - began > _STEADY:
@@ -370,7 +370,7 @@ class Attach:
         """Register with a new incarnation, once for all streams of the lost one."""
         if lost.incarnation != self.identity.incarnation:
             return
-        log.warning("incarnation %s lost: registering a new one", lost.incarnation)
+        log.warning("worker recorded as lost, registering again incarnation=%s", lost.incarnation)
         self.identity = self.identity.renewed()
         self._report_trust(min(self._trust.until, boottime()))
         self._trust.sent = None

@@ -76,8 +76,8 @@ class Targets(AbstractResolver):
             self._check(host, host, port)
         elif seems_an_address(host):
             raise ForbiddenTarget(
-                f"{host} isn't written as a valid address: write an IPv4 address as four decimal"
-                " numbers without leading zeros, such as 93.184.215.14"
+                f"{host} can't be called: it isn't written as a public address; write an IPv4"
+                " address as four decimal numbers without leading zeros, such as 93.184.215.14"
             )
         else:
             self._check_name(host)

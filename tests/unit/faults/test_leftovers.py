@@ -7,7 +7,7 @@ from pathlib import Path
 
 from faults.leftovers import strange_groups
 
-SAID = "workerd.process.process_supervisor: attempts of programs have cgroups under {}\n"
+SAID = "workerd.process.process_supervisor: each attempt of a program gets a cgroup below {}\n"
 
 
 def tree(folder: Path, name: str, *pids: int) -> Path:

@@ -235,14 +235,14 @@ def _of_enum(value: str) -> FileDescriptorProto:
 
 
 HOSTILE: dict[str, tuple[Answers, str]] = {
-    "files without end": (_more_and_more, "returned too much"),
-    "long files": (lambda _: _wide(600_000), "returned too much"),
-    "long names": (lambda _: [_of_enum("E" * 201)], "names longer than 200 characters"),
+    "files without end": (_more_and_more, "returned more than the limit"),
+    "long files": (lambda _: _wide(600_000), "returned more than the limit"),
+    "long names": (lambda _: [_of_enum("E" * 201)], "names of more than 200 characters"),
     "a file without a name": (lambda _: [FileDescriptorProto()] * 3, "without a name"),
     "files in a circle": (lambda _: [shop("shop.proto")], "returned invalid types"),
-    "another file": (lambda _: [shop("nowhere.proto")], "another file instead of 'nowhere.proto'"),
-    "another service": (lambda _: [FileDescriptorProto(name="a")], "service shop.Shop not found"),
-    "nothing": (lambda _: [], "service shop.Shop not found"),
+    "another file": (lambda _: [shop("nowhere.proto")], "the requested file 'nowhere.proto'"),
+    "another service": (lambda _: [FileDescriptorProto(name="a")], "no service shop.Shop"),
+    "nothing": (lambda _: [], "no service shop.Shop"),
     "types that aren't there": (
         lambda _: [FileDescriptorProto(name="a", service=shop().service)],
         "returned invalid types",
@@ -278,7 +278,7 @@ async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
     )
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
-    assert outcome.error == "UNIMPLEMENTED: service shop.Shop not found"
+    assert outcome.error == ("UNIMPLEMENTED: the server has no service shop.Shop: correct `method`")
 
 
 async def test_a_service_at_its_own_limits_fails_the_call_and_nothing_is_returned() -> None:
@@ -301,7 +301,7 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
         outcome = await ran(f"127.0.0.1:{port}")
     assert (outcome.reason, outcome.error) == (
         OutcomeReason.EXCEPTION,
-        "server returned OK without an answer",
+        "the server ended the call with OK, but sent no answer",
     )
 
 
@@ -327,7 +327,7 @@ async def test_an_invalid_message_as_answer_is_an_exception() -> None:
         outcome = await ran(f"127.0.0.1:{port}")
     assert (outcome.reason, outcome.error) == (
         OutcomeReason.EXCEPTION,
-        "answer isn't a valid RunResponse",
+        "the target's answer isn't a valid RunResponse message",
     )
 
 

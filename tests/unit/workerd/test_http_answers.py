@@ -132,7 +132,7 @@ async def test_a_redirect_to_an_invalid_url_is_named() -> None:
     async with answering(redirect) as port:
         outcome = await call(f"http://127.0.0.1:{port}/", follow_redirects=True)
     assert outcome.reason is OutcomeReason.HTTP_STATUS
-    assert "redirect to 'http://[nowhere/', which isn't a valid URL" in outcome.error
+    assert "redirects to 'http://[nowhere/', which isn't a valid URL" in outcome.error
 
 
 async def test_a_redirect_limit_counts_redirects() -> None:
@@ -152,7 +152,7 @@ async def test_a_redirect_limit_counts_redirects() -> None:
         assert (await call(f"{url}/5", follow_redirects=True)).verdict is AttemptVerdict.SUCCEEDED
         assert requests == ["/5", "/4", "/3", "/2", "/1", "/0"]
         too_many = await call(f"{url}/6", follow_redirects=True)
-        assert too_many.error == "more than 5 redirects"
+        assert too_many.error == "the target sent more than 5 redirects"
         assert requests[6:] == ["/6", "/5", "/4", "/3", "/2", "/1"]
         server.close()
 

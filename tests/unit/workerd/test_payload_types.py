@@ -90,14 +90,19 @@ def test_a_payload_becomes_what_the_annotation_names(annotation, value, wanted):
     ],
 )
 def test_a_payload_that_does_not_fit_is_reported_with_its_path(annotation, value, said):
-    with pytest.raises(PayloadMismatch, match="the payload doesn't fit: ") as misfit:
+    with pytest.raises(
+        PayloadMismatch, match="the payload doesn't match its declared type: "
+    ) as misfit:
         fitted(annotation, value)
     assert said in str(misfit.value)
 
 
 @pytest.mark.parametrize(
     ("annotation", "said"),
-    [("Nowhere", "type 'Nowhere' not found"), (Order | Line, "more than one dataclass")],
+    [
+        ("Nowhere", "the type 'Nowhere' can't be resolved"),
+        (Order | Line, "more than one dataclass"),
+    ],
 )
 def test_an_unreadable_annotation_is_reported_at_once(annotation, said):
     with pytest.raises(TypeError, match=said):
@@ -127,6 +132,6 @@ def test_a_wrapper_without_an_annotation_receives_the_payload_unchanged():
 def test_an_error_names_another_parameter_by_its_own_name():
     def run(config: Order, payload: Any, ctx: object) -> None: ...
 
-    with pytest.raises(PayloadMismatch, match="the config doesn't fit"):
+    with pytest.raises(PayloadMismatch, match="the config doesn't match its declared type"):
         fit_of(run, 0, "config")({})
     assert fit_of(run, 1)(3) == 3

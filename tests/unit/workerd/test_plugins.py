@@ -127,7 +127,7 @@ def test_a_plugin_that_exits_its_process_can_t_be_loaded(
     (tmp_path / "ends_as_a_plugin.py").write_text("raise SystemExit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("odd", "ends_as_a_plugin:Odd", GROUP)
-    with pytest.raises(Misconfigured, match=r"can't load plug-in 'odd' \(.*\): SystemExit: 0"):
+    with pytest.raises(Misconfigured, match=r"'odd' \(.*\) can't be loaded: SystemExit: 0"):
         plugins.loaded({"odd": point}, HandlerCaller(HandlerLoops(WorkerMetrics())))
 
 

@@ -111,7 +111,7 @@ async def test_a_hanging_store_gets_two_calls_for_any_number_of_ends(
     keeping = keeping_of(store, folder, timeout=0.0)
     for run in "abcd":
         stored = await keeping.upload_result(*large(keeping, run, 100 * KIB))
-        assert stored.stored_result.problem == "result store timed out"
+        assert stored.stored_result.problem == "the result store timed out"
     assert len(store.calls) == 2
     assert (keeping.refusal_reason, folder.used) == ("", 0)
     monkeypatch.undo()

@@ -123,8 +123,8 @@ async def test_without_a_journal_no_work_is_requested_until_it_is_written(
         assert sessions.journal.path.exists()
         lines = [line for line in caplog.messages if "process journal" in line]
         assert lines == [
-            f"{why}; no new work is requested until it can",
-            "process journal is written: programs may be started",
+            f"{why}; the worker requests no new work until the journal can be written",
+            "process journal written again: the worker requests new work",
         ]
     finally:
         watching.cancel()

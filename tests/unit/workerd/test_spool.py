@@ -308,7 +308,9 @@ def test_an_invalid_id_is_rejected(tmp_path: Path) -> None:
     """Otherwise two workers with the same foreign text would count as one."""
     Spool(tmp_path).close()
     (tmp_path / "spool_id").write_bytes(b"notauuid\xff")
-    with pytest.raises(Misconfigured, match=r"spool_id holds 'notauuid.*which isn't a valid id"):
+    with pytest.raises(
+        Misconfigured, match=r"spool_id must contain the worker's id, but contains 'notauuid"
+    ):
         Spool(tmp_path)
 
 

@@ -95,7 +95,7 @@ async def test_a_stream_that_accepts_no_frames_ends_while_its_reader_hangs(
     link.beat()
     async with asyncio.timeout(5):
         ending, why = await link._converse(cast("Any", SilentStream()))
-    assert (ending, why) == (StreamEnd.AGAIN, "stream accepts no more frames")
+    assert (ending, why) == (StreamEnd.AGAIN, "the stream accepts no more messages")
 
 
 def test_heads_of_a_member_that_sends_no_width_take_one_slot() -> None:

@@ -168,7 +168,7 @@ class _Loop:
             try:
                 self._aio.run_forever()
             except BaseException:  # a SystemExit in a task that a handler has created
-                log.exception("task of a handler raised an exception that would end the worker")
+                log.exception("a task of a handler raised SystemExit: the event loop continues")
                 time.sleep(AFTER_ERROR)
 
     def call(self, function: Callable[..., object], *given: object) -> None:
@@ -424,7 +424,7 @@ class HandlerLoops:
         seconds = (utcnow() - block.since) / timedelta(seconds=1)
         about = block.run.log_fields if block.run is not None else {"handler": block.handler}
         log.warning(
-            "event loop of handlers is free again",
+            "handler no longer blocks its event loop",
             extra={**about, "blocked_for": f"{seconds:.1f}s", "at": block.place},
         )
         self._metrics.blocked_for.labels(block.handler).set(0.0)

@@ -127,7 +127,7 @@ def end_in(received: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
     except MalformedFrame:
         raise
     except (KeyError, TypeError, OverflowError, ValueError) as error:
-        raise MalformedFrame(f"invalid outcome: {error!r}") from error
+        raise MalformedFrame(f"the outcome isn't valid: {error!r}") from error
 
 
 def _readable(result: Content) -> bool:

@@ -180,7 +180,7 @@ async def _received(
             await asyncio.sleep(0)  # reading available data doesn't yield to other tasks
     except handler_protocol.MalformedFrame as error:
         child.kill()
-        text = f"handler process sent an invalid frame: {error}"
+        text = f"the handler's process sent an invalid message to the worker: {error}"
         return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
     except OSError:  # the process has ended, or never read the order
         return None
@@ -231,7 +231,7 @@ def _crashed(code: int) -> AttemptOutcome:
             AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 0", exit_code=0
         )
     return replace(
-        outcome, error=f"handler process ended before the handler returned: {outcome.error}"
+        outcome, error=f"the handler's process ended before the handler returned: {outcome.error}"
     )
 
 

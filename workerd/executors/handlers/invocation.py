@@ -75,16 +75,16 @@ def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
         try:
             content = Content(written(answer, most), json=True)
         except TooLong:
-            wrong = f"result has more than {most} bytes"
+            wrong = f"the result is too large: more than {most} bytes"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
         except TooDeep as error:
-            wrong = f"result {error}; return a flatter value, or bytes"
+            wrong = f"the result {error}; return a value with fewer levels, or bytes"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
         except (TypeError, ValueError) as error:
-            wrong = f"result isn't JSON: {error}"
+            wrong = f"the result can't be written as JSON: {error}; return JSON types, or bytes"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     if len(content.data) > most:
-        wrong = f"result has {len(content.data)} bytes, more than {most}"
+        wrong = f"the result is too large: {len(content.data)} bytes, at most {most} are allowed"
         return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
 

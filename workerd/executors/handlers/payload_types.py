@@ -66,8 +66,8 @@ def _annotation(function: Callable[..., Any], at: int) -> Any:
     try:
         return typing.get_type_hints(holder, globalns=names, include_extras=True)["payload"]
     except Exception as error:  # an annotation is code, and may raise anything
-        text = f"type {given!r} not found ({type(error).__name__}: {error})"
-        raise TypeError(f"{text}: the type must exist when the module is imported") from error
+        text = f"the type {given!r} can't be resolved ({type(error).__name__}: {error})"
+        raise TypeError(f"{text}; define or import it in the handler's module") from error
 
 
 def _of_pydantic(wanted: Any) -> bool:
@@ -80,13 +80,15 @@ def _by_msgspec(wanted: Any, called: str) -> Fit:
     try:
         msgspec.json.Decoder(wanted)  # it checks the whole type at once
     except (TypeError, NameError) as error:
-        raise TypeError(f"type {wanted!r} isn't supported: {error}") from error
+        raise TypeError(f"the type {wanted!r} isn't supported: {error}") from error
 
     def fit(value: object) -> object:
         try:
             return msgspec.convert(value, wanted, builtin_types=(bytes,))
         except msgspec.ValidationError as error:
-            raise PayloadMismatch(f"the {called} doesn't fit: {error}") from error
+            raise PayloadMismatch(
+                f"the {called} doesn't match its declared type: {error}"
+            ) from error
 
     return fit
 
@@ -104,6 +106,8 @@ def _by_pydantic(wanted: Any, called: str) -> Fit:
             texts = [f"{'.'.join(map(str, one['loc'])) or called}: {one['msg']}" for one in wrong]
             more = "" if len(texts) <= _MOST_ERRORS else f"; and {len(texts) - _MOST_ERRORS} more"
             summary = "; ".join(texts[:_MOST_ERRORS]) + more
-            raise PayloadMismatch(f"the {called} doesn't fit: {summary}") from error
+            raise PayloadMismatch(
+                f"the {called} doesn't match its declared type: {summary}"
+            ) from error
 
     return fit
