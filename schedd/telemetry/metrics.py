@@ -53,11 +53,11 @@ class ProcessMetrics(Collector):
         self.pulse, self.lease_margin = LoopMonitor(), LeaseMargin()
         make.gauge(
             "schedd_event_loop_longest_block_seconds",
-            "Longest block of the event loop in the last one or two minutes.",
+            "Longest block of the member's event loop, in the last one or two minutes.",
         ).set_function(lambda: self.pulse.longest)
         make.gauge(
             "schedd_event_loop_longest_own_block_seconds",
-            "Longest block by the member's own work: processor time used during the block.",
+            "Longest block caused by the member's own work: processor time during the block.",
         ).set_function(lambda: self.pulse.longest_by_own_work)
         make.gauge(
             "schedd_lease_ttl_seconds", "TTL of the member's lease; 0: no lease yet."
@@ -67,13 +67,15 @@ class ProcessMetrics(Collector):
         """Return the margin, without a value if there was no lease, and the items set aside."""
         family = GaugeMetricFamily(
             "schedd_lease_margin_seconds",
-            "Least remaining trust in the member's lease in the last one or two minutes.",
+            "Shortest time to the expiry of the member's lease, in the last one or two minutes.",
         )
         if (least := self.lease_margin.least()) is not None:
             family.add_metric([], least)
         yield family
         aside = CounterMetricFamily(
-            "schedd_items_set_aside", "Items that could not be processed, by kind.", labels=["kind"]
+            "schedd_items_set_aside",
+            "Items that the member couldn't process and skipped, by kind.",
+            labels=["kind"],
         )
         for kind, count in sorted(counts().items()):
             aside.add_metric([kind], count)
@@ -140,17 +142,17 @@ class LossMetrics(Collector):
         for name, help_, value in (
             (
                 "schedd_lost_members",
-                "Members that were lost within the retention and have not returned.",
+                "Members that were lost and have not returned, within the retention of losses.",
                 fresh.lost_members if fresh else None,
             ),
             (
                 "schedd_lost_workers",
-                "Lost workers that have not returned, without drained workers.",
+                "Workers that were lost and have not returned; drained workers aren't counted.",
                 fresh.lost_workers if fresh else None,
             ),
             (
                 "schedd_stuck_jobs",
-                "Jobs whose runs wait although no worker has the handler or the labels.",
+                "Jobs whose runs wait because no worker can run them.",
                 fresh.stuck if fresh else None,
             ),
         ):
@@ -185,7 +187,7 @@ class PoolGauge:
 POOL_GAUGES: Final = (
     PoolGauge(
         "schedd_pool_slots",
-        "Slots of the workers that can run every job of this pool that was examined.",
+        "Slots of the workers that can run all examined jobs of the pool.",
         lambda pool: pool.slots,
         min,
     ),
@@ -246,12 +248,20 @@ class ClusterGauges(Collector):
         live = {member.tenure for member in members}
         owned = sum(tenure in live for tenure in view.assigned.values())
         for name, help_, value in (
-            ("schedd_leader", "1 where this member leads.", leads),
-            ("schedd_leader_known", "1 where a leader is known.", view.leader in live),
-            ("schedd_term", "The term of the current shard map.", view.term),
-            ("schedd_tenure_trusted", "1 while this member may act on its lease.", trusted),
+            ("schedd_leader", "1 if this member is the leader, else 0.", leads),
+            (
+                "schedd_leader_known",
+                "1 if this member knows a running leader, else 0.",
+                view.leader in live,
+            ),
+            ("schedd_term", "Term of the leader that wrote the current shard map.", view.term),
+            (
+                "schedd_tenure_trusted",
+                "1 while this member's lease in etcd is surely valid, else 0.",
+                trusted,
+            ),
             ("schedd_shards_owned", "Shards that this member owns.", len(self._cluster.owned())),
-            ("schedd_shards_assigned", "Shards that the map assigns to live members.", owned),
+            ("schedd_shards_assigned", "Shards that the leader assigns to live members.", owned),
             (
                 "schedd_members",
                 "Members with a lease in etcd; 0 if etcd doesn't answer.",
@@ -259,7 +269,7 @@ class ClusterGauges(Collector):
             ),
             (
                 "schedd_workers",
-                "Workers with a lease in etcd, by its last answer.",
+                "Workers with a lease in etcd, by etcd's last answer.",
                 len(view.workers),
             ),
         ):
@@ -336,10 +346,10 @@ class RunMetrics:
     """Counts runs from due to ended."""
 
     def __init__(self, make: Maker) -> None:
-        self.fired = make.counter("schedd_runs_fired", "Runs inserted by their schedule.")
+        self.fired = make.counter("schedd_runs_fired", "Runs created by the schedules of jobs.")
         self.merged = make.counter(
             "schedd_runs_merged",
-            "Rows for scheduled times that didn't run. Consecutive times share one row.",
+            "Records of scheduled times that didn't run. Consecutive times share one record.",
         )
         self.missed = make.counter(
             "schedd_scheduled_times_missed", "Scheduled times that were missed.", "reason"
@@ -348,28 +358,31 @@ class RunMetrics:
             self.missed.labels(reason.value)
         self.dead_letters = make.counter("schedd_dead_letters", "Runs that failed for good.")
         self.fire_lateness = make.histogram(
-            "schedd_fire_lateness_seconds", "Time from due to inserted; 0 if early.", PROMPT
+            "schedd_fire_lateness_seconds",
+            "Time from the due time of a run until the run is stored; 0 if it is stored before.",
+            PROMPT,
         )
         self.assigned = make.counter("schedd_runs_assigned", "Runs dispatched to workers.")
         self.wait = make.histogram(
-            "schedd_run_wait_seconds", "Time from ready to dispatched.", PROMPT
+            "schedd_run_wait_seconds", "Time for which ready runs waited to be dispatched.", PROMPT
         )
         self.ended = make.counter(
             "schedd_runs_ended",
-            "Attempts with an accepted result, and runs that ended or changed state without one.",
+            "Attempts with an accepted result, and runs that changed their state without a result.",
             "state",
             "reason",
         )
         self.start_lateness = make.histogram(
             "schedd_run_start_lateness_seconds",
-            "Time from due to the start of the handler.",
+            "Time from the due time of a run to the start of its first attempt.",
             PROMPT,
         )
         self.duration = make.histogram(
             "schedd_run_duration_seconds", "Duration of one attempt.", LONG, "state"
         )
         self.stale = make.counter(
-            "schedd_stale_results", "Stale results, rejected because of a greater token."
+            "schedd_stale_results",
+            "Results rejected because a later assignment of the run has a greater token.",
         )
 
 
@@ -388,18 +401,18 @@ class Queue:
         """When the oldest run began to wait, by the monotonic clock; None: no run waits."""
         make.gauge(
             "schedd_queue_oldest_seconds",
-            "Wait of the oldest of these runs: for a slot, its pool, or its place in the queue.",
+            "Wait of the oldest run in memory: for a slot, for its pool, or for runs before it.",
         ).set_function(self._oldest)
         self.catch_up = make.gauge(
             "schedd_queue_catch_up",
-            "Late runs among these, which wait behind runs that are due now.",
+            "Late runs in memory, which wait behind runs that are due now.",
         )
         self.in_pools = make.gauge(
-            "schedd_queue_in_pools", "Runs among these whose job has a pool."
+            "schedd_queue_in_pools", "Waiting runs in memory whose job has a pool."
         )
         self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
         self.timers = make.gauge(
-            "schedd_timers_loaded", "Timers in memory, due within the horizon."
+            "schedd_timers_loaded", "Timers in memory, due within the next 10 s."
         )
         self.surveyed = Behind()
         """Overdue timers, by the last reading of rows."""
@@ -409,16 +422,15 @@ class Queue:
         """
         make.gauge(
             "schedd_catch_up_timers",
-            "Overdue timers of this member's shards, up to 10,000: the greater number of rows and"
-            " memory.",
+            "Overdue timers of this member's shards, up to 10,000.",
         ).set_function(lambda: max(self.surveyed.timers, self.held().timers))
         make.gauge(
             "schedd_catch_up_behind_seconds",
-            "Time since the first of these timers was due; 0 if there is none.",
+            "Time since the oldest overdue timer of this member's shards was due; else 0.",
         ).set_function(lambda: max(self.surveyed.since, self.held().since).total_seconds())
         self.backfilled = make.gauge(
             "schedd_backfill_runs_left",
-            "Scheduled times that open backfills of this member's shards haven't processed.",
+            "Scheduled times that open backfills of this member's shards haven't processed yet.",
         )
 
     def _oldest(self) -> float:
@@ -438,25 +450,28 @@ class WorkerMetricSet:
         )
         self.slots = make.gauge("schedd_slots", "Slots of attached workers that accept runs.")
         self.free = make.gauge(
-            "schedd_slots_free", "Free slots among these, by the workers' last heartbeats."
+            "schedd_slots_free",
+            "Free slots of attached workers that accept runs, by their last heartbeats.",
         )
         self.runs_rescued = make.counter(
             "schedd_runs_rescued",
-            "Runs of lost workers that were rescued: started again or failed.",
+            "Runs of lost workers that this member started again or recorded as failed.",
         )
         self.not_started = make.counter(
-            "schedd_assignments_not_started", "Assignments that a running worker didn't start."
+            "schedd_assignments_not_started",
+            "Assignments that a running worker didn't start in time.",
         )
         self.rejected = make.counter(
             "schedd_assignments_rejected", "Assignments that workers rejected, by reason.", "reason"
         )
         self.greater_tokens = make.counter(
             "schedd_greater_tokens_seen",
-            "Rejections by a worker that has seen a greater token than this cluster has issued.",
+            "Assignments rejected by a worker that has seen a greater token than this cluster has"
+            " issued.",
         )
         self.shards_lost = make.counter(
             "schedd_shards_lost",
-            "Shards found to be owned by another member, by the step that found it.",
+            "Shards that this member lost to another owner, by the step that noticed the loss.",
             "step",
         )
         self.shards_moved = make.counter(
@@ -494,7 +509,7 @@ class RetentionMetrics:
             "schedd_retention_deleted", "Deleted items past their retention, by kind.", "what"
         )
         self.store_away = make.counter(
-            "schedd_result_store_failures", "Calls without an answer of the result store."
+            "schedd_result_store_failures", "Calls of the result store that got no answer."
         )
 
 
@@ -506,8 +521,8 @@ class RetentionMetrics:
 # The measured time has no wait for the event loop, except for answers of etcd that arrive on it.
 
 TEXTS: Final[Mapping[Service, str]] = {
-    Service.DATABASE: "Duration of one transaction, by call, with its wait for a thread.",
-    Service.ETCD: "Duration of one call of etcd, by call.",
+    Service.DATABASE: "Duration of a transaction with its wait for a thread, by call.",
+    Service.ETCD: "Duration of a request to etcd, by call.",
 }
 
 
@@ -521,7 +536,9 @@ class Calls:
         }
         self.failed: dict[Service, Counter] = {
             service: make.counter(
-                f"schedd_{service}_calls_failed", "Calls without an answer, by call.", "call"
+                f"schedd_{service}_calls_failed",
+                "Requests to PostgreSQL or etcd that got no answer, by call.",
+                "call",
             )
             for service in TEXTS
         }
@@ -555,7 +572,7 @@ class ReadinessGauges(Collector):
         yield GaugeMetricFamily("schedd_ready", "1 while this member is ready.", value=ready)
         family = GaugeMetricFamily(
             "schedd_not_ready_reasons",
-            "1 for each reason why this member isn't ready.",
+            "1 for each reason why this member isn't ready, else 0.",
             labels=["reason"],
         )
         for reason in Unready:
@@ -566,7 +583,7 @@ class ReadinessGauges(Collector):
     def _dependencies(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "schedd_dependency_failure",
-            "1 for each dependency that doesn't accept this member's writes, with the reason.",
+            "1 for PostgreSQL or etcd if it doesn't accept this member's writes, with the reason.",
             labels=["dependency", "reason"],
         )
         for failure in self._failures():
