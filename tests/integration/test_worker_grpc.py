@@ -397,7 +397,7 @@ async def test_a_missing_method_is_unimplemented_and_retried(workers: SharedWork
     ):
         stream = await member.attached()
         for endpoint, method, message in (
-            (server.endpoint, f"{HEALTH}/Chekc", f"method Chekc of {HEALTH} not found"),
+            (server.endpoint, f"{HEALTH}/Chekc", f"service {HEALTH} has no method Chekc"),
             (server.endpoint, "no.such.Service/Run", "no.such.Service not found"),
             (silent.endpoint, f"{HEALTH}/Check", "doesn't offer server reflection"),
         ):

@@ -296,7 +296,7 @@ REFUSED = (
     "not a public address",
     "can't call it",
     "not a canonical",
-    "as it is written",
+    "isn't written as a public address",
     "Invalid",
     "Name or service not known",
 )

@@ -85,7 +85,7 @@ class TLS:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise Misconfigured("tls has only one of cert and key: give both files")
+            raise Misconfigured("tls: only one of cert and key is given: give both files")
 
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
         """Return authority, certificate and key.
@@ -294,5 +294,5 @@ def _configuration(
     ca: bytes, cert: bytes | None, key: bytes | None
 ) -> grpc.ServerCertificateConfiguration:
     if cert is None or key is None:
-        raise Misconfigured("tls has only ca: a server also needs cert and key")
+        raise Misconfigured("tls: only ca is given: a server also needs cert and key")
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)

@@ -27,12 +27,12 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "keys")
     if facts.view.unreadable:
         yield check.warn(
-            f"unreadable: {named(facts.view.unreadable)}",
-            "a member or worker may be missing from the view",
+            f"keys in etcd that schedd can't read: {named(facts.view.unreadable)}",
+            "this member may not know of a member or worker that a key describes",
             "delete these keys from etcd if schedd didn't write them",
         )
     else:
-        yield check.ok("schedd can read every key under its prefix")
+        yield check.ok("schedd can read every key under its prefix in etcd")
 
 
 def _alone(facts: Facts) -> CheckupFinding:
@@ -40,14 +40,15 @@ def _alone(facts: Facts) -> CheckupFinding:
     if facts.foreign is None:
         return check.warn(
             "whether another cluster uses this database is unknown",
-            "two clusters that share one database fence each other's members",
-            "see the findings about etcd: this member hasn't read the owner of its etcd prefix",
+            "two clusters that share one database exclude each other's members",
+            "see the findings about etcd: this member hasn't read which cluster owns its etcd"
+            " prefix",
         )
     if not facts.foreign:
         return check.ok("no other cluster uses this database")
     return check.bad(
         f"members of another etcd or etcd prefix use this database: {', '.join(facts.foreign)}",
-        "two clusters share one database: each fences the other's members, and jobs fire late",
+        "two clusters share one database: each excludes the other's members, and jobs fire late",
         "stop the members of one cluster, or give that cluster its own database",
     )
 
@@ -61,12 +62,13 @@ def _old(facts: Facts) -> CheckupFinding:
     if facts.trusted:
         return CheckSubject(AREA, "view").bad(
             f"{subject} are unknown{since}: {facts.etcd.unread}{last}",
-            "the queried member can't read its keys in etcd: its view of the cluster may be old",
+            "the queried member can't read its keys in etcd: its view of the cluster may be"
+            " outdated",
             facts.etcd.unread_remedy or "check the connection from that member to etcd",
         )
     return CheckSubject(AREA, "view").bad(
         f"{subject} are unknown{since}{last}",
-        "the queried member has no trusted lease: its view of the cluster may be out of date",
+        "the lease of the queried member may have expired: its view of the cluster may be outdated",
         _better_informed(facts),
     )
 
@@ -82,12 +84,12 @@ def _better_informed(facts: Facts) -> str:
             else "check the connection from the queried member to etcd"
         )
         return (
-            f"{cause}; {trusted[0].name} has a trusted lease: query it with --endpoints"
-            f" {trusted[0].grpc}"
+            f"{cause}; member {trusted[0].name} has a valid lease: query that member with"
+            f" --endpoints {trusted[0].grpc}"
         )
     away = ", then the members that don't answer" if any(m.away for m in facts.members) else ""
     first = "PostgreSQL" if only_database else "etcd"
-    return f"no member that answers has a trusted lease: check {first}{away}"
+    return f"no member that answers has a valid lease: check {first}{away}"
 
 
 def _leader(facts: Facts) -> CheckupFinding:
@@ -95,8 +97,8 @@ def _leader(facts: Facts) -> CheckupFinding:
     leader = facts.view.member(facts.view.leader)
     if leader is None:
         return check.bad(
-            "no leader",
-            "lost members aren't fenced, and no shard moves",
+            "the cluster has no leader",
+            "shards of lost members aren't given to other members",
             "check whether members reach etcd and PostgreSQL; an election takes about a second",
         )
     return check.ok(f"{leader.name}, term {facts.view.term}")
@@ -108,12 +110,12 @@ def _owned(facts: Facts) -> CheckupFinding:
     orphans = [row.id for row in facts.rows if row.owner not in live]
     if orphans:
         return check.bad(
-            f"{len(orphans)} of {SHARDS} have no live owner",
+            f"{len(orphans)} of {SHARDS} shards have no live owner",
             "jobs in these shards don't fire",
-            "another member takes them over within about one member TTL; if not, see the members'"
-            " logs",
+            "wait: other members take these shards over within about member_ttl; if they don't, see"
+            " the members' logs",
         )
-    return check.ok(f"all {SHARDS} have a live owner")
+    return check.ok(f"all {SHARDS} shards have a live owner")
 
 
 def _balanced(facts: Facts) -> CheckupFinding:
@@ -122,11 +124,11 @@ def _balanced(facts: Facts) -> CheckupFinding:
     moving = [row.id for row in facts.rows if row.owner != wanted.get(row.id)]
     if moving:
         return check.warn(
-            f"{len(moving)} shards aren't at their assigned members",
+            f"{len(moving)} shards aren't owned by their assigned members",
             "the shards are being moved, or an owner doesn't release them",
             "`schedctl cluster rebalance` waits until all shards have moved",
         )
-    return check.ok("every shard is at its assigned member")
+    return check.ok("every shard is owned by its assigned member")
 
 
 def _paused(facts: Facts) -> CheckupFinding:
@@ -136,13 +138,14 @@ def _paused(facts: Facts) -> CheckupFinding:
     if facts.pause.recovering:
         return check.bad(
             f"RECOVERY: {facts.pause.note}",
-            "nothing fires or starts until you resume the cluster; runs whose records were lost may"
-            " run again",
-            "docs/operations/backup-and-restore.md; `schedctl cluster resume --catch-up-since T`",
+            "no job fires and no run starts until you resume the cluster; runs whose records were"
+            " lost may run again",
+            "follow docs/operations/backup-and-restore.md, then `schedctl cluster resume"
+            " --catch-up-since T`",
         )
     note = f": {facts.pause.note}" if facts.pause.note else ""
     return check.warn(
         f"paused by {facts.pause.by} since {facts.pause.began:%Y-%m-%dT%H:%M:%SZ}{note}",
-        "nothing fires or starts",
-        "`schedctl cluster resume`",
+        "no job fires and no run starts",
+        "when the reason for the pause is over: `schedctl cluster resume`",
     )

@@ -15,11 +15,11 @@ ENCODING: Final = "UTF8"
 """The only encoding that can store every text of a job."""
 OLDEST: Final = 140000
 WRAPAROUND: Final = 1_000_000_000
-HIDDEN: Final = "schedd's role may not see when its transaction began"
+HIDDEN: Final = "schedd's role may not see when this session's transaction began"
 PARTIAL_REASONS: Final = {"permission_denied", "schema_mismatch"}
 """Reasons of rejections that may concern one table only."""
 WAITING: Final = "statements of members may wait, too"
-PARTIAL: Final = "calls and loops that need this fail, and are repeated until it is fixed"
+PARTIAL: Final = "calls and background tasks that need these tables fail, and are retried"
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
@@ -30,8 +30,8 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
             found.cause,
             PARTIAL
             if found.reason in PARTIAL_REASONS
-            else "a member without PostgreSQL fires, dispatches and accepts nothing; workers keep"
-            " their results",
+            else "a member without PostgreSQL fires no jobs, dispatches no runs and accepts no"
+            " results; workers keep their results",
             _lock_remedy(facts)
             or found.remedy
             or _reported_remedy(facts)
@@ -72,7 +72,7 @@ def _locks(facts: Facts) -> Iterator[CheckupFinding]:
     if isinstance(facts.locks, FailedRead):
         yield check.warn(
             facts.locks.cause,
-            "a session that locks schedd's tables can't be named",
+            "the doctor can't name a session that locks schedd's tables",
             facts.locks.remedy
             or "run the doctor again; as a superuser, read pg_locks and pg_stat_activity",
         )
@@ -86,7 +86,8 @@ def _locks(facts: Facts) -> Iterator[CheckupFinding]:
             f"shards, pauses and names aren't checked; {PARTIAL if denied else WAITING}",
             _lock_remedy(facts)
             or facts.unread.remedy
-            or "see what statements of schedd wait for: pg_stat_activity (wait_event, query)",
+            or "find the cause in pg_stat_activity (wait_event, query): what do statements of"
+            " schedd wait for?",
         )
 
 
@@ -104,17 +105,19 @@ def _held(facts: Facts) -> Iterator[CheckupFinding]:
         hidden = "" if one.since else "; GRANT pg_read_all_stats TO schedd's role shows the time"
         yield CheckSubject(AREA, "locks", _listed(one.tables)).bad(
             f"{one.session} {_lock(one)}; {began}",
-            "statements of schedd wait for this session, and fail with lock_timeout",
-            "end its transaction, unless it is maintenance that ends soon: SELECT"
-            f" pg_terminate_backend({one.session.pid}) as its role or a superuser{hidden}",
+            "statements of schedd wait for this session, and fail after lock_timeout",
+            "wait if the session is maintenance that ends soon; else end the session as its role or"
+            f" a superuser: SELECT pg_terminate_backend({one.session.pid}){hidden}",
         )
 
 
 def _lock(one: HeldLock) -> str:
     if not one.modes:
-        return "has locked rows that another session waits for"
+        return "holds locks on rows for which another session waits"
     modes = ", ".join(one.modes)
-    return f"holds {modes}" if one.granted else f"waits for {modes}, and statements queue behind it"
+    if one.granted:
+        return f"holds {modes}"
+    return f"waits for {modes}, and other statements wait behind this session"
 
 
 def _listed(found: Sequence[object]) -> str:
@@ -138,14 +141,14 @@ def _schema(found: DatabaseFacts) -> CheckupFinding:
     revisions = f"revision {found.schema}, this member expects {found.wanted_schema}"
     if found.schema_admits:
         return check.warn(
-            f"{revisions}; the schema allows this member",
-            "this member works, without the features of the newer version",
+            f"{revisions}; this member can use the schema",
+            "this member works, but lacks the features of the newer version",
             "upgrade the members of the older version (docs/operations/upgrade.md)",
         )
     return check.bad(
         revisions,
-        "a member that restarts on this schema won't start",
-        "`schedd migrate`, or upgrade the members of the older version",
+        "a member of this version can't start again with this schema",
+        "run `schedd migrate`, or upgrade the members of the older version",
     )
 
 
@@ -156,8 +159,10 @@ def _encoding(found: DatabaseFacts) -> CheckupFinding:
         return check.ok(encoding)
     return check.bad(
         f"the database's encoding is {encoding}, not {ENCODING}",
-        "PostgreSQL rejects text that it can't encode: calls with such text fail, output is cut",
-        "restore a dump into a new database: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+        "PostgreSQL rejects text that it can't encode: calls with such text fail, and output of"
+        " runs is truncated",
+        "move the data to a new database with a dump: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE"
+        " template0",
     )
 
 
@@ -166,17 +171,19 @@ def _search_path(found: DatabaseFacts) -> CheckupFinding:
     path = found.settings.get("search_path", "")
     if len(found.schemas) > 1:
         return check.bad(
-            f"{path}: schedd's tables are in {', '.join(found.schemas)}",
+            f"search path {path}: schedd's tables are in {len(found.schemas)} schemas:"
+            f" {', '.join(found.schemas)}",
             "members read some tables from another copy: jobs and runs seem lost",
-            "ALTER ROLE … IN DATABASE … SET search_path to one schema, then end its sessions",
+            "set one schema for the role (ALTER ROLE … IN DATABASE … SET search_path), then end the"
+            " role's sessions",
         )
     if len(found.copies) > 1:
         return check.warn(
-            f"{path}: schedd's tables exist in {', '.join(found.copies)}",
+            f"search path {path}: schedd's tables exist twice, in {', '.join(found.copies)}",
             "a role with another search path, or a pooler's session, uses the other copy",
-            "drop the unused copy, or ALTER ROLE … SET search_path for every role",
+            "drop the unused copy, or set one schema for every role (ALTER ROLE … SET search_path)",
         )
-    return check.ok(f"{path}: all tables in schema {', '.join(found.schemas)}")
+    return check.ok(f"search path {path}: all tables are in schema {', '.join(found.schemas)}")
 
 
 def _role(found: DatabaseFacts, facts: Facts) -> CheckupFinding:
@@ -189,18 +196,21 @@ def _role(found: DatabaseFacts, facts: Facts) -> CheckupFinding:
         )
     if facts.view.timeline and facts.view.timeline != found.timeline:
         return check.warn(
-            f"{found.timeline} here, {facts.view.timeline} in the shard map",
-            "after a failover every owner takes over its shards again; this hasn't completed",
-            "see `schedctl cluster shards`; check that all members reach the same server",
+            f"this server is on timeline {found.timeline}, the leader's shard map names timeline"
+            f" {facts.view.timeline}",
+            "after a failover of PostgreSQL each member takes over its shards again; this hasn't"
+            " completed",
+            "see `schedctl cluster shards`, and check that all members reach the same server",
         )
     if not found.timeline_given:
         return check.warn(
             "this server doesn't report its timeline (pg_current_wal_lsn, pg_walfile_name)",
-            "a failover is detected only by marks (every 5 s) and lost connections: a replaced"
-            " primary that still accepts writes isn't recognized",
-            "expected on Aurora; elsewhere GRANT EXECUTE on both functions (docs/databases.md)",
+            "a failover is detected only by marks, which the leader writes every 5 s, and by lost"
+            " connections: a replaced primary that still accepts writes isn't recognized",
+            "nothing on Aurora, which has no timelines; elsewhere GRANT EXECUTE on both functions"
+            " (docs/databases.md)",
         )
-    return check.ok(f"{found.timeline}, the primary's")
+    return check.ok(f"timeline {found.timeline}, of the primary")
 
 
 def _privileges(found: DatabaseFacts) -> CheckupFinding:
@@ -211,7 +221,7 @@ def _privileges(found: DatabaseFacts) -> CheckupFinding:
     return check.bad(
         why.partition(". Run ")[0],
         PARTIAL,
-        "run as the owner of the tables: " + " ".join(statements.split()),
+        "run these statements as the owner of the tables: " + " ".join(statements.split()),
     )
 
 
@@ -232,9 +242,10 @@ def _timeouts(found: DatabaseFacts) -> CheckupFinding:
     if not unset:
         return check.ok(", ".join(f"{name} {found.settings[name]}" for name in TIMEOUTS))
     return check.warn(
-        f"unset: {', '.join(unset)}",
+        f"the role has no {', '.join(unset)}",
         "a stalled session can block a shard forever",
-        "ALTER ROLE … SET statement_timeout = '3s', and so on (docs/operations/schema.md)",
+        "set each timeout for the role: ALTER ROLE … SET statement_timeout = '3s', and so on"
+        " (docs/operations/schema.md)",
     )
 
 
@@ -243,8 +254,8 @@ def _durable(found: DatabaseFacts) -> CheckupFinding:
     off = [name for name in DURABLE if found.settings.get(name) == "off"]
     if off:
         return check.bad(
-            f"off: {', '.join(off)}",
-            "a crash loses acknowledged transactions: runs may be lost or run twice",
+            f"parameters that are off: {', '.join(off)}",
+            "a crash of PostgreSQL loses acknowledged transactions: runs may be lost or run twice",
             "set these parameters to on",
         )
     return check.ok(", ".join(DURABLE) + " are on")
@@ -253,7 +264,7 @@ def _durable(found: DatabaseFacts) -> CheckupFinding:
 def _connections(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "connections")
     most = int(found.settings.get("max_connections", "100"))
-    used = f"{found.connections} of {most}"
+    used = f"{found.connections} of {most} connections are in use"
     if found.connections > 0.8 * most:
         return check.warn(
             used,
@@ -276,11 +287,12 @@ def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     elif all(one.sync == "async" for one in found.replicas):
         yield check.warn(
             f"{len(found.replicas)} asynchronous standbys",
-            "a failover loses the newest transactions, with acknowledged calls and results",
+            "a failover loses the newest transactions, which contain acknowledged calls and"
+            " results",
             "set synchronous_standby_names if you can't lose them",
         )
     else:
-        yield check.ok(f"{len(found.replicas)} standbys, synchronous")
+        yield check.ok(f"{len(found.replicas)} standbys, at least one is synchronous")
     for one in found.replicas:
         if one.state and (one.lag > 64 * MIB or one.state != "streaming"):
             yield CheckSubject(AREA, "replication", one.name).warn(
@@ -290,27 +302,26 @@ def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
             )
     if found.idle_slots:
         yield CheckSubject(AREA, "replication slots").warn(
-            f"slots without a reader: {', '.join(found.idle_slots)}",
-            "each slot keeps WAL and old rows forever: the disk fills",
-            "SELECT pg_drop_replication_slot(…) if the reader won't return",
+            f"replication slots without a reader: {', '.join(found.idle_slots)}",
+            "PostgreSQL keeps WAL and old rows for each slot, until the disk is full",
+            "if the reader won't return: SELECT pg_drop_replication_slot(…)",
         )
 
 
 def _oldest(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "oldest transaction")
-    age = f"{found.oldest_transaction:.0f} s, {found.held_back} transactions back"
+    age = f"open for {found.oldest_transaction:.0f} s, {found.held_back} transactions since then"
     if found.oldest_transaction <= 300 and found.hidden:
         return check.warn(
-            f"{age}, not counting open transactions of other roles, whose age role {found.user} may"
-            f" not see: {_listed(found.hidden)}",
-            "a forgotten transaction keeps vacuum from removing dead rows, and may hold locks",
-            f"as a superuser: GRANT pg_read_all_stats TO {found.user}; pg_stat_activity shows such"
-            " a role when each transaction began",
+            f"{age}; other roles have open transactions, whose age role {found.user} may not see:"
+            f" {_listed(found.hidden)}",
+            "a forgotten transaction prevents vacuum from removing dead rows, and may hold locks",
+            f"let schedd see the age, as a superuser: GRANT pg_read_all_stats TO {found.user}",
         )
     if found.oldest_transaction > 300 or found.held_back > 1_000_000:
         return check.warn(
             age,
-            "vacuum can't remove newer dead rows: busy tables grow and slow down",
+            "vacuum can't remove dead rows: busy tables grow and become slow",
             "find the transaction in pg_stat_activity, pg_prepared_xacts or pg_replication_slots,"
             " and end it",
         )
@@ -321,13 +332,17 @@ def _wal(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "WAL")
     if found.wal is None:
         return check.warn(
-            "unknown: the daemons' role can't read it",
-            "WAL that fills the disk isn't reported",
+            "the size of the WAL is unknown: schedd's role can't read it",
+            "the doctor can't report a WAL that fills the disk",
             "GRANT pg_monitor to the role (docs/databases.md)",
         )
     size = f"{found.wal / MIB:.0f} MiB"
     if found.wal > 16 * 1024 * MIB:
-        return check.warn(size, "the disk may fill", "check replication slots and archive_command")
+        return check.warn(
+            size,
+            "the WAL may fill the disk",
+            "check replication slots and archive_command, which keep WAL",
+        )
     return check.ok(size)
 
 
@@ -338,29 +353,30 @@ def _bloat(found: DatabaseFacts) -> CheckupFinding:
         counts = ", ".join(f"{one.name}: {one.dead} dead, {one.live} live" for one in full)
         return check.warn(
             counts,
-            "autovacuum doesn't keep up: statements slow down",
-            "VACUUM (VERBOSE) these tables, and check the oldest transaction",
+            "autovacuum doesn't keep up: statements become slow",
+            "run VACUUM (VERBOSE) on these tables, and check the oldest transaction",
         )
-    return check.ok(f"few in {len(found.tables)} tables")
+    return check.ok(f"few dead rows in {len(found.tables)} tables")
 
 
 def _age(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "transaction ids")
     if found.age > WRAPAROUND:
         return check.bad(
-            f"{found.age:,} since the oldest row was frozen",
-            "at 2,000,000,000 PostgreSQL stops accepting writes",
-            "VACUUM FREEZE",
+            f"{found.age:,} transactions since the oldest row was frozen",
+            "at 2,000,000,000 transactions PostgreSQL stops accepting writes",
+            "run VACUUM FREEZE in the database",
         )
-    return check.ok(f"{found.age:,} since the oldest row was frozen")
+    return check.ok(f"{found.age:,} transactions since the oldest row was frozen")
 
 
 def _days(found: DatabaseFacts) -> CheckupFinding:
     check = CheckSubject(AREA, "partitions")
     if found.missing_days:
         return check.warn(
-            "today or tomorrow has no partition",
-            "runs of that day go to the default partition, and stay there",
-            "search the leader's log for housekeeping; `schedd migrate` also creates partitions",
+            "the table of runs has no partition for today or tomorrow",
+            "runs of that day are stored in the default partition, and stay there",
+            "run `schedd migrate`, which creates partitions; the leader's log shows why it didn't"
+            " (housekeeping)",
         )
     return check.ok("the partitions of today and tomorrow exist")

@@ -31,12 +31,13 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if facts.etcd.went_back is None:
         if facts.etcd.unread:
             return  # the finding about the view says so
-        yield check.ok("revisions have only grown")
+        yield check.ok("etcd's revisions have only grown")
     else:
         yield check.warn(
-            f"revisions went back at {facts.etcd.went_back:%Y-%m-%dT%H:%M:%SZ}",
+            f"etcd's revisions went back at {facts.etcd.went_back:%Y-%m-%dT%H:%M:%SZ}",
             "etcd was restored from a snapshot or replaced: newer leases and keys are lost",
-            "restore with bumped revisions (`etcdutl snapshot restore --bump-revision`)",
+            "the next time, restore with bumped revisions (`etcdutl snapshot restore"
+            " --bump-revision`)",
         )
 
 
@@ -45,24 +46,28 @@ def _answers(one: EtcdEndpoint, *, alone: bool) -> CheckupFinding:
     if one.away and alone:
         return check.bad(
             one.away,
-            "without a majority no lease can be renewed: members stop firing when their leases end",
-            "start that etcd member and read its log",
+            "without a majority of etcd no lease can be renewed: members stop firing jobs when"
+            " their leases expire",
+            "start this member of etcd, and read its log",
         )
     if one.away:
         return check.warn(
             one.away,
-            "if one more endpoint fails, jobs may stop firing",
-            "start that etcd member and read its log",
+            "if one more endpoint of etcd fails, jobs may stop firing",
+            "start this member of etcd, and read its log",
         )
     if not one.has_leader:
         return check.bad(
-            "no etcd leader", "etcd accepts no writes", "check the network between etcd members"
+            "etcd has no leader",
+            "etcd accepts no writes",
+            "check the network between the members of etcd",
         )
     if one.took > SLOW:
         return check.warn(
-            f"slow: answered in {one.took * 1000:.0f} ms",
-            "slow disks or a busy host let leases of running members and workers expire",
-            "give etcd its own disk; see its metric etcd_disk_wal_fsync_duration_seconds",
+            f"etcd answered slowly: in {one.took * 1000:.0f} ms",
+            "if etcd is slow, leases of running members and workers may expire",
+            "give etcd its own disk; its metric etcd_disk_wal_fsync_duration_seconds shows the"
+            " disk's latency",
         )
     leads = ", leader" if one.leads else ""
     return check.ok(f"version {one.version}{leads}, in {one.took * 1000:.0f} ms")
@@ -74,8 +79,8 @@ def _alarms(one: EtcdEndpoint) -> CheckupFinding:
         return check.ok("none")
     return check.bad(
         ", ".join(one.problems),
-        "with NOSPACE etcd rejects every write: no lease, no election",
-        "`etcdctl compact REVISION`, `etcdctl defrag`, then `etcdctl alarm disarm`",
+        "with the alarm NOSPACE etcd rejects every write: leases expire, and no leader is elected",
+        "free space: `etcdctl compact REVISION`, `etcdctl defrag`, then `etcdctl alarm disarm`",
     )
 
 
@@ -86,10 +91,12 @@ def _size(one: EtcdEndpoint) -> CheckupFinding:
         return check.warn(
             size,
             "at its quota (default 2 GiB) etcd rejects every write",
-            "`etcdctl defrag`, or raise --quota-backend-bytes",
+            "run `etcdctl defrag`, or raise --quota-backend-bytes",
         )
     if one.size > 256 * MIB and one.in_use < one.size / 2:
-        return check.warn(size, "more than half of the file is unused", "`etcdctl defrag`")
+        return check.warn(
+            size, "more than half of etcd's file is unused", "run `etcdctl defrag` to free it"
+        )
     return check.ok(size)
 
 
@@ -100,9 +107,13 @@ def _versions(there: list[EtcdEndpoint]) -> CheckupFinding:
     if any(CORRUPTING.match(version) for version in versions):
         return check.warn(
             named,
-            "3.5.0 to 3.5.2 may corrupt their data when killed",
+            "etcd 3.5.0 to 3.5.2 may corrupt its data when it is killed",
             "upgrade etcd to 3.5.3 or newer",
         )
     if len(versions) > 1:
-        return check.warn(named, "mixed versions are only for upgrades", "finish the upgrade")
+        return check.warn(
+            named,
+            "mixed versions of etcd are supported only during an upgrade",
+            "upgrade all members of etcd to one version",
+        )
     return check.ok(named)

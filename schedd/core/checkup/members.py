@@ -16,7 +16,7 @@ EXPIRES: Final = timedelta(days=14)
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if not any(one.failures for one in facts.members):
-        yield from _dependencies("the asked member", facts.failures, trusted=facts.trusted)
+        yield from _dependencies("the queried member", facts.failures, trusted=facts.trusted)
     for one in facts.members:
         yield _answers(one)
         if not one.away:
@@ -34,9 +34,12 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     yield _attached(facts)
 
 
-VERSIONS: Final = ("mixed versions are only for upgrades", "finish the upgrade")
+VERSIONS: Final = (
+    "mixed versions of schedd are supported only during an upgrade",
+    "upgrade all members to one version",
+)
 ZONES: Final = (
-    "members with other time zone rules fire at other times, and a takeover changes the times",
+    "members with different time zone rules fire the same job at different times",
     "install the same tzdata on all members",
 )
 
@@ -46,40 +49,42 @@ def _answers(one: MemberFacts) -> CheckupFinding:
     if one.away:
         return check.warn(
             one.away,
-            "wake-ups and revokes don't reach this member: its runs start late, a pause takes"
-            " seconds",
-            f"check that other members reach {one.view.grpc}",
+            "other members can't notify this member of new runs and of pauses: its runs start late,"
+            " and a pause takes seconds",
+            f"check that other members reach this member at {one.view.grpc}",
         )
     failing = {failed.dependency for failed in one.failures}
     away = not one.view.database or one.seconds_since_database > 5
     if Dependency.POSTGRESQL not in failing and away:
         return check.bad(
-            f"no answer from PostgreSQL for {one.seconds_since_database:.0f} s",
+            f"this member got no answer from PostgreSQL for {one.seconds_since_database:.0f} s",
             "its shards go to members that reach PostgreSQL, if there are any",
             "check the connection from this member to PostgreSQL",
         )
     if not one.trusted:
         return check.bad(
-            "the member's lease isn't trusted",
-            "this member stops firing",
+            "the member's lease may have expired",
+            "this member stops firing jobs",
             f"correct the failure of {' and '.join(sorted(failing))} that this member reports"
             if failing
-            else "check its connection to etcd, and the load of its host",
+            else "check this member's connection to etcd, and the load of its host",
         )
     if failing:
-        return check.ok(f"answers, but reports a failure of {' and '.join(sorted(failing))}")
+        return check.ok(
+            f"the member answers, but reports a failure of {' and '.join(sorted(failing))}"
+        )
     return check.ok("draining" if one.view.draining else "etcd and PostgreSQL are reachable")
 
 
 CONSEQUENCES: Final[Mapping[str, str]] = {
-    Dependency.POSTGRESQL: "the member isn't ready: what needs this fails, and is repeated until"
-    " it is fixed; due times are caught up",
-    Dependency.ETCD: "the member isn't ready: it keeps its shards while its lease holds, but"
+    Dependency.POSTGRESQL: "the member isn't ready: calls and tasks that need PostgreSQL fail and"
+    " are retried; due jobs are caught up afterwards",
+    Dependency.ETCD: "the member isn't ready: it keeps its shards while its lease is valid, but"
     " members can't join and shards can't move",
 }
 WITHOUT_LEASE: Final = (
-    "the member isn't ready and fires nothing: it has no trusted lease; members can't join and"
-    " shards can't move"
+    "the member isn't ready and fires no jobs, because its lease may have expired; members can't"
+    " join and shards can't move"
 )
 
 
@@ -101,7 +106,7 @@ def _wall(one: MemberFacts) -> CheckupFinding:
     if abs(one.wall_offset) > WALL:
         return check.warn(
             offset,
-            "schedules don't depend on this clock; logs, certificates and jobs do",
+            "logs, certificates and programs use this clock; schedules don't depend on it",
             "start a time service (chrony, systemd-timesyncd) on that host",
         )
     return check.ok(offset)
@@ -113,8 +118,10 @@ def _cluster_time(one: MemberFacts) -> CheckupFinding:
     if abs(one.cluster_offset) > CLUSTER:
         return check.bad(
             offset,
-            "this member fires too late, or too early (PostgreSQL prevents early runs)",
-            "check how fast PostgreSQL answers this member; restart the member if it is fast",
+            "this member fires jobs late, or creates runs too early (PostgreSQL prevents their"
+            " start)",
+            "check how fast PostgreSQL answers this member; if PostgreSQL is fast, restart the"
+            " member",
         )
     return check.ok(offset)
 
@@ -124,13 +131,20 @@ def _certificate(one: MemberFacts, facts: Facts) -> Iterator[CheckupFinding]:
         return
     check = CheckSubject("tls", "certificate", one.view.name)
     left = one.certificate_expires_at - facts.now
-    expiry = f"expires {one.certificate_expires_at:%Y-%m-%d}"
+    verb = "expired" if left < timedelta(0) else "expires"
+    expiry = f"the certificate {verb} on {one.certificate_expires_at:%Y-%m-%d}"
     if left < timedelta(0):
         yield check.bad(
-            expiry, "new connections to this member fail", "renew it, and restart the member"
+            expiry,
+            "new connections to this member fail",
+            "renew the certificate (`schedctl auth issue member`), and restart the member",
         )
     elif left < EXPIRES:
-        yield check.warn(expiry, "after that, new connections fail", "renew it before that date")
+        yield check.warn(
+            expiry,
+            "after this date, new connections to this member fail",
+            "renew the certificate before this date (`schedctl auth issue member`)",
+        )
     else:
         yield check.ok(expiry)
 
@@ -144,8 +158,10 @@ def _names(facts: Facts) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, "names", line.object.rpartition("/")[2]).warn(
             f"a second {line.object.partition('/')[0]} of this name ({line.source}) was rejected"
             f"{at}",
-            "the second one does no work while the first runs, and takes the name when that stops",
-            "stop one of them, or give it another name; `schedctl audit list` shows each rejection",
+            "the second process does no work while the first one runs, and takes the name when the"
+            " first one stops",
+            "stop one of the two, or give it another name; `schedctl audit list` shows each"
+            " rejection",
         )
 
 
@@ -158,8 +174,8 @@ def _takeover(facts: Facts) -> CheckupFinding:
     unsure = isinstance(facts.work, FailedRead) or facts.work.losses.members
     return check.warn(
         "1 member can own shards" if able else "no member can own shards",
-        "if this member is lost, nothing fires until it returns" if able else "nothing fires",
-        "check /readyz and the log of members that run and can't own shards"
+        "if this member is lost, no job fires until it returns" if able else "no job fires",
+        "check /readyz and the logs of the members that run but can't own shards"
         if unable or unsure
         else "run three members on three hosts",
     )
@@ -180,7 +196,7 @@ def _attached(facts: Facts) -> CheckupFinding:
         return check.warn(
             f"no worker is attached to {', '.join(without)}",
             "these members get no shards while other members have workers",
-            "check that workers reach them, and their certificates",
+            "check that workers reach these members, and check the certificates of these members",
         )
     return check.ok("workers are attached to every member" if not without else "no workers")
 

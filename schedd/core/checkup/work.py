@@ -23,10 +23,12 @@ NAMED: Final = 10
 """The most jobs or workers per check with a finding of their own."""
 FEW: Final = 3
 """The most names in one finding."""
-UNKNOWN: Final = "whether it has returned is unknown: this member's view of the cluster may be old"
-UNKNOWN_REMEDY: Final = "see the findings about etcd and the view, then run the doctor again"
+UNKNOWN: Final = (
+    "it may have returned since: the queried member's view of the cluster may be outdated"
+)
+UNKNOWN_REMEDY: Final = "correct the findings about etcd and the view, then run the doctor again"
 RERUN: Final = (
-    "start again on live workers that can run them; with delivery at_most_once they failed"
+    "start again on live workers that can run them; runs with delivery at_most_once have failed"
 )
 
 
@@ -36,8 +38,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, "work").warn(
             found.cause,
             "lost members and workers, stuck jobs and failing jobs are unknown",
-            found.remedy
-            or "see the findings about PostgreSQL; if all are ok, run the doctor again",
+            found.remedy or "correct the findings about PostgreSQL, then run the doctor again",
         )
         return
     yield from _members(facts, found)
@@ -57,18 +58,21 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     live = len({member.name for member in facts.view.members} - names)
     alive = f"{live} of {live + len(names)} members {'is' if live == 1 else 'are'} live"
     if not lost and not facts.outdated:
-        yield CheckSubject(AREA, "lost members").ok(_none_lost(found.returned_members, found.kept))
+        returned = _none_lost("member", found.returned_members, found.kept)
+        yield CheckSubject(AREA, "lost members").ok(returned)
     for one in lost:
         at = f" at {one.grpc}" if one.grpc else ""
         check, since = CheckSubject(AREA, "lost members", one.name), _time_text(one.lost_at)
         if facts.outdated:
-            yield check.warn(f"lost at {since}, as last known", UNKNOWN, UNKNOWN_REMEDY)
+            yield check.warn(
+                f"the member was lost at {since}, as last known", UNKNOWN, UNKNOWN_REMEDY
+            )
             continue
         yield check.bad(
-            f"lost at {since}; {alive}",
-            "a live member takes over its shards; each further loss leaves less capacity",
-            f"see the log of schedd{at}, and start it if it isn't running; a member that you"
-            f" removed for good leaves this list {_span(found.kept)} after the loss",
+            f"the member was lost at {since}; {alive}",
+            "live members take over its shards; each further loss leaves less capacity",
+            f"read the log of schedd{at}, and start schedd if it isn't running; a member that you"
+            f" removed for good leaves this list {_span(found.kept)} after its loss",
         )
 
 
@@ -76,32 +80,33 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[CheckupFinding]:
     lost, live = found.losses.workers, len(facts.view.workers)
     alive = "1 worker is live" if live == 1 else f"{live} workers are live"
     if not lost and not facts.outdated:
-        yield CheckSubject(AREA, "lost workers").ok(_none_lost(found.returned_workers, found.kept))
+        returned = _none_lost("worker", found.returned_workers, found.kept)
+        yield CheckSubject(AREA, "lost workers").ok(returned)
     for one in lost[:NAMED]:
         at = _time_text(one.lost_at) if one.lost_at is not None else "an unknown time"
         check = CheckSubject(AREA, "lost workers", one.worker)
         if facts.outdated:
-            yield check.warn(f"lost at {at}, as last known", UNKNOWN, UNKNOWN_REMEDY)
+            yield check.warn(f"the worker was lost at {at}, as last known", UNKNOWN, UNKNOWN_REMEDY)
             continue
         yield check.bad(
-            f"lost at {at} on host {one.host}, with {one.slots} slots; {alive}",
+            f"the worker was lost at {at} on host {one.host}, with {one.slots} slots; {alive}",
             f"its runs {RERUN}",
-            f"see the log of workerd on {one.host} and start it again; if you removed it for good:"
-            f" `schedctl worker drain {one.worker}`",
+            f"read the log of workerd on {one.host}, and start workerd again; if you removed the"
+            f" worker for good: `schedctl worker drain {one.worker}`",
         )
     if (more := len(lost) - NAMED) > 0:
         yield CheckSubject(AREA, "lost workers").bad(
-            "1 more is lost" if more == 1 else f"{more} more are lost",
+            "1 more worker is lost" if more == 1 else f"{more} more workers are lost",
             f"their runs {RERUN}",
             "`schedctl worker list` shows all of them",
         )
 
 
-def _none_lost(returned: int, kept: timedelta) -> str:
+def _none_lost(kind: str, returned: int, kept: timedelta) -> str:
     if not returned:
-        return "none is lost now"
-    losses = "1 loss" if returned == 1 else f"{returned} losses"
-    return f"none is lost now; {losses} in the last {_span(kept)} ended with a return"
+        return f"no {kind} is lost now"
+    names = f"1 {kind} was" if returned == 1 else f"{returned} {kind}s were"
+    return f"no {kind} is lost now; {names} lost in the last {_span(kept)} and returned"
 
 
 def _stuck(facts: Facts, stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
@@ -112,7 +117,7 @@ def _stuck(facts: Facts, stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, check).bad(
             f"{jobs} waiting runs, the oldest since {since}; no worker is running",
             "these runs wait until a worker that can run them connects",
-            "start a worker: see the findings about attached and lost workers",
+            "start a worker; the findings about attached and lost workers name candidates",
         )
         return
     if not stuck:
@@ -148,7 +153,10 @@ def _more_jobs(found: int, one: str, many: str) -> str:
 
 def _remedy(one: StuckJob) -> str:
     if one.draining:
-        return f"`schedctl worker undrain {one.draining[0]}`, or start another worker with it"
+        return (
+            f"`schedctl worker undrain {one.draining[0]}`, or start another worker that can run"
+            " them"
+        )
     if one.could:
         which = f"worker {one.could[0]}" if len(one.could) == 1 else "one of these workers"
         return f"start {which} again"
@@ -159,8 +167,8 @@ def _remedy(one: StuckJob) -> str:
             " executors"
         )
     return (
-        "start a worker that has it (workerd's `labels`, `handlers`, `namespaces`), or edit the"
-        " job; `schedctl worker list -o wide` shows the workers"
+        "start a worker that can run them (settings `labels`, `handlers` and `namespaces` of"
+        " workerd), or edit the job; `schedctl worker list -o wide` shows the workers"
     )
 
 
@@ -170,12 +178,13 @@ def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
         return check.ok("no run that a worker can take has waited for more than 10 s")
     age = facts.now - oldest
     if age < OLD:
-        return check.ok(f"has waited for {_span(age)}")
+        return check.ok(f"the run has waited for {_span(age)}")
     return check.warn(
-        f"has waited for {_span(age)}, since {_time_text(oldest)}",
-        "slots, a pool or an overlap limit are exhausted, or its workers take no new runs",
-        "`schedctl run why RUN` says which: add slots or workers, raise the limit of the pool, or"
-        " see the findings about workers",
+        f"the run has waited for {_span(age)}, since {_time_text(oldest)}",
+        "all slots are in use, a pool or an overlap limit is reached, or the workers take no new"
+        " runs",
+        "`schedctl run why RUN` shows the reason: add slots or workers, raise the limit of the"
+        " pool, or correct the findings about workers",
     )
 
 
@@ -190,21 +199,22 @@ def _full(facts: Facts, one: FullWorkers) -> CheckupFinding:
     if not one.stuck:
         return check.warn(
             what,
-            "all workers that can run it are full, so it starts late",
+            "all workers that can run this run are full, so it starts late",
             f"add slots or workers; {shown}",
         )
     holders = [
-        f"{holder.runs:,} of {_job(holder.namespace, holder.name)} since {_time_text(holder.since)}"
+        f"{holder.runs:,} runs of {_job(holder.namespace, holder.name)} since"
+        f" {_time_text(holder.since)}"
         for holder in one.stuck
     ]
     first = one.stuck[0]
     timeout = f"lower the `timeout` of {_job(first.namespace, first.name)}"
     shown = shown.replace(one.workers[0], first.worker)
     return check.warn(
-        f"{what}; runs that started before it became ready: {_few(holders)}",
+        f"{what}; the slots are held by older runs: {_few(holders)}",
         "runs that don't end keep their slots, and no other run can start there",
-        f"{shown}; if they hang, `schedctl run cancel RUN` ends each, then {timeout}; if they are"
-        " meant to be this long, add slots or workers",
+        f"{shown}; if these runs hang, end each with `schedctl run cancel RUN`, and {timeout}; if"
+        " they are meant to run this long, add slots or workers",
     )
 
 
@@ -228,15 +238,16 @@ def _failing(failing: Sequence[FailingJob]) -> Iterator[CheckupFinding]:
     for one in failing[:NAMED]:
         yield CheckSubject(AREA, check, one.name).warn(
             f"the last {one.times}{' or more' if one.more else ''} runs failed",
-            "the job doesn't do its work",
-            f"`schedctl run logs {one.name.rpartition('/')[2]}`, then fix the job;"
-            " `schedctl dlq list` has the failed runs",
+            "the work of the job isn't done",
+            "`schedctl dlq list --job"
+            f" {one.name.rpartition('/')[2]}` lists the failed runs, and `schedctl run logs RUN`"
+            " shows the output of one; then correct the job",
         )
     if len(failing) > NAMED:
         yield CheckSubject(AREA, check).warn(
-            f"{_more_jobs(len(failing), 'fails', 'fail')} again and again",
-            "these jobs don't do their work",
-            "`schedctl dlq list` has the failed runs",
+            f"{_more_jobs(len(failing), 'fails', 'fail')} repeatedly",
+            "the work of these jobs isn't done",
+            "`schedctl dlq list` lists the failed runs",
         )
 
 
@@ -249,11 +260,11 @@ def _growing(found: WorkFacts) -> Iterator[CheckupFinding]:
         yield CheckSubject(AREA, check, one.name).warn(
             f"{one.runs:,} runs wait; in the last 10 minutes {one.made:,} were created and"
             f" {one.ended:,} ended",
-            "its runs wait for slots, and all slots of the workers that can run them are in use"
+            "the job's runs wait, because all slots of the workers that can run them are in use"
             if one.name in full
             else "runs are created faster than they end, so each run starts later than the one"
             " before",
-            "see the finding about the oldest ready run"
+            "correct the finding about the oldest ready run"
             if one.name in full
             else "run the job less often, allow more runs at a time, or use `overlap: skip`",
         )

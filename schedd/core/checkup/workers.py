@@ -20,29 +20,33 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     check = CheckSubject(AREA, "attached")
     if facts.workers:
         leases = "unknown" if facts.outdated else len(facts.view.workers)
-        yield check.ok(f"{len(facts.workers)} attached here, {leases} with a lease in etcd")
+        yield check.ok(
+            f"workers attached to the queried member: {len(facts.workers)}; workers with a lease in"
+            f" etcd: {leases}"
+        )
     elif facts.outdated:
         yield check.warn(
-            "none attached to the queried member; workers of other members are unknown",
+            "no worker is attached to the queried member; workers of other members are unknown",
             "this member can't dispatch runs",
             "check that workers run and reach this member",
         )
     elif facts.view.workers:
         yield check.warn(
-            f"none attached to the queried member; {len(facts.view.workers)} with a lease in etcd",
+            "no worker is attached to the queried member; workers with a lease in etcd:"
+            f" {len(facts.view.workers)}",
             "this member can't dispatch runs",
             "check that workers reach this member",
         )
     else:
-        yield check.bad("no worker", "nothing can run", "start a workerd")
+        yield check.bad("no worker is running", "no run can start", "start a worker (workerd)")
     received = (*facts.workers, *facts.elsewhere)
     old = {one.name: one.version for one in received if one.version != facts.version}
     versions = CheckSubject(AREA, "versions")
     if old:
         yield versions.warn(
             ", ".join(f"{name}: {version}" for name, version in sorted(old.items())),
-            f"members run {facts.version}; mixed versions are only for upgrades",
-            "upgrade those workers",
+            f"members run {facts.version}; mixed versions are supported only during an upgrade",
+            "upgrade these workers",
         )
     elif received:
         yield versions.ok(facts.version)
@@ -54,9 +58,9 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
         yield CheckSubject(AREA, "heartbeats").warn(
             f"no member receives heartbeats of {', '.join(named[:NAMED])}{more}",
-            "the runs on these workers are unknown; when a lease expires, its worker's runs start"
-            " again elsewhere",
-            "check that the workers run and reach a member",
+            "the runs on these workers are unknown; when a worker's lease expires, its runs start"
+            " again on other workers",
+            "check that these workers run and reach a member",
         )
 
 
@@ -80,7 +84,7 @@ def _of_handlers(one: WorkerFacts) -> Iterator[CheckupFinding]:
         if one.refusal_reason and kind is BLOCKED:
             yield check.bad(_blocks(blocks), BLOCKED.why, remedy)
         else:
-            why = "coroutines on a blocked loop wait; a cancel reaches them only after the block"
+            why = "other coroutines on the event loop wait, and a cancel of their runs waits, too"
             yield check.warn(_blocks(blocks), why, remedy)
     if one.refusal_reason and not (kind.check == "spool" or (kind is BLOCKED and by_handler)):
         check = CheckSubject(AREA, kind.check, one.name)
@@ -109,27 +113,29 @@ def _disk(one: WorkerFacts) -> CheckupFinding:
         return check.bad(f"{one.refusal_reason}; {size}", kind.why, kind.remedy_for(one.name))
     if not one.disk_free:
         return check.warn(
-            "the free space on its disk is unknown",
-            "a disk that fills up isn't reported before the worker rejects work",
-            "run the doctor again after the worker's next heartbeat; if it is still unknown, check"
-            " that disk",
+            "the free space on the spool's disk is unknown",
+            "the doctor can't warn before the disk is full and the worker rejects work",
+            "run the doctor again after the worker's next heartbeat; if the space is still unknown,"
+            " check this disk",
         )
     if one.disk_free < LEAST_FREE:
         return check.bad(
             f"{size}, less than {LEAST_FREE // MIB} MiB",
-            "when its disk is full, this worker takes no new runs, and results that can't be"
-            " spooled are lost if it stops",
-            "free space on its disk (`df -h`), or move its spool to a larger disk",
+            "when the spool's disk is full, this worker takes no new runs, and loses unstored"
+            " results if it stops",
+            "free space on this disk (`df -h`), or move the spool to a larger disk",
         )
     if one.disk_free < LOW:
         return check.warn(
             f"{size}, less than {LOW // MIB:,} MiB",
-            "the spool keeps results while members don't accept them; when its disk is full, this"
-            " worker takes no new runs",
-            "free space on its disk (`df -h`), or move its spool to a larger disk",
+            "the spool keeps results until members accept them; when its disk is full, this worker"
+            " takes no new runs",
+            "free space on this disk (`df -h`), or move the spool to a larger disk",
         )
     if one.spool > 64 * MIB:
         return check.warn(
-            size, "results that no member accepts pile up", "see that worker's log and metrics"
+            size,
+            "no member accepts the results in the spool, or members accept them too slowly",
+            "the log and the metrics of this worker show the reason",
         )
     return check.ok(size)

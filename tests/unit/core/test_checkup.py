@@ -343,7 +343,7 @@ def test_an_encoding_that_lacks_letters_is_named_with_the_one_to_use(encoding: s
     assert "ENCODING 'UTF8'" in finding.remedy
 
 
-@pytest.mark.parametrize("by", ["another member", "the asked member"])
+@pytest.mark.parametrize("by", ["another member", "the queried member"])
 def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
     by: str,
 ) -> None:
@@ -358,7 +358,9 @@ def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
     assert finding.severity is Severity.BAD
     assert finding.subject == ("m1" if by == "another member" else by)
     assert finding.what == f"{cause}, since 2026-01-05T12:00:00Z"
-    assert finding.why.startswith("the member isn't ready: what needs this fails, and is repeated")
+    assert finding.why.startswith(
+        "the member isn't ready: calls and tasks that need PostgreSQL fail"
+    )
     assert finding.remedy == "Make room on PostgreSQL's disk"
 
 
@@ -416,8 +418,11 @@ def test_a_failed_read_is_reported_with_its_own_remedy() -> None:
 @pytest.mark.parametrize(
     ("failed", "why"),
     [
-        (LIMITED, "a member without PostgreSQL fires, dispatches and accepts nothing"),
-        (REVOKED, "calls and loops that need this fail"),
+        (
+            LIMITED,
+            "a member without PostgreSQL fires no jobs, dispatches no runs and accepts no results",
+        ),
+        (REVOKED, "calls and background tasks that need these tables fail"),
     ],
 )
 def test_a_failed_read_of_postgresql_says_only_what_is_certain(
@@ -434,7 +439,7 @@ def test_a_denied_read_leaves_the_other_findings_and_has_its_own_remedy() -> Non
     found = {one.check: one for one in wrong(facts)}
     assert found["privileges"].remedy.endswith("GRANT b TO a;")
     assert found["tables"].what.endswith("PostgreSQL denies a privilege")
-    assert "calls and loops that need this fail" in found["tables"].why
+    assert "calls and background tasks that need these tables fail" in found["tables"].why
     assert found["tables"].remedy == "GRANT SELECT"
     assert found["locks"].remedy == "Raise CONNECTION LIMIT"
 
@@ -510,11 +515,11 @@ def test_a_database_of_an_unknown_prefix_isnt_called_unshared() -> None:
     [
         (
             with_first(trusted=False),
-            "m2 has a trusted lease: query it with --endpoints m2:7420",
+            "m2 has a valid lease: query that member with --endpoints m2:7420",
         ),
         (
             tuple(MemberFacts(one, trusted=False) for one in seen().members),
-            "no member that answers has a trusted lease: check etcd",
+            "no member that answers has a valid lease: check etcd",
         ),
         (
             (
@@ -522,9 +527,9 @@ def test_a_database_of_an_unknown_prefix_isnt_called_unshared() -> None:
                 MemberFacts(member(2), trusted=False),
                 MemberFacts(member(3), away="timed out"),
             ),
-            "has a trusted lease: check etcd, then the members that don't answer",
+            "has a valid lease: check etcd, then the members that don't answer",
         ),
-        ((), "no member that answers has a trusted lease: check etcd"),
+        ((), "no member that answers has a valid lease: check etcd"),
     ],
 )
 def test_only_a_member_with_a_trusted_lease_is_worth_a_query(
@@ -543,13 +548,15 @@ def test_a_member_keeps_its_shards_without_etcd_only_while_its_lease_is_trusted(
     one = MemberFacts(member(1), trusted=trusted, failures=failed)
     for facts in (healthy(members=(one,)), healthy(members=(), failures=failed, trusted=trusted)):
         [finding] = [each for each in wrong(facts) if each.check == "etcd"]
-        assert ("keeps its shards while its lease holds" in finding.why) is trusted
-        assert ("fires nothing" in finding.why) is not trusted
+        assert ("keeps its shards while its lease is valid" in finding.why) is trusted
+        assert ("fires no jobs" in finding.why) is not trusted
 
 
 def test_workers_of_an_outdated_view_arent_counted() -> None:
     found = [each for each in examine(healthy(trusted=False)) if each.check == "attached"]
-    assert [each.what for each in found] == ["1 attached here, unknown with a lease in etcd"]
+    assert [each.what for each in found] == [
+        "workers attached to the queried member: 1; workers with a lease in etcd: unknown"
+    ]
     [none] = [
         each for each in examine(healthy(etcd=DENIED, workers=())) if each.check == "attached"
     ]
@@ -568,7 +575,8 @@ def test_the_doctor_prints_the_missing_grants_of_the_role() -> None:
     lacks = "role a lacks b. Run in this database, as its owner or a superuser:\n    GRANT b TO a;"
     found = stored(timeline_given=False, ends_sessions=False, lacks=lacks)
     findings = {each.check: each for each in examine(healthy(database=found))}
-    assert findings["privileges"].remedy == "run as the owner of the tables: GRANT b TO a;"
+    said = "run these statements as the owner of the tables: GRANT b TO a;"
+    assert findings["privileges"].remedy == said
     assert "marks" in findings["timeline"].why
     assert "pg_terminate_backend" in findings["sessions"].what
 
@@ -620,8 +628,7 @@ def test_full_workers_are_named_with_the_runs_that_keep_their_slots() -> None:
     assert (oldest.check, oldest.severity) == ("oldest ready run", Severity.WARN)
     assert oldest.what == (
         "a run has waited for 2 min, since 2026-01-05T11:58:00Z (jobs: z1): 16 of 16 slots of w2"
-        " are in use; runs that started before it became ready: 16 of hang since"
-        " 2026-01-05T11:57:00Z"
+        " are in use; the slots are held by older runs: 16 runs of hang since 2026-01-05T11:57:00Z"
     )
     for command in (
         "`schedctl run list --state RUNNING --worker w2`",
@@ -630,7 +637,7 @@ def test_full_workers_are_named_with_the_runs_that_keep_their_slots() -> None:
         "add slots",
     ):
         assert command in oldest.remedy
-    assert "see the finding about the oldest ready run" in own.remedy
+    assert "correct the finding about the oldest ready run" in own.remedy
     assert "run the job less often" in other.remedy
 
 
@@ -657,9 +664,10 @@ def losses_of(facts: Facts) -> list[CheckupFinding]:
 
 def test_losses_that_ended_are_counted() -> None:
     [none] = losses_of(healthy())
-    assert none.what == "none is lost now"
+    assert none.what == "no member is lost now"
     [ended] = losses_of(healthy(work=WorkFacts(returned_members=2)))
-    assert ended.what == "none is lost now; 2 losses in the last 24 h ended with a return"
+    said = "no member is lost now; 2 members were lost in the last 24 h and returned"
+    assert ended.what == said
 
 
 def test_a_restarted_member_is_counted_once() -> None:

@@ -196,7 +196,7 @@ def test_files_that_don_t_match_are_reported_at_the_start(
         context_of(TLS(member.ca, member.cert, alice.key))
     with pytest.raises(Misconfigured, match="needs cert and key"):
         context_of(TLS(member.ca))
-    with pytest.raises(Misconfigured, match="has only one of cert and key"):
+    with pytest.raises(Misconfigured, match="only one of cert and key"):
         TLS(member.ca, member.cert)
 
 
