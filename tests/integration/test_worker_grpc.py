@@ -398,7 +398,7 @@ async def test_a_missing_method_is_unimplemented_and_retried(workers: SharedWork
         stream = await member.attached()
         for endpoint, method, message in (
             (server.endpoint, f"{HEALTH}/Chekc", f"service {HEALTH} has no method Chekc"),
-            (server.endpoint, "no.such.Service/Run", "no.such.Service not found"),
+            (server.endpoint, "no.such.Service/Run", "reflection doesn't know no.such.Service"),
             (silent.endpoint, f"{HEALTH}/Check", "doesn't offer server reflection"),
         ):
             result = await call(stream, endpoint=endpoint, method=method)
@@ -487,7 +487,7 @@ async def test_metadata_services_are_refused_though_every_network_is_allowed(
 
 
 REFUSED = (
-    *("not a public address", "can't call it", "as it is written"),
+    *("not a public address", "can't call it", "isn't written as a public address"),
     *("is neither host:port", "Name or service not known"),
 )
 """Texts which show that the address was refused, and not by chance out of reach."""
