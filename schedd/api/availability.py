@@ -13,12 +13,12 @@ from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import SHARDS
 
 UNTRUSTED = (
-    "this member's lease in etcd isn't trusted: the member fires nothing, and its view of members,"
-    " leader and shards may be old"
+    "this member's lease in etcd isn't trusted, because it may have expired: the member fires no"
+    " jobs, and its view of members, leader and shards may be outdated"
 )
 DUPLICATE_NAME = (
-    "another daemon uses this member's name ({}): this member fires nothing; stop one of the two,"
-    " or rename it"
+    "another daemon uses this member's name ({}): this member fires no jobs; stop one of the two,"
+    " or give it another name"
 )
 
 
@@ -40,7 +40,7 @@ def problems(
     found = [str(failure) for failure in failures]
     found += [DUPLICATE_NAME.format(duplicate)] if duplicate else [] if trusted else [UNTRUSTED]
     if view.member(view.leader) is None:
-        found.append("there is no leader")
+        found.append("the cluster has no leader")
     if owned is not None and owned < SHARDS:
         found.append(f"{SHARDS - owned} of {SHARDS} shards have no live owner")
     if workers == 0:

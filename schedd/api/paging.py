@@ -23,7 +23,7 @@ def size(asked: int) -> int:
     """Return the number of rows of a page. Raises InvalidArgumentError."""
     if asked not in NUMBERS["page_size"]:
         raise InvalidArgumentError(
-            f"page_size must not be negative: {asked}",
+            f"page_size is {asked}, but must not be negative",
             reason="BAD_PAGE_SIZE",
             remedy=f"give 1 to {MOST_ROWS} rows, or leave page_size out for {ROWS}",
             violations=[FieldViolation("page_size", "must not be negative")],
@@ -140,13 +140,13 @@ def _decode(text: str) -> Any:
 
 
 def _bad_token() -> InvalidArgumentError:
-    return _refusal("page_token is invalid", "can't be read")
+    return _refusal("page_token is invalid: it can't be read", "can't be read")
 
 
 def _of_another(of: object, listing: str) -> InvalidArgumentError:
     """Return the error for a token of another list, or of the same list with another filter."""
     if isinstance(of, str) and of.partition("/")[0] == listing.partition("/")[0]:
-        problem = "was issued for another filter"
+        problem = "was issued for a list with another filter"
     else:
         problem = "was issued for another list"
     return _refusal(f"page_token {problem}", problem)

@@ -45,7 +45,10 @@ async def write_claim(etcd: Coordination, owner: PrefixOwner) -> None:
     before = await etcd.get(CLUSTER)
     if members := members_of(await etcd.list(MEMBERS)):
         names = ", ".join(member.name for member in members)
-        raise Misconfigured(f"members run under this prefix ({names}): stop all of them first")
+        raise Misconfigured(
+            f"the etcd prefix can't be assigned while members use it ({names}): stop these members,"
+            " then run `schedd claim-prefix` again"
+        )
     unchanged = Compare.absent(CLUSTER) if before is None else Compare.unchanged(before)
     written = await etcd.txn(
         [unchanged, Compare.none_under(MEMBERS)], [Put(CLUSTER, encode(owner)), Delete(MAP)]
@@ -53,8 +56,9 @@ async def write_claim(etcd: Coordination, owner: PrefixOwner) -> None:
     if not written.succeeded:
         found = ", ".join(entry.key for entry in await etcd.list(MEMBERS)) or "none"
         raise Misconfigured(
-            "a member joined under this prefix, or the claim was changed, while this command ran:"
-            f" nothing was written. Stop all members (their keys now: {found}), then run it again"
+            "nothing was written: while this command ran, a member joined under this etcd prefix or"
+            f" the prefix's owner changed. Stop all members (their keys now: {found}), then run"
+            " `schedd claim-prefix` again"
         )
 
 

@@ -145,16 +145,16 @@ def readiness(
     def reasons() -> dict[Unready, str]:
         found: dict[Unready, str] = {}
         if leaving():
-            found[Unready.LEAVING] = "it was asked to end, and hands over"
+            found[Unready.LEAVING] = "the member is shutting down"
         cluster = member.cluster
         if cluster.duplicate:
             found[Unready.DUPLICATE_NAME] = DUPLICATE_NAME.format(cluster.duplicate)
         elif cluster.foreign:
             found[Unready.ANOTHER_CLUSTER] = cluster.foreign
         elif cluster.tenure is None:
-            found[Unready.NO_TENURE] = "it has no tenure"
+            found[Unready.NO_TENURE] = "the member hasn't joined the cluster yet"
         elif not cluster.trusted():
-            found[Unready.UNTRUSTED] = "its lease in etcd is no longer trusted"
+            found[Unready.UNTRUSTED] = "the member's lease in etcd may have expired"
         failed = {failure.dependency: failure for failure in failures()}
         if (failure := failed.get(Dependency.ETCD)) is not None:
             found[Unready.ETCD] = str(failure)
@@ -164,7 +164,7 @@ def readiness(
         if (failure := failed.get(Dependency.POSTGRESQL)) is not None:
             found[Unready.DATABASE] = str(failure)
         elif away > FRESH:
-            found[Unready.DATABASE] = f"the database hasn't answered for {away:.1f} s"
+            found[Unready.DATABASE] = f"PostgreSQL hasn't answered for {away:.1f} s"
         if cluster.view().leader is None:
             found[Unready.NO_LEADER] = "the cluster has no leader"
         return found

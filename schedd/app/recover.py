@@ -19,8 +19,9 @@ from schedd.store.postgres import Stores
 from schedkit.errors import Misconfigured, Unavailable
 
 NO_ETCD: Final = (
-    "etcd doesn't answer: members may be running, and etcd may hold an old map."
-    " Continue only if etcd was lost too, or its keys are deleted: the database is in recovery"
+    "the database is in recovery, but etcd doesn't answer: members may be running, and etcd may"
+    " have an old shard map. Start members only if etcd was lost, too, or schedd's keys in etcd are"
+    " deleted"
 )
 
 
@@ -56,7 +57,10 @@ async def _forget_map(config: Config) -> list[str]:
             members = members_of(await etcd.list(MEMBERS))
             if members:
                 names = ", ".join(member.name for member in members)
-                raise Misconfigured(f"members run ({names}): stop them all first")
+                raise Misconfigured(
+                    f"the recovery can't begin while members run ({names}): stop all members, then"
+                    " run `schedd recover` again"
+                )
             await etcd.txn([], [Delete(MAP)])
     except Unavailable as away:
         return [f"{NO_ETCD} ({away})"]

@@ -146,7 +146,8 @@ class DatabaseWatch:
         }
         if any(now - since >= BETTER_OFF_FOR for since in self._better_off.values()):
             raise TenureOver(
-                f"PostgreSQL gave no answer for {self.silence():.1f} s, but other members reach it"
+                f"this member got no answer from PostgreSQL for {self.silence():.1f} s, but other"
+                " members reach it"
             )
 
 
@@ -169,7 +170,7 @@ STABLE_AFTER: Final = 10.0
 UNATTACHED_AFTER: Final = 2.0
 """Seconds without a worker before the key shows it: a worker that reconnects moves no shard."""
 
-FAILED: Final = "the tenure ended with an error"
+FAILED: Final = "the member left the cluster because of an error"
 
 BEFORE_ROW = failpoints.awaited("join.before_row")
 
@@ -293,7 +294,7 @@ class MemberLifecycle:
             async with self._keep_lease() as keeper:
                 await self._tenure(keeper, draining)
         except Unavailable as error:
-            log.warning("joining failed: %s", error)
+            log.warning("this member can't join the cluster, retrying: %s", error)
         if boottime() - began > STABLE_AFTER:
             self._backoff.reset()
         return self._backoff.next()
@@ -328,7 +329,7 @@ class MemberLifecycle:
                 )
             )
             self.cluster.lives(live)
-            log.info("tenure %s began", live.tenure, extra={"tenure": live.tenure})
+            log.info("member joined the cluster", extra={"tenure": live.tenure})
             over = await self._live(live, registration, draining)
         finally:
             self.cluster.lives(None)
@@ -337,7 +338,11 @@ class MemberLifecycle:
 
     async def _second(self, first: str) -> None:
         """Log and audit that another running daemon has this member's name."""
-        log.error("name already in use: %s is another daemon with it; this one can't serve", first)
+        log.error(
+            "the member's name is already in use by another daemon, %s: this daemon can't serve;"
+            " stop one of the two, or give it another name",
+            first,
+        )
         if self._audit is not None:
             name, source = self.identity.name, self.identity.grpc
             await self._audit(
@@ -396,7 +401,7 @@ class MemberLifecycle:
                     task.cancel()
         except* TenureOver as over:
             why = "; ".join(str(each) for each in over.exceptions)
-            log.warning("tenure %s ended: %s", live.tenure, why, extra={"tenure": live.tenure})
+            log.warning("member left the cluster: %s", why, extra={"tenure": live.tenure})
         finally:
             unlisten()
         heed_cancellation()
@@ -427,7 +432,7 @@ class MemberLifecycle:
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
             if changed := self._changed(live):
-                raise TenureOver(f"{changed}: joining again")
+                raise TenureOver(f"{changed}: this member joins the cluster again")
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)
@@ -440,7 +445,7 @@ class MemberLifecycle:
         A member that became leader at this moment would be replaced at once.
         """
         if self._clock.timeline != live.ownership.timeline:
-            return "the database is on another timeline"
+            return "PostgreSQL failed over to another timeline"
         if (claim := self._claim) is not None and (owner := live.view().owner) is not None:
             claim.record_owner(owner)
             if owner.cluster_id != self._clock.database:
@@ -457,8 +462,7 @@ class MemberLifecycle:
                 await self._store.fence_own(live.tenure, why)
         except (Unavailable, TimeoutError) as error:
             log.info(
-                "fencing tenure %s failed, the leader will fence it: %r",
-                live.tenure,
+                "signing off from the database failed, the leader will record the loss: %r",
                 error,
                 extra={"tenure": live.tenure},
             )
@@ -471,7 +475,7 @@ def _matters(view: ClusterView) -> tuple[object, ...]:
 
 async def _trust(keeper: LeaseKeeper) -> NoReturn:
     loss = await keeper.until_lost()
-    raise TenureOver(f"lease lost: {loss.value}")
+    raise TenureOver(f"the member's lease in etcd was lost: {loss.value}")
 
 
 async def _pause(seconds: float, draining: asyncio.Event) -> None:

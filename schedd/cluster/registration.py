@@ -100,8 +100,8 @@ class Name:
         if entry.create_revision != self._seen:
             self._seen, self._seen_at, self.taken_by = entry.create_revision, now, ""
             log.warning(
-                "member %r is already registered by %s; waiting until that lease expires."
-                " If that is another daemon, give one of them another name",
+                "member name %r is in use by %s: waiting until its lease expires; if that is"
+                " another daemon, give one of the two another name",
                 self._name,
                 _describe(entry),
             )
@@ -185,18 +185,18 @@ class Registration:
         put = Put(self._key, encode_member(member), self._lease)
         written = await self._coordination.txn([self._ours()], [put])
         if not written.succeeded:
-            raise TenureOver(f"{self._key} isn't ours any more")
+            raise TenureOver(f"another process has replaced this member's key {self._key} in etcd")
         self._written = member
 
     async def _confirm(self) -> None:
         entry = await self._coordination.get(self._key)
         if entry is None or entry.create_revision != self._life:
-            raise TenureOver(f"{self._key} isn't ours any more")
+            raise TenureOver(f"this member's key {self._key} in etcd was deleted or replaced")
         if entry.value != encode_member(self._written):
             log.error("etcd key %s was overwritten; writing it again", self._key)
             await self._write(self._written)
 
     def _ours(self) -> Compare:
         if self._life is None:
-            raise RuntimeError(f"{self._key} was never registered")
+            raise RuntimeError(f"the member's key {self._key} wasn't registered before its use")
         return Compare.created_at(self._key, self._life)

@@ -121,7 +121,7 @@ class Shards:
         """End the tenure if its key has no row, or a fenced row: it could never own shards."""
         tenures = await self._store.unfenced_tenures()
         if all(tenure.id != self._ownership.tenure for tenure in tenures):
-            raise TenureOver("the member's row is fenced or missing")
+            raise TenureOver("the leader has recorded this member as lost")
 
     def _changed(self, _gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if dropped:
@@ -135,7 +135,7 @@ class Shards:
         await self._ownership.wait_for_transactions(shards)
         await self._store.release(claim)
         await AFTER_RELEASE()
-        log.info("released %d shards", len(shards))
+        log.info("%d shards released", len(shards))
 
     async def _take_over_shards(self, seen: dict[ShardId, Epoch]) -> int:
         """Take over the shards that are free; return their number."""
@@ -147,5 +147,5 @@ class Shards:
         await AFTER_TAKE()
         ownership.gain(taken)
         if taken:
-            log.info("took over %d shards, %d left", len(taken), len(seen) - len(taken))
+            log.info("%d shards taken over, %d not yet free", len(taken), len(seen) - len(taken))
         return len(taken)

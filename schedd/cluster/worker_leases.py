@@ -227,7 +227,9 @@ class WorkerLeases:
                 return True
             await self._etcd.revoke(lease.id)
             await asyncio.sleep(backoff.next())
-        raise Unavailable(f"the key of worker {incarnation.worker} in etcd changes too often")
+        raise Unavailable(
+            f"etcd: the key of worker {incarnation.worker} changes too often to be written"
+        )
 
 
 def _incarnations(listing: Listing) -> dict[IncarnationId, int]:

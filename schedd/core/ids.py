@@ -22,7 +22,7 @@ class Id(bytes):
     def __new__(cls, value: bytes) -> Id:
         """Raises ValueError if the value hasn't 16 bytes."""
         if len(value) != 16:
-            raise ValueError(f"a UUID has 16 bytes, not {len(value)}")
+            raise ValueError(f"a UUID must have 16 bytes, not {len(value)}")
         return bytes.__new__(cls, value)
 
     @staticmethod
@@ -94,7 +94,9 @@ SEQUENCES = 1 << 31
 def token_of(epoch: Epoch, sequence: int) -> Token:
     """Return the token `epoch << 32 | sequence`, which grows with each assignment and epoch."""
     if not 0 < sequence <= SEQUENCES:
-        raise ValueError(f"sequence {sequence} of a fencing token is outside 1..{SEQUENCES}")
+        raise ValueError(
+            f"the sequence {sequence} of a fencing token is out of range: 1 to {SEQUENCES}"
+        )
     return Token(epoch << 32 | sequence)
 
 
@@ -106,7 +108,7 @@ def epoch_of(token: Token) -> Epoch:
 def run_ids_of(packed: bytes) -> list[RunId]:
     """Return the run ids in these bytes, 16 for each. Raises ValueError if one is incomplete."""
     if len(packed) % 16:
-        raise ValueError(f"{len(packed)} bytes aren't whole ids of 16")
+        raise ValueError(f"ids of 16 bytes are expected, but {len(packed)} bytes were sent")
     new = bytes.__new__  # without a call of `Id` for each
     return [RunId(new(Id, packed[at : at + 16])) for at in range(0, len(packed), 16)]
 

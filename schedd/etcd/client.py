@@ -115,7 +115,10 @@ class EtcdClient:
                 return await self._list(prefix)
             except RevisionGone:
                 continue  # compacted between two pages
-        raise Unavailable(f"etcd: {prefix!r} is compacted faster than it can be listed")
+        raise Unavailable(
+            f"etcd: the keys under {prefix!r} can't be listed: etcd compacts their revisions"
+            " meanwhile"
+        )
 
     async def _list(self, prefix: str) -> Listing:
         start, end = self._codec.span(prefix)

@@ -164,7 +164,7 @@ class EtcdConnection:
             )
             call = stub(metadata=metadata(token))
             return EtcdStream(call, self.deadline, position, self._access)
-        raise Unavailable("etcd: no endpoint accepted a connection in time")
+        raise Unavailable("etcd: no endpoint accepted a connection before the deadline")
 
     def distrust(self, stream: EtcdStream[RequestT, ReplyT]) -> None:
         """Start later calls with the next endpoint and a new token: this endpoint doesn't serve."""
@@ -182,11 +182,13 @@ class EtcdConnection:
         self._ring.failed(position)
         if self._access.tls is not None:
             self._channels.pop(position, None)  # not closed: other calls may still wait on it
-        return Unavailable(f"etcd: no connection to {self.targets[position]}")
+        return Unavailable(f"etcd: the connection to {self.targets[position]} failed")
 
     def _note(self, position: int, failure: EtcdFailure) -> ScheddError:
         if failure.distrust:
-            log.info("etcd endpoint %s left: %s", self.targets[position], failure.error)
+            log.info(
+                "etcd endpoint %s failed, using another: %s", self.targets[position], failure.error
+            )
             self._ring.failed(position)
         return failure.error
 
@@ -261,7 +263,7 @@ class EtcdConnection:
                 return self._token
         except TimeoutError as error:
             self._backoff.timed_out(login)
-            raise Unavailable("etcd: the login returned no token within the deadline") from error
+            raise Unavailable("etcd: the login timed out without a token") from error
 
     async def _authenticate(self, login: Login, position: int, clock: _Clock) -> str:
         self._backoff.check(login)
@@ -274,7 +276,10 @@ class EtcdConnection:
             if not isinstance(failed.failure.error, RightsOff):
                 self._backoff.failed(failed, login)
                 raise
-            log.warning("etcd has authentication off: its user %r has no effect", request.name)
+            log.warning(
+                "etcd's authentication is off: the setting etcd.user, %r, has no effect",
+                request.name,
+            )
             return ""
         return reply.token
 

@@ -16,7 +16,7 @@ class Ring:
 
     def __init__(self, size: int, start: int = 0) -> None:
         if size < 1:
-            raise ValueError("a ring needs at least one endpoint")
+            raise ValueError("at least one endpoint is required")
         self._size = size
         self.current = start % size
 

@@ -112,7 +112,10 @@ class Mirror:
                 applied: discard the mirror.
         """
         if cluster_id != self.cluster_id:
-            raise Doubt(f"etcd cluster {cluster_id:x} answered instead of {self.cluster_id:x}")
+            raise Doubt(
+                f"the etcd cluster {cluster_id:x} answered, but the followed cluster is"
+                f" {self.cluster_id:x}"
+            )
         known, newest = self.revision, self.revision
         for change in changes:
             if change.revision <= known or change.revision < newest:
@@ -254,7 +257,7 @@ class Follower:
             await stream.send(wire.WatchRequest(progress_request=wire.WatchProgressRequest()))
             response = await stream.receive(deadline)
         if response is None:
-            raise Unavailable("etcd: the watch is silent and doesn't answer a request for progress")
+            raise Unavailable("etcd: the watch got no answer to a request for its progress")
         return response
 
     def _broken(self) -> None:

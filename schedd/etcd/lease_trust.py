@@ -72,8 +72,8 @@ class Timings:
         needed = self.interval + 2 * deadline + self.margin
         if needed > self.ttl + 1e-9:
             raise Misconfigured(
-                f"a lease of {self.ttl:g} s can't be kept with a call deadline of {deadline:g} s:"
-                f" interval + 2 × deadline + margin is {needed:.2f} s, longer than the lease"
+                f"a lease of {self.ttl:g} s can't be renewed in time if a call may take"
+                f" {deadline:g} s: two tries need {needed:.2f} s; set a longer member_ttl"
             )
 
 

@@ -46,7 +46,7 @@ class EtcdStream(Generic[RequestT, ReplyT]):
             async with asyncio.timeout(self._deadline):
                 await self._call.write(request)
         except TimeoutError as error:
-            raise Unavailable("etcd: a stream takes no more messages") from error
+            raise Unavailable("etcd: the stream accepts no more messages") from error
         except asyncio.InvalidStateError as error:
             raise Unavailable("etcd: the stream has ended") from error
         except grpc.aio.AioRpcError as error:
@@ -65,7 +65,7 @@ class EtcdStream(Generic[RequestT, ReplyT]):
         except grpc.aio.AioRpcError as error:
             raise _converted(error, self._access) from error
         if message is grpc.aio.EOF:
-            raise Unavailable("etcd: the stream was ended")
+            raise Unavailable("etcd: the server ended the stream")
         return cast("ReplyT", message)
 
     async def close(self) -> None:

@@ -491,7 +491,7 @@ def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
 
 def _loss(run: LiveRun, known: CachedDefinition) -> Loss:
     if run.incarnation is None:
-        raise ValueError(f"run {run.key.run_id} is RUNNING without a worker")
+        raise ValueError(f"run {run.key.run_id} is RUNNING, but its record names no worker")
     definition = own(run, known.definition)
     sequel = after_loss(run, definition)
     return Loss(

@@ -76,7 +76,7 @@ class DatabaseClock:
         """
         if self._time is None:
             raise DatabaseUnavailable(
-                "PostgreSQL was never reached by this member, so cluster time is unknown"
+                "cluster time is unknown: this member hasn't reached PostgreSQL yet"
             )
         now = self._time.now(self._clock())
         if self._shown is None or now > self._shown:
@@ -141,13 +141,13 @@ class DatabaseClock:
     def _check(self, probe: DatabaseProbe) -> None:
         if probe.in_recovery:
             self._reconnect()
-            raise Unavailable("the database is a standby, or still in recovery")
+            raise Unavailable("PostgreSQL is a standby, or still in recovery")
         self.expect(probe.timeline)
         if probe.timeline < self._expected:
             self._reconnect()
             raise Unavailable(
-                f"the database is on timeline {probe.timeline}, but {self._expected} was seen"
-                " before: this server was replaced"
+                f"PostgreSQL is on timeline {probe.timeline}, but timeline {self._expected} was"
+                " seen before: this server was replaced by another primary"
             )
         if self._timeline not in (NO_TIMELINE, probe.timeline):
             log.warning("database timeline changed: from=%d to=%d", self._timeline, probe.timeline)

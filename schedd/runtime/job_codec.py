@@ -226,8 +226,11 @@ def check_dialect(spec: job_pb2.Job) -> None:
         CronError: the dialect is of a later version, so the scheduled times are unknown.
     """
     if spec.definition_version > LEVEL:
-        problem = f"was stored by version {spec.definition_version} of definitions"
-        hint = f"this member supports version {LEVEL}: upgrade it"
+        problem = (
+            f"the job was stored by a later schedd, in version {spec.definition_version} of"
+            " definitions"
+        )
+        hint = f"upgrade this member, which supports version {LEVEL}"
         raise CronError("cron", problem, hint)
 
 
@@ -241,8 +244,8 @@ def stored_spec(spec: bytes) -> job_pb2.Job:
         return job_pb2.Job.FromString(spec)
     except DecodeError as error:
         raise InvalidSpec(
-            f"the stored definition ({len(spec)} bytes in jobs.spec) can't be read: {error};"
-            " delete the job, or restore its row from a backup"
+            f"the stored definition of the job ({len(spec)} bytes) can't be read: {error}; delete"
+            " the job, or restore its row in the table jobs from a backup"
         ) from None
 
 

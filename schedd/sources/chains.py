@@ -184,9 +184,9 @@ class SlowJoins:
         times = self._times.pop(key, 0) + 1
         if times == 1:
             log.warning(
-                "chain evaluation exceeded statement_timeout: job=%s cycle=%s. It is retried with a"
-                " growing backoff. Run ANALYZE on runs, live and chain_arrivals if their statistics"
-                " are old.",
+                "chain evaluation timed out: job=%s cycle=%s; it is retried with a growing backoff."
+                " If PostgreSQL's statistics are old, run ANALYZE on the tables runs, live and"
+                " chain_arrivals",
                 *_logged(join),
             )
         self._suspects.discard(key)

@@ -84,7 +84,7 @@ def test_a_cluster_with_running_members_keeps_its_prefix(home: DevCluster) -> No
     refused = stranger.run("claim-prefix")
 
     assert refused.returncode == 2
-    assert "members run under this prefix (m1)" in refused.stderr
+    assert "while members use it (m1)" in refused.stderr
 
 
 def test_a_worker_refuses_a_member_of_another_cluster_by_name(

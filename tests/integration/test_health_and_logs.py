@@ -69,7 +69,7 @@ def test_an_unavailable_dependency_is_named_and_grpc_health_agrees(cluster: DevC
 
     cluster.pause("etcd")
     try:
-        wait_for_reason(cluster, "it has no tenure")
+        wait_for_reason(cluster, "the member hasn't joined the cluster yet")
         wait_for_reason(cluster, "etcd hasn't answered")
         wait_until(lambda: serves(cluster, "") == NOT_SERVING, WITHIN, "gRPC to say so")
         assert serves(cluster, "schedd.v1.JobService") == NOT_SERVING
@@ -90,7 +90,7 @@ def test_an_unavailable_dependency_is_named_and_grpc_health_agrees(cluster: DevC
             client.jobs.create(name, every="1s", shell={"argv": ["true"]})
         wait_until(lambda: client.runs.list(job=names[-1], limit=1), WITHIN, "the first runs")
     cluster.kill("postgres")
-    wait_for_reason(cluster, "the database hasn't answered")
+    wait_for_reason(cluster, "PostgreSQL hasn't answered")
     wait_until(lambda: serves(cluster, "schedd.v1.JobService") == NOT_SERVING, WITHIN, "gRPC")
     wait_until(lambda: exported(cluster, "schedd_ready") == 0, WITHIN, "a scrape to say so")
     assert exported(cluster, 'schedd_not_ready_reasons{reason="database"}') == 1

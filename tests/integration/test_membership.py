@@ -282,7 +282,7 @@ async def test_an_outage_of_etcd_ends_the_tenures_and_all_members_return(
             await world.three()
             before = set(await world.tenures())
             etcd.members[0].kill()
-            await world.said("lease lost: ")
+            await world.said("lease in etcd was lost: ")
             etcd.members[0].restart()
             await world.until_owned_by("a", "b", "c")
             assert not before & set(await world.tenures())

@@ -144,7 +144,7 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     assert 1 <= len(entries) <= world.counts()[1] - term, "a term that ends in it has a successor"
     for actor, reason, after in entries:
         assert (actor, json.loads(after)["note"]) == ("schedd", note)
-        assert reason.startswith("it lost about 36")
+        assert reason.startswith("PostgreSQL lost the data of about 36")
     after_all = await world.remembered()
     assert after_all.at is not None
     assert after_all.at > before.at

@@ -395,7 +395,7 @@ async def test_a_page_token_is_only_valid_for_its_own_query(web: Web) -> None:
         assert (await web.get(f"/api/v1/{path}", params=mine | token)).status == 200, path
         refused = await web.get(f"/api/v1/{path}", params=other | token)
         assert (refused.status, refused.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
-        assert "was issued for another filter" in refused.json["detail"]
+        assert "was issued for a list with another filter" in refused.json["detail"]
 
 
 AT_THE_ENDS_OF_TIME = ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00")
@@ -932,9 +932,12 @@ async def test_the_cluster_is_paused_and_resumed_and_its_page_says_so(web: Web) 
 async def test_health_distinguishes_alive_from_ready(web: Web) -> None:
     assert (await web.get("/healthz")).status == 200
     assert (await web.get("/readyz")).json == {"status": "ready", "reasons": [], "notes": []}
-    web.reasons.append("it has no tenure")
+    web.reasons.append("the member hasn't joined the cluster yet")
     answer = await web.get("/readyz")
-    assert (answer.status, answer.json["reasons"]) == (503, ["it has no tenure"])
+    assert (answer.status, answer.json["reasons"]) == (
+        503,
+        ["the member hasn't joined the cluster yet"],
+    )
     assert (await web.get("/healthz")).status == 200
 
 

@@ -297,7 +297,7 @@ def test_readiness_and_its_reason_are_read_at_each_scrape() -> None:
 
     assert value(telemetry, "schedd_ready") == 1
     assert reasons() == dict.fromkeys(map(str, Unready), 0)
-    why[Unready.DATABASE] = "the database hasn't answered for 9.0 s"
+    why[Unready.DATABASE] = "PostgreSQL hasn't answered for 9.0 s"
     assert value(telemetry, "schedd_ready") == 0
     assert reasons() == dict.fromkeys(map(str, Unready), 0) | {"database": 1}
 

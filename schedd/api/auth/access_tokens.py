@@ -192,10 +192,10 @@ async def _not_too_deep(services: Services, caller: Caller) -> None:
         maker = await services.access_tokens.find(caller.who.token)
         if maker is not None and len(maker.makers) >= MOST_DEEP:
             raise FailedPreconditionError(
-                f"your token can't create tokens: it is number {MOST_DEEP + 1} in a chain of"
-                " tokens, each created with the token before",
+                f"your token can't create tokens: it is token {MOST_DEEP + 1} of a chain in which"
+                " each token was created with the one before it",
                 reason="TOO_MANY_CREATORS",
-                remedy="use an earlier token of the chain, or a certificate",
+                remedy="create the token with an earlier token of the chain, or with a certificate",
             )
 
 
@@ -208,10 +208,11 @@ def _drawn(token: AccessTokenRecord) -> tuple[AccessTokenRecord, str]:
 def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[FieldViolation]:
     if not is_name(request.name):
         yield FieldViolation(
-            "name", "give the owner's name: letters, digits, '.', '_', '@', '+', '-'"
+            "name",
+            "isn't valid: give the owner's name, of letters, digits, '.', '_', '@', '+' and '-'",
         )
     if not request.role:
-        yield FieldViolation("role", "give one of viewer, operator, admin")
+        yield FieldViolation("role", "is missing: give viewer, operator or admin")
     if len(request.namespaces) > MOST_NAMESPACES:
         yield FieldViolation("namespaces", f"has more than {MOST_NAMESPACES} entries")
     for namespace in request.namespaces[:MOST_NAMESPACES]:

@@ -113,12 +113,15 @@ class Authentication:
         if not self.demanded:
             return ANONYMOUS
         if len(sent) > 1:
-            raise wrong("Authorization", "is given twice")
+            raise wrong("Authorization", "is given twice: send one header")
         if sent:
             return await self.of_header(sent[0], lately=lately)
         who = certificate()
         if who is None:
-            raise _unknown("credentials are missing", "NO_CREDENTIALS")
+            raise _unknown(
+                "credentials are missing: the call has no client certificate and no token",
+                "NO_CREDENTIALS",
+            )
         if isinstance(who, UnknownSubject):
             what = f"the client certificate has no name that schedd knows: {who.uris}"
             raise UnauthenticatedError(what, reason=NO_SUBJECT, remedy=NAMED)
@@ -132,7 +135,9 @@ class Authentication:
         Unavailable.
         """
         if authorization[: len(BEARER)].lower() != BEARER:
-            raise _unknown("the Authorization header isn't `Bearer TOKEN`", "BAD_TOKEN")
+            raise _unknown(
+                "the Authorization header isn't valid: it must be `Bearer TOKEN`", "BAD_TOKEN"
+            )
         async with deadlines.limit_read(deadlines.SILENT_FOR):
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 

@@ -58,7 +58,11 @@ def _rule(who: CallerIdentity, method: str) -> Rule:
     """Return the rule of a method. Raises PermissionDeniedError for a caller of another kind."""
     rule = POLICY.get(method)
     if rule is None:
-        raise _denied(f"{_short(method)} isn't allowed for any caller", "NO_POLICY", "")
+        raise _denied(
+            f"{_short(method)} isn't allowed for any caller: this member has no rule for it",
+            "NO_POLICY",
+            "upgrade the member",
+        )
     if IdentityKind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
         what = f"{_short(method)} requires the certificate of a {rule.kind.value}"
         raise _denied(f"{what}; the caller is {who.actor}", "WRONG_KIND", "")

@@ -58,7 +58,8 @@ async def transfer_leader(
         await services.store.audit(replace(asked, outcome="asked"))
         if not await services.succession.ask(view, heir.tenure):
             raise AbortedError(
-                "the leader changed meanwhile, or another transfer is in progress",
+                "leadership wasn't transferred: the leader changed meanwhile, or another transfer"
+                " is in progress",
                 reason="LEADER_CHANGED",
                 remedy="see `schedctl cluster members`, then call again",
             )

@@ -82,9 +82,10 @@ async def _rebalanced(services: Services, caller: Caller) -> Owners:
                 await asyncio.sleep(LOOK_EVERY)
     except TimeoutError:
         raise OutcomeUnknownError(
-            "shards are still moving",
+            "the rebalance hasn't completed: some shards are still moving to their new owners",
             reason="STILL_MOVING",
-            remedy="see `schedctl cluster shards` and `schedctl cluster doctor`",
+            remedy="wait, then see `schedctl cluster shards`; if shards don't move, run `schedctl"
+            " cluster doctor`",
         ) from None
 
 

@@ -69,7 +69,7 @@ def _missing(group: wire.ChosenGroup) -> Iterator[FieldViolation]:
     if not group.fingerprint:
         yield FieldViolation("group.fingerprint", "is missing")
     if not group.job and not group.submitted:
-        problem = "is missing: give a job, or set submitted to select submitted runs without a name"
+        problem = "is missing: give a job, or submitted: true for submitted runs without a name"
         yield FieldViolation("group.job", problem)
 
 
@@ -80,11 +80,11 @@ def check_chosen(request: Choosing) -> None:
     filtered = request.job or request.fingerprint
     if request.HasField("group"):
         if filtered or request.all:
-            raise wrong("group", "can't be combined with job, fingerprint or all")
+            raise wrong("group", "can't be combined with job, fingerprint or all: give one of them")
     elif not filtered and not request.all:
         raise wrong("all", "is missing: give a job, a fingerprint, a group, or all: true")
     elif filtered and request.all:
-        raise wrong("all", "can't be combined with job or fingerprint")
+        raise wrong("all", "can't be combined with job or fingerprint: give one of them")
 
 
 def more_than_expected(choice: LetterFilter) -> AbortedError:

@@ -98,12 +98,16 @@ async def discard_dead_letters(
     """Discard dead letters; their runs are kept. Letters queued for redrive aren't discarded."""
     validation.check_note(request.note, "note")
     if len(request.run_ids) > MOST_NAMED:
-        raise wrong("run_ids", f"has {len(request.run_ids):,}, at most {MOST_NAMED:,} are allowed")
+        raise wrong(
+            "run_ids", f"has {len(request.run_ids):,} ids, at most {MOST_NAMED:,} are allowed"
+        )
     run_ids = tuple(run_id_of(one, "run_ids") for one in request.run_ids)
     if not run_ids:
         check_chosen(request)
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
-        raise wrong("run_ids", "can't be combined with job, fingerprint, group or all")
+        raise wrong(
+            "run_ids", "can't be combined with job, fingerprint, group or all: give one of them"
+        )
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
         raise wrong(field, "can't be combined with ids of runs")

@@ -45,7 +45,9 @@ async def redrive_dead_letters(
     payload = validation.given_payload(request)
     rate = request.rate or USUAL_RATE
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
-        raise wrong("rate", f"is {rate:g}/s: must be from {LEAST_RATE}/s to {MOST_RATE:,.0f}/s")
+        raise wrong(
+            "rate", f"{rate:g}/s is out of range: must be {LEAST_RATE}/s to {MOST_RATE:,.0f}/s"
+        )
     check_chosen(request)
     choice = chosen_by(request)
     if request.dry_run:

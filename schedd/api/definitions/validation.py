@@ -180,9 +180,9 @@ def _schedule_violations(definition: JobDefinition, now: datetime) -> Iterator[F
         yield from unfit
         return
     if job.HasField("phase") and not job.HasField("every"):
-        yield FieldViolation("phase", "requires every")
+        yield FieldViolation("phase", "requires every: only intervals have a phase")
     if job.anchor and not job.HasField("every"):
-        yield FieldViolation("anchor", "requires every")
+        yield FieldViolation("anchor", "requires every: only intervals have an anchor")
     if job.HasField("every") and job.time_zone and not job.anchor and not job.HasField("exclude"):
         problem = "has no effect with every: give an anchor (a local time), or leave it out"
         yield FieldViolation("time_zone", problem)
@@ -256,7 +256,7 @@ def _instant_violations(definition: JobDefinition, now: datetime) -> Iterator[Fi
     try:
         schedule = definition.schedule
         if (text := schedule.silent(now)) is not None:
-            problem = "never matches: all its times fall into DST gaps of the time zone (dst.gap)"
+            problem = "never matches: clock changes of the time zone skip all its times (dst.gap)"
             yield FieldViolation("cron", f"{text[:100]!r} {problem}")
         elif schedule.first(now) is None:
             yield from _never(job)
@@ -336,7 +336,7 @@ def _number_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     yield from _kind_of_failure_violations("retry.retry_on", retry.retry_on)
     yield from _kind_of_failure_violations("retry.fail_on", retry.fail_on)
     if job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW:
-        problem = "requires overlap: allow, and must be positive"
+        problem = "requires overlap: allow"
         yield FieldViolation("overlap_limit", problem)
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):
         problem = "requires a python or plugin action: others send no heartbeats"
@@ -357,4 +357,5 @@ def _number_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
         if owner.HasField(field):
             length = seconds(getattr(owner, field))
             if length < timedelta(0) or (field in NEVER_ZERO and not length):
-                yield FieldViolation(prefix + field, "must be a positive duration")
+                problem = "must be more than 0s" if field in NEVER_ZERO else "must not be negative"
+                yield FieldViolation(prefix + field, problem)

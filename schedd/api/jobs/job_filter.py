@@ -70,9 +70,9 @@ def parse_filter(text: str) -> Filter:
                 wanted = _stored(wanted, words=(*wanted.stored.words, word))
                 continue
             if not value:
-                raise _Wrong("has no value after the colon")
+                raise _Wrong("has no value: write a value after the colon")
             if name in seen:
-                raise _Wrong("is given twice; all words of a filter must match")
+                raise _Wrong("is given twice: give it once, because a job must match all words")
             seen.add(name)
             wanted = _field(name)(wanted, value)
         except _Wrong as problem:
@@ -103,7 +103,7 @@ def _field(name: str) -> Callable[[Filter, str], Filter]:
         return FIELDS[name]
     near = did_you_mean(name, [*FIELDS, f"{LABEL}KEY"])
     known = ", ".join([*FIELDS, f"{LABEL}KEY"])
-    raise _Wrong(f"isn't a valid field; {near or f'fields are {known}'}")
+    raise _Wrong(f"isn't a valid field; {near or f'use one of {known}'}")
 
 
 def _name(wanted: Filter, value: str) -> Filter:
@@ -112,7 +112,7 @@ def _name(wanted: Filter, value: str) -> Filter:
 
 def _paused(wanted: Filter, value: str) -> Filter:
     if value.lower() not in PAUSED:
-        raise _Wrong(f"{value!r} is neither true nor false")
+        raise _Wrong(f"{value!r} isn't valid: give true or false")
     return _stored(wanted, paused=PAUSED[value.lower()])
 
 

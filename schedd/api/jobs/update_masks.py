@@ -22,7 +22,9 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     """Return the job with the named fields of the request."""
     paths = list(request.update_mask.paths)
     if not paths:
-        raise _bad_mask("update_mask is missing", 'give the fields to change, or "*" for all')
+        raise _bad_mask(
+            "update_mask is missing", 'name the fields to change, or "*" for all fields'
+        )
     if paths == ["*"]:
         return job_codec.set_by_user(request.job)
     if "at" in paths and request.job.local_at:
@@ -85,7 +87,7 @@ def _not_edited(path: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{path}: {problem}",
         reason="BAD_UPDATE_MASK",
-        remedy="leave the field out: the cluster sets it, or a call of its own, such as pause",
+        remedy="leave the field out: the cluster sets it, or another call, such as PauseJob",
         violations=[FieldViolation(path, problem)],
     )
 

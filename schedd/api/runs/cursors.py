@@ -47,7 +47,7 @@ class LogPosition:
             return cls()
         found = _LOG.fullmatch(text)
         if found is None:
-            raise refused(text, "isn't a valid cursor of a log")
+            raise refused(text, "isn't a valid cursor of a run's log")
         ends: dict[int, int] = {
             LogPiece.STREAM_STDOUT: int(found[2]),
             LogPiece.STREAM_STDERR: int(found[3]),

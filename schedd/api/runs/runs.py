@@ -101,7 +101,7 @@ async def cancel_run(
         raise unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:
         raise FailedPreconditionError(
-            f"the run has ended already, as {cancelled.run.state}",
+            f"the run can't be cancelled: it has already ended as {cancelled.run.state}",
             reason="RUN_ENDED",
             remedy="there is nothing left to cancel",
         )
@@ -181,7 +181,9 @@ async def read_logs(
     await _check_attempt(services, record, token)
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
-        raise refused(request.resume_after, f"is a cursor of another attempt than {token}")
+        raise refused(
+            request.resume_after, f"is the cursor of another attempt than that with token {token}"
+        )
     if request.follow:
         async for piece in logs.followed(services, run_id, token, after):
             yield piece

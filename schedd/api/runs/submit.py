@@ -99,7 +99,10 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     spec.CopyFrom(request.spec)
     _refuse_stored_fields(spec)
     if spec.namespace not in ("", namespace):
-        raise wrong("spec.namespace", f"differs from the run's namespace, {namespace!r}")
+        raise wrong(
+            "spec.namespace",
+            f"differs from the run's namespace {namespace!r}: leave spec.namespace out",
+        )
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     if not spec.retry.ByteSize():
         spec.retry.max_attempts = 1  # a stored job without retry options has four
@@ -181,7 +184,8 @@ def _refuse_stored_fields(spec: job_pb2.Job) -> None:
     if extra:
         raise wrong(
             f"spec.{min(extra)}",
-            "isn't allowed in a submit: only stored jobs have a schedule or a pause",
+            "isn't allowed in a submit, because only stored jobs have a schedule or a pause: leave"
+            " it out",
         )
 
 

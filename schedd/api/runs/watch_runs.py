@@ -40,7 +40,9 @@ async def watch_runs(
         if getattr(request, field):
             raise wrong(field, "can't be combined with ids of runs")
     if len(request.run_ids) > MOST_WATCHED:
-        raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
+        raise wrong(
+            "run_ids", f"has {len(request.run_ids)} ids, at most {MOST_WATCHED} are allowed"
+        )
     watched = sorted(await _find_all(services, request.run_ids))
     async for event in _these(services, cursors.EndedRuns(watched, request.resume_after)):
         yield event

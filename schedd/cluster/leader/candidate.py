@@ -18,7 +18,15 @@ from typing import Final, TypeAlias
 
 from schedd.cluster.leader.election import campaign, delete_invalid, withdraw
 from schedd.cluster.leader.recovery import Recovery
-from schedd.cluster.leader.term import Duty, Leadership, TermOver, lead, open_term
+from schedd.cluster.leader.term import (
+    OUTRANKED,
+    REPLACED,
+    Duty,
+    Leadership,
+    TermOver,
+    lead,
+    open_term,
+)
 from schedd.cluster.leader.transfer import HEIR_TIMEOUT, delete_invalid_heir, forget
 from schedd.core.cluster.coordination import Get, LeaseId, Put
 from schedd.core.cluster.membership import (
@@ -73,7 +81,7 @@ async def fence_departed(
     if departed:
         leadership.check()
         if not await store.fence([tenure.id for tenure in departed], leadership.term):
-            raise TermOver("the term was raised by another leader")
+            raise TermOver(OUTRANKED)
         for tenure in departed:
             log.info("fenced tenure %s of member %s", tenure.id, tenure.member)
     rows = {tenure.id for tenure in tenures}
@@ -101,14 +109,14 @@ async def publish(coordination: Coordination, leadership: Leadership, shard_map:
     guards, value = leadership.mandate.guards, encode(shard_map)
     present = await coordination.txn(guards, [Get(MAP)])
     if not present.succeeded:
-        raise TermOver("another member holds the leader's key in etcd")
+        raise TermOver(REPLACED)
     [entry] = present.read
     if entry is not None and entry.value == value:
         return False
     leadership.check()
     written = await coordination.txn(guards, [Put(MAP, value)])
     if not written.succeeded:
-        raise TermOver("another member holds the leader's key in etcd")
+        raise TermOver(REPLACED)
     log.info(
         "shard map written: term %d, %d shards, %d members",
         shard_map.term,
@@ -244,7 +252,7 @@ class Candidate:
                 above the map's, so that members follow the new leader's map.
         """
         if (later := self._view().term) > leadership.term:
-            raise TermOver(f"the map is of term {later}")
+            raise TermOver(f"the shard map in etcd has the later term {later}")
         await self._heed_heir(leadership)
         census = await fence_departed(self._coordination, self._store, leadership)
         self._compare_zones(census)

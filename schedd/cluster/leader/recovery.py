@@ -26,7 +26,7 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from schedd.cluster.leader.term import Leadership, TermOver
+from schedd.cluster.leader.term import OUTRANKED, REPLACED, Leadership, TermOver
 from schedd.core.cluster.coordination import Get, Put
 from schedd.core.cluster.data_loss_check import EVERY, KEY, DataLoss, Mark, decode, encode, gap
 from schedd.core.cluster.etcd_values import InvalidValue
@@ -90,7 +90,7 @@ class Recovery:
         if pause is None or pause.lost_until is None:
             return
         if ended := await _end_doubtful(self._store, term, pause.lost_until):
-            log.error("recovery: ended %d more waiting runs as lost: they may have run", ended)
+            log.error("recovery: %d more waiting runs failed as lost: they may have run", ended)
 
     def marking(self, leadership: Leadership) -> Loop:
         """Return the loop of a term that writes the marks."""
@@ -105,7 +105,7 @@ class Recovery:
     async def _remembered(self, leadership: Leadership) -> Mark | None:
         read = await self._coordination.txn(leadership.mandate.guards, [Get(KEY)])
         if not read.succeeded:
-            raise TermOver("another member holds the leader's key in etcd")
+            raise TermOver(REPLACED)
         [entry] = read.read
         try:
             return None if entry is None else decode(entry.value)
@@ -126,7 +126,7 @@ class Recovery:
             actor=ACTOR, action="forget-mark", object="cluster", outcome="ok", reason=what
         )
         if not await self._store.tell(leadership.term, entry):
-            raise TermOver("the term was raised by another leader")
+            raise TermOver(OUTRANKED)
 
     async def _accept_loss(self, term: Term, lost: DataLoss) -> None:
         what = f"the database lost {_loss_text(lost)}: acknowledged calls of that time are lost"
@@ -135,16 +135,16 @@ class Recovery:
             actor=ACTOR, action="lose-tail", object="cluster", outcome="ok", reason=what
         )
         if not await self._store.tell(term, entry):
-            raise TermOver("the term was raised by another leader")
+            raise TermOver(OUTRANKED)
 
     async def _mark(self, leadership: Leadership) -> None:
         leadership.check()
         mark = await self._store.mark(leadership.term)
         if mark is None:
-            raise TermOver("the term was raised by another leader")
+            raise TermOver(OUTRANKED)
         written = await self._coordination.txn(leadership.mandate.guards, [Put(KEY, encode(mark))])
         if not written.succeeded:
-            raise TermOver("another member holds the leader's key in etcd")
+            raise TermOver(REPLACED)
 
 
 async def recover(
@@ -169,17 +169,19 @@ async def recover(
             action="recover",
             object="cluster",
             outcome="ok",
-            reason="the database went back" if lost is None else f"it lost {_loss_text(lost)}",
+            reason="PostgreSQL was restored to an earlier state"
+            if lost is None
+            else f"PostgreSQL lost {_loss_text(lost)}",
             before=json.dumps(was),
             after=json.dumps(now),
         )
 
     pause = await store.begin(term, until, _note, entry)
     if pause is None or pause.lost_until is None:
-        raise TermOver("the term was raised by another leader")
+        raise TermOver(OUTRANKED)
     ended = await _end_doubtful(store, term, pause.lost_until)
     log.error(
-        "recovery: %s; ended %d waiting runs of at_most_once jobs as lost: they may have run",
+        "recovery: %s; %d waiting runs of at_most_once jobs failed as lost: they may have run",
         pause.note,
         ended,
     )
@@ -205,10 +207,13 @@ async def _end_doubtful(store: RecoveryStore, term: Term | None, until: datetime
 async def _end(store: RecoveryStore, term: Term | None, keys: Sequence[RunKey]) -> int:
     if not keys:
         return 0
-    error = "it may have run: it waited in a database that went back, and runs at most once"
+    error = (
+        "the run may have run: it waited when PostgreSQL was restored to an earlier state, and its"
+        " job has delivery: at_most_once"
+    )
     ended = await store.end(term, keys, error, fingerprint(Reason.WORKER_LOST, None, error))
     if ended is None:
-        raise TermOver("the term was raised by another leader")
+        raise TermOver(OUTRANKED)
     return ended
 
 
@@ -225,19 +230,22 @@ def _note(began: datetime, until: datetime, present: Pause | None) -> str:
     paused = ""
     if present is not None and not present.recovering:
         note = f": {present.note}" if present.note else ""
-        paused = f" (It was paused by {present.by} already{note}.)"
+        paused = f" (The cluster was already paused by {present.by}{note}.)"
     return (
-        f"the database went back to {_iso(began)}, and the lost one may have gone on until"
-        f" {_iso(until)}. Look at what is there, then"
+        f"PostgreSQL was restored to its state of {_iso(began)}, and the lost database may have"
+        f" been in use until {_iso(until)}. Check what was lost, then run"
         f" `schedctl cluster resume --catch-up-since T` (or --catch-up, --no-catch-up){paused}"
     )
 
 
 def _loss_text(lost: DataLoss) -> str:
     if lost.seconds is None:
-        return f"data until {_iso(lost.until)}, since an unknown time"
-    place = ", and it is another server's" if lost.moved else ""
-    return f"about {lost.seconds:.1f} s, from {_iso(lost.since)} to {_iso(lost.until)}{place}"
+        return f"the data of an unknown time until {_iso(lost.until)}"
+    place = ", and the database is on another server" if lost.moved else ""
+    return (
+        f"the data of about {lost.seconds:.1f} s, from {_iso(lost.since)} to"
+        f" {_iso(lost.until)}{place}"
+    )
 
 
 def _iso(instant: datetime | None) -> str:

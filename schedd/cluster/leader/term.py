@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from schedd.cluster.leader.election import Mandate, holds
 from schedd.core.ids import Term
@@ -27,6 +27,11 @@ log = logging.getLogger(__name__)
 
 class TermOver(Exception):
     """Another member leads, or may lead: this leadership has ended."""
+
+
+OUTRANKED: Final = "another member has become leader, with a greater term"
+REPLACED: Final = "another member has become leader: this member lost the leader's key in etcd"
+UNTRUSTED: Final = "this leader's lease in etcd may have expired"
 
 
 class Duty(Protocol):
@@ -52,7 +57,7 @@ class Leadership:
             TermOver: the trust window has passed.
         """
         if not self.trusted():
-            raise TermOver("the lease isn't trusted any more")
+            raise TermOver(UNTRUSTED)
 
 
 async def open_term(
@@ -70,12 +75,12 @@ async def open_term(
     """
     seen = await store.read_term()
     if not await holds(coordination, mandate):
-        raise TermOver("the election key was deleted")
+        raise TermOver(REPLACED)
     if not trusted():
-        raise TermOver("the lease isn't trusted any more")
+        raise TermOver(UNTRUSTED)
     term = await store.raise_term(seen, mandate.tenure, above)
     if term is None:
-        raise TermOver(f"another member ended term {seen}")
+        raise TermOver(OUTRANKED)
     return Leadership(mandate, term, trusted)
 
 

@@ -228,7 +228,7 @@ class DeletePrefix:
 
     def __post_init__(self) -> None:
         if not self.prefix:
-            raise ValueError("an empty prefix would delete every key of the store")
+            raise ValueError("an empty prefix isn't allowed: it would delete every key of etcd")
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,10 +136,10 @@ def _decoded(value: bytes) -> Mark:
     at = None if found["at"] is None else datetime.fromisoformat(text(found["at"]))
     if at is not None:
         if at.tzinfo is None:
-            raise ValueError("a time without a zone")
+            raise ValueError("a time must have a time zone")
         at = at.astimezone(UTC)
         if not 1970 <= at.year < 2200:
-            raise ValueError(f"{at} isn't from 1970 up to 2200")
+            raise ValueError(f"{at} is out of range: must be from 1970 up to 2200")
     timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
     system = number(int(text(found["system"])), 0, MOST_SYSTEM)
     return Mark(at, text(found["database"]), system, timeline)
@@ -166,9 +166,9 @@ class Lineage:
             self.foreign = ""
         elif not self.broken:
             self.foreign = self.broken = (
-                f"the database is of cluster {found.database}, and the etcd prefix belongs to"
-                f" cluster {self.expected}; if this database replaces the other one for good:"
-                " `schedd claim-prefix`"
+                f"the database belongs to cluster {found.database}, but the etcd prefix belongs to"
+                f" cluster {self.expected}: correct postgres.dsn or etcd.prefix; if this database"
+                " replaces the other one for good, run `schedd claim-prefix`"
             )
         if known is None or self.broken:
             self.known = self.known or found
@@ -188,11 +188,14 @@ class Lineage:
 def _broken(known: Mark, found: Mark) -> str:
     """Return why `found` doesn't continue `known`; empty: it does."""
     if found.database != known.database:
-        return f"the database is another one: {found.database}, not {known.database}"
+        return f"the database was replaced: it is {found.database} now, not {known.database}"
     if found.system != known.system:
-        return f"the database is on another server: {found.system}, not {known.system}"
+        return f"the database is on another server now: {found.system}, not {known.system}"
     if known.at is not None and (found.at is None or found.at < known.at):
-        return f"the database went back: its newest mark is {found.at}, and {known.at} was seen"
+        return (
+            f"the database went back in time: its newest mark is of {found.at}, but a mark of"
+            f" {known.at} was seen before"
+        )
     return ""
 
 

@@ -34,7 +34,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     """
     try:
         if len(value) > LARGEST:
-            raise ValueError(f"{len(value)} bytes, at most {LARGEST} are read")
+            raise ValueError(f"has {len(value)} bytes, at most {LARGEST} are allowed")
         return decode(value)
     except (
         ArithmeticError,  # int() of 1e999
@@ -46,7 +46,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     ) as error:
         why = str(error).encode(errors="replace").decode()[:200]
         raise InvalidValue(
-            f"{shown(key)}: not a valid {what}: {type(error).__name__}: {why}"
+            f"{shown(key)} isn't a valid {what}: {type(error).__name__}: {why}"
         ) from None
 
 

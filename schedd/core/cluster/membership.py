@@ -151,7 +151,7 @@ def decode_member(entry: CoordinationEntry) -> MemberView:
     def decoded(value: bytes) -> MemberView:
         found = parsed(value)
         if not naming.MEMBER.fullmatch(name):
-            raise ValueError(f"the name must match {naming.MEMBER.pattern}")
+            raise ValueError(f"the member's name must match the pattern {naming.MEMBER.pattern}")
         return MemberView(
             name=name,
             tenure=TenureId(uuid(found["tenure"])),
@@ -240,7 +240,7 @@ def view_of(
 
 def _leader(entry: CoordinationEntry) -> TenureId:
     if entry.lease == NO_LEASE:
-        raise InvalidValue(f"{entry.key}: it has no lease, so no member wrote it")
+        raise InvalidValue(f"{entry.key} isn't valid: the key has no lease, so no member wrote it")
     return decode_leader(entry)
 
 
@@ -257,7 +257,7 @@ def incarnation_of(key: str) -> IncarnationId:
     try:
         return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:
-        raise InvalidValue(f"{shown(key)}: not the key of a worker: {error!r}") from error
+        raise InvalidValue(f"{shown(key)} isn't the key of a worker: {error!r}") from error
 
 
 def _incarnation(entry: CoordinationEntry) -> IncarnationId:

@@ -59,8 +59,9 @@ def refusal(owner: PrefixOwner, mine: PrefixOwner, prefix: str) -> str:
         return ""
     return (
         f"etcd prefix {prefix!r} belongs to cluster {owner.cluster_id} (database"
-        f" {owner.database}), and this member's postgres.dsn names {mine.database}, which is of"
-        f" cluster {mine.cluster_id}. To join that cluster: set postgres.dsn to its database. To"
-        " run a cluster of its own: set etcd.prefix to another prefix. If this database replaces"
-        " the other one for good: stop the members of that cluster, then `schedd claim-prefix`"
+        f" {owner.database}), but this member's postgres.dsn names {mine.database}, which is of"
+        f" cluster {mine.cluster_id}. To join the cluster of the prefix, set postgres.dsn to its"
+        " database. To run a separate cluster, set etcd.prefix to another prefix. If this database"
+        " replaces the other one for good, stop the members of the other cluster, then run"
+        " `schedd claim-prefix`"
     )

@@ -109,7 +109,10 @@ def kind(text: str) -> FailureKind:
     if numbers := _NUMBERS.fullmatch(text):
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if first > last:
-            raise WrongKind(f"{text!r} ends before it begins", f"for example {last}-{first}")
+            raise WrongKind(
+                f"the range {text!r} isn't valid: its end is below its start",
+                f"write {last}-{first}",
+            )
         return FailureKind(codes=(first, last))
     if statuses := _STATUSES.fullmatch(text):
         first = int(statuses[1]) * 100
@@ -134,11 +137,11 @@ def is_grpc_status(text: str) -> bool:
 
 def _hint(text: str) -> str:
     if "." in text:
-        return f"a class by its name alone: {text.rpartition('.')[2][:60]}"
+        return f"give only the name of the class: {text.rpartition('.')[2][:60]}"
     names = ", ".join(sorted(KINDS))
     return (
-        "an exit code or HTTP status (75, 64-78, 5xx), a gRPC status (UNAVAILABLE), a signal"
-        f" (SIGKILL), {names}, or a class"
+        "give an exit code or HTTP status (75, 64-78, 5xx), a gRPC status (UNAVAILABLE), a signal"
+        f" (SIGKILL), {names}, or the class of an exception"
     )
 
 

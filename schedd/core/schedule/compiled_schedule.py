@@ -319,7 +319,7 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
     match schedule:
         case CronSchedule(expressions, zone, dst):
             if not expressions:
-                raise ScheduleError("cron", "has no expression", 'write for example "30 2 * * *"')
+                raise ScheduleError("cron", "is empty", 'write for example "30 2 * * *"')
             return CronInstants(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
         case EverySchedule(interval, phase, anchor, zone):
             if interval < timedelta(seconds=1) or interval % _MILLISECOND:
@@ -330,12 +330,8 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                 )
             if not _ZERO <= phase < interval:
                 length = interval.total_seconds()
-                problem = (
-                    f"{phase.total_seconds():g}s isn't from 0s to below the interval, {length:g}s"
-                )
-                raise ScheduleError(
-                    "phase", problem, "give a phase that is shorter than the interval"
-                )
+                problem = f"{phase.total_seconds():g}s is out of range for the interval {length:g}s"
+                raise ScheduleError("phase", problem, "give 0s or more, and less than the interval")
             if anchor is None:
                 return EveryInstants(interval, phase)
             return _anchored(interval, phase, anchor, zone)
@@ -363,7 +359,7 @@ def _checked(bounds: ScheduleBounds) -> ScheduleBounds:
     start = None if bounds.start is None else _utc("start", bounds.start)
     end = None if bounds.end is None else _utc("end", bounds.end)
     if start is not None and end is not None and end < start:
-        raise ScheduleError("end", f"{end:%FT%TZ} is before start", "give an end at or after start")
+        raise ScheduleError("end", f"{end:%FT%TZ} is before start", "give a time at or after start")
     if bounds.jitter < _ZERO:
         length = f"{bounds.jitter.total_seconds():g}s"
         raise ScheduleError(
@@ -375,6 +371,6 @@ def _checked(bounds: ScheduleBounds) -> ScheduleBounds:
 def _utc(name: str, instant: datetime) -> datetime:
     if instant.tzinfo is None:
         raise ScheduleError(
-            name, "has no offset from UTC", "write for example 2030-01-01T00:00:00Z"
+            name, "the time has no offset from UTC", "write for example 2030-01-01T00:00:00Z"
         )
     return instant.astimezone(UTC)

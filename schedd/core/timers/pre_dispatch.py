@@ -59,7 +59,8 @@ class Lookahead:
     def __post_init__(self) -> None:
         if not NOT_EARLY <= self.dispatch <= self.fire <= MOST:
             raise ValueError(
-                f"dispatch must be from 0 s to fire, and fire at most {MOST.seconds} s"
+                f"lookahead.dispatch must be from 0 s to lookahead.fire, and lookahead.fire at most"
+                f" {MOST.seconds} s"
             )
 
     @property

@@ -97,13 +97,13 @@ class Peers:
                 yield _within_bounds(answer, f"change stream of member {endpoint}")
         except grpc.aio.AioRpcError as error:
             raise Unavailable(
-                f"change stream of member {endpoint} failed: {error.code().name}"
+                f"the change stream of member {endpoint} failed: {error.code().name}"
             ) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             raise Unavailable(
-                f"change stream of member {endpoint} ended: the member has left"
+                f"the change stream of member {endpoint} ended: the member has left the cluster"
             ) from None
         finally:
             stream.cancel()
@@ -147,14 +147,14 @@ class Peers:
             response: A = await call(request, timeout=DEADLINE)
         except grpc.aio.AioRpcError as error:
             raise Unavailable(
-                f"call {method} of member {endpoint} failed: {error.code().name}"
+                f"the call {method} to member {endpoint} failed: {error.code().name}"
             ) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             # The channel was closed during the call: the member has left.
             raise Unavailable(
-                f"call {method} of member {endpoint} failed: the member has left"
+                f"the call {method} to member {endpoint} failed: the member has left the cluster"
             ) from None
         return _within_bounds(response, f"call {method} of member {endpoint}")
 
@@ -175,5 +175,5 @@ class Peers:
 def _within_bounds(answer: B, what: str) -> B:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
-        raise Unavailable(f"{what}: invalid answer: {problem(found)}")
+        raise Unavailable(f"{what} got an invalid answer: {problem(found)}")
     return answer

@@ -109,7 +109,7 @@ def micros(at: datetime) -> int:
 def since_epoch(microseconds: int) -> datetime:
     """Return microseconds since 1970 as a datetime. Raises BadFrame if out of bounds."""
     if not 0 <= microseconds < _END_OF_TIME:
-        raise BadFrame(f"held.running: {microseconds} µs since 1970 is out of range")
+        raise BadFrame(f"held.running: the time {microseconds} µs since 1970 is out of range")
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
@@ -152,7 +152,9 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     """Return the assignment as sent to a worker."""
     run, definition = assigned.run, known.definition
     if run.start_by is None or run.incarnation is None:
-        raise ValueError(f"run {run.key.run_id} was assigned without start_by or worker")
+        raise ValueError(
+            f"the assignment of run {run.key.run_id} has no start_by or names no worker"
+        )
     message = worker_service_pb2.Assignment(
         incarnation=str(run.incarnation),
         namespace=definition.namespace,
@@ -240,7 +242,7 @@ def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
     for name in ("result", "stored_result", "outcome", "reason"):
         result.ClearField(name)
     result.outcome = worker_service_pb2.Result.OUTCOME_FAILED
-    result.error = f"the worker's result is out of bounds: {why}"[:MOST_ERROR]
+    result.error = f"the worker sent a result that isn't valid: {why}"[:MOST_ERROR]
     if "digest" in fields:
         result.digest = digest
     if "incarnation" in fields:
@@ -289,7 +291,9 @@ def successes(batch: worker_service_pb2.ResultBatch) -> tuple[Successes, str]:
     columns = (batch.scheduled_at, batch.started_at, batch.finished_at)
     if len(batch.run_ids) != 16 * count or any(len(column) != count for column in columns):
         lengths = [len(batch.run_ids) / 16, count, *map(len, columns)]
-        raise BadFrame(f"result_batches: columns have {lengths} entries, not the same number")
+        raise BadFrame(
+            f"result_batches: all columns must have the same number of entries, but have {lengths}"
+        )
     return Successes(
         run_ids_of(batch.run_ids),
         [*map(Token, batch.fencing_tokens)],
@@ -350,7 +354,7 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
     except ValueError as wrong:
         raise BadFrame(str(wrong)) from wrong
     if found.unended + found.spooled > MOST_HELD:
-        raise BadFrame(f"held: names more than {MOST_HELD:,} runs")
+        raise BadFrame(f"held: has more than {MOST_HELD:,} runs, which isn't allowed")
     return found
 
 
@@ -424,7 +428,7 @@ def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 def _kept(kept: run_pb2.StoredObject, token: Token) -> run_pb2.StoredObject:
     """Return the location as the worker reports it, under its own token. Raises BadFrame."""
     if not (kept.problem or len(kept.sha256) == _SHA256):
-        raise BadFrame("results.log: missing SHA-256 of the content in the result store")
+        raise BadFrame("results.log: the SHA-256 of the stored content is missing")
     return run_pb2.StoredObject(
         size=kept.size,
         sha256=kept.sha256,

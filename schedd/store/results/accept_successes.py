@@ -96,7 +96,7 @@ def accept_successes(connection: Connection, successes: Successes) -> list[Succe
         table = first if first == last != DEFAULT else RUNS
         written = connection.exec_driver_sql(statement(table), columns | {"spots": spots}).scalar()
         if written != right:
-            raise ValueError(f"wrote {written} of {right} locked rows of {table}")
+            raise ValueError(f"table {table}: only {written} of {right} locked rows were written")
     return [] if others is None else [successes[int(n) - 1] for n in others.split(",")]
 
 

@@ -180,6 +180,6 @@ async def test_the_granted_ttl_counts_where_it_exceeds_the_asked_one():
 
 
 async def test_a_deadline_that_leaves_no_second_try_is_refused(client, single):
-    with pytest.raises(Misconfigured, match="can't be kept"):
+    with pytest.raises(Misconfigured, match="can't be renewed in time"):
         async with keep_lease(client, EtcdAccess(single.endpoints), ttl=TTL, deadline=0.6):
             pass

@@ -92,7 +92,7 @@ async def test_a_pause_that_lasts_already_becomes_recovery_and_is_named(world: W
     await me.store.pauses.pause("ann", "new disks", audited)
     held = await recover(me.store.recovery, None, None)
     assert (held.began, held.recovering) == (mark, True)
-    assert "It was paused by ann already: new disks." in held.note
+    assert "The cluster was already paused by ann: new disks." in held.note
     assert await world.sql("SELECT count(*) FROM pauses") == [(1,)]
 
 

@@ -159,7 +159,11 @@ def test_fields_that_an_older_owner_would_ignore_need_a_later_dialect():
     ("policy", "field", "problem"),
     [
         ({"retry_on": ["75", "nope"]}, "retry.retry_on", "'nope' isn't a valid kind of failure"),
-        ({"fail_on": ["requests.Timeout"]}, "retry.fail_on", "by its name alone: Timeout"),
+        (
+            {"fail_on": ["requests.Timeout"]},
+            "retry.fail_on",
+            "give only the name of the class: Timeout",
+        ),
         ({"fail_on": ["75"] * 101}, "retry.fail_on", "has 101 entries, at most 100 are allowed"),
     ],
 )
@@ -223,7 +227,7 @@ async def test_an_impossible_pause_of_a_manifest_is_refused_before_anything_is_s
                 "time_zone": "Europe/Berlin",
                 "dst": job_pb2.DstPolicy(gap=job_pb2.DstPolicy.GAP_SKIP),
             },
-            "'30 2 * 3 7L' never matches: all its times fall into DST gaps of the time zone",
+            "'30 2 * 3 7L' never matches: clock changes of the time zone skip all its times",
         ),
         ({"cron": ["@daily", "61 * * * *", "0 5 * * *"]}, "'61 * * * *': "),
     ],

@@ -32,7 +32,7 @@ def listing(text: str) -> str:
 def test_a_page_token_is_valid_only_with_its_filter(given: str, asked: str) -> None:
     token = paging.token(listing(given), NOW, new_id())
     assert paging.read_token(listing(given), token) is not None
-    assert "was issued for another filter" in refused(token, listing(asked))
+    assert "was issued for a list with another filter" in refused(token, listing(asked))
 
 
 def test_a_page_token_does_not_depend_on_the_page_size() -> None:

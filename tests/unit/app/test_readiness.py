@@ -61,6 +61,6 @@ def test_a_dependency_that_answers_reads_and_rejects_writes_is_a_reason_with_cau
 
 def test_a_known_cause_is_given_in_place_of_the_silence(asked: Asked) -> None:
     asked.away = 9.0
-    assert asked.reasons() == {Unready.DATABASE: "the database hasn't answered for 9.0 s"}
+    assert asked.reasons() == {Unready.DATABASE: "PostgreSQL hasn't answered for 9.0 s"}
     asked.failures = [DependencyFailure(Dependency.POSTGRESQL, "x", "full", "Make room", SINCE)]
     assert asked.reasons()[Unready.DATABASE].startswith("full, since ")

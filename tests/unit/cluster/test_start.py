@@ -59,7 +59,7 @@ async def test_a_bug_at_the_start_is_raised(daemon: Daemon):
 async def test_a_member_starts_once_etcd_answers_and_reports_why_it_isnt_ready(
     tmp_path: Path,
 ):
-    answered, reasons, lines = [False], ["it has no tenure"], list[str]()
+    answered, reasons, lines = [False], ["the member hasn't joined the cluster yet"], list[str]()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
         daemon = Daemon(Notifier.from_environment({"NOTIFY_SOCKET": address}))
@@ -80,7 +80,7 @@ async def test_a_member_starts_once_etcd_answers_and_reports_why_it_isnt_ready(
         answered[0] = True
         await receive("READY=1\nSTATUS=m1: up")
         assert lines.count("STATUS=m1: up; waiting for etcd") == 1, "said once"
-        await receive("STATUS=m1: up; not ready: it has no tenure")
+        await receive("STATUS=m1: up; not ready: the member hasn't joined the cluster yet")
         reasons.clear()
         await receive("STATUS=m1: up")
         daemon.draining.set()

@@ -66,7 +66,7 @@ def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
         ({"dates": ["2026-02-30"]}, r"dates\[0\]: '2026-02-30' isn't a valid date"),
         ({"dates": ["2026-01-01", "25.12."]}, r"dates\[1\]: '25.12.' isn't a valid date"),
         ({"dates": ["13-01"]}, r"dates\[0\]: '13-01' isn't a valid date"),
-        ({"dates": ["9999-01-01"]}, "of 1970 to 8999"),
+        ({"dates": ["9999-01-01"]}, "in the years 1970 to 8999"),
         ({"weekdays": ["s"]}, r"weekdays\[0\]: 's' isn't a valid day of the week"),
         ({"weekdays": [*WEEKEND, "mon", "tue", "wed", "thu", "fri"]}, "exclude every day"),
         (
@@ -76,7 +76,7 @@ def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
         ({"ranges": [("12-24", "12-26")]}, "'12-24' isn't a valid date"),
         (
             {"ranges": [("2026-01-01", "2046-01-01")]},
-            "give at most 3,660 days; to stop a job for good, set its end",
+            "give at most 3,660 days; to end a job for good, set `end` of the job",
         ),
         ({"cron": ["CRON_TZ=UTC * 9 * * *"]}, "has its own time zone"),
         ({"cron": ["0 0 31 2 *"]}, "never matches"),

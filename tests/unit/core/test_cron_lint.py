@@ -67,7 +67,7 @@ def test_a_surprising_expression_is_a_warning_with_a_rewrite(expression, rule, m
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("@reboot", "use on_demand"),
+        ("@reboot", "create the job with on_demand"),
         ("0 0 1 1 * 2027", "write 0 0 1 1 * with start: 2027-01-01"),
         ("0 22-2 * * *", "write 0 22-23,0-2 * * *"),
         ("0~30 * * * *", "H(0-59) for 0~59"),

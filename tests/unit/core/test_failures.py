@@ -67,8 +67,8 @@ def test_a_retry_keyword_covers_only_failures_of_its_kind(
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
-        ("78-64", "ends before it begins (for example 64-78)"),
-        ("requests.Timeout", "a class by its name alone: Timeout"),
+        ("78-64", "its end is below its start (write 64-78)"),
+        ("requests.Timeout", "give only the name of the class: Timeout"),
         ("SIGNOTHING", "isn't a valid kind of failure"),
         ("", "isn't a valid kind of failure"),
         ("DONT_RETRY", "isn't a valid kind of failure"),

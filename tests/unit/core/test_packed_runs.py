@@ -54,5 +54,5 @@ def test_holdings_are_equal_for_any_order_and_state_of_their_runs() -> None:
 
 @pytest.mark.parametrize("part", ["waiting", "running", "spooled"])
 def test_bytes_that_arent_whole_keys_are_rejected(part: str) -> None:
-    with pytest.raises(ValueError, match="25 bytes aren't whole pieces"):
+    with pytest.raises(ValueError, match="has 25 bytes"):
         Holdings(**{part: bytes(25)})

@@ -34,5 +34,5 @@ def test_the_own_cluster_is_accepted_and_another_is_rejected_with_name_and_remed
 
     assert "'schedd/' belongs to cluster c1 (database db1:5432/schedd)" in refused
     assert "postgres.dsn names db1:5432/other, which is of cluster c2" in refused
-    assert "To join that cluster: set postgres.dsn to its database" in refused
+    assert "To join the cluster of the prefix, set postgres.dsn to its database" in refused
     assert "`schedd claim-prefix`" in refused

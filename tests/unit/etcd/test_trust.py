@@ -30,7 +30,7 @@ def test_a_sixth_of_the_ttl_is_a_fitting_deadline(ttl):
 
 @pytest.mark.parametrize(("ttl", "deadline"), [(2, 1 / 3), (3, 0.51), (5, 1.2)])
 def test_a_deadline_without_room_for_a_second_try_is_refused(ttl, deadline):
-    with pytest.raises(Misconfigured, match=r"can't be kept"):
+    with pytest.raises(Misconfigured, match=r"can't be renewed in time"):
         Timings(ttl).check(deadline)
 
 

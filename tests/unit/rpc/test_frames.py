@@ -90,7 +90,7 @@ def test_a_result_of_an_unknown_kind_is_a_failed_attempt(wrong: dict[str, object
     assert frames.readable(result, SENDER).startswith(f"results.{field}")
     found = frames.reported(result, "w1")
     assert (found.outcome, found.sender, found.result) == (ReportedOutcome.FAILED, SENDER, None)
-    assert f"out of bounds: results.{field}" in found.error
+    assert f"isn't valid: results.{field}" in found.error
     frames.readable(again, SENDER)
     assert frames.reported(again, "w1") == found  # sent again, it is the same one
 

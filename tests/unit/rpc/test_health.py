@@ -54,7 +54,7 @@ async def served() -> AsyncIterator[Served]:
 
 async def test_a_member_that_isnt_ready_serves_no_calls_but_its_workers(served: Served) -> None:
     assert {await served.says(name) for name in ("", "schedd.v1.JobService")} == {SERVING}
-    await served.becomes("it has no tenure")
+    await served.becomes("the member hasn't joined the cluster yet")
     assert {await served.says(name) for name in ("", "schedd.v1.JobService")} == {NOT_SERVING}
     assert await served.says("schedd.v1.WorkerService") == SERVING
     await served.becomes()

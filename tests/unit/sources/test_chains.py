@@ -179,7 +179,7 @@ async def test_a_slow_join_is_found_and_deferred_and_all_others_are_judged(
         await chains.step()
         assert arrivals.rows == [], "who is known to take long is judged alone, after the others"
         assert arrivals.later[-1] == (slow, PAUSE * 2 ** (times - 1))
-    warnings = [one for one in caplog.records if "chain evaluation exceeded" in one.getMessage()]
+    warnings = [one for one in caplog.records if "chain evaluation timed out" in one.getMessage()]
     assert len(warnings) == 1
 
     arrivals.slow, arrivals.rows = set(), [slow]

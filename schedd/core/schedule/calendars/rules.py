@@ -156,7 +156,7 @@ def check_expression(text: str) -> CronExpression:
     """Return a valid expression of excluded time. Raises CronError."""
     if is_hashed(text):
         raise CronError(
-            "cron", f"{text[:100]!r}: H isn't allowed in calendars", "write the value instead of H"
+            "cron", f"{text[:100]!r}: H isn't allowed in calendars", "write a number instead of H"
         )
     if text.strip()[:8].upper() == "CRON_TZ=":
         problem = f"{text[:100]!r} has its own time zone"
@@ -200,7 +200,7 @@ def _date(text: str) -> int | tuple[int, int]:
     """Return a day since 1970, or month and day of each year."""
     found = _DATE.fullmatch(text)
     if found is None:
-        raise _no_date(text, "2026-12-25, or 12-25 for each year")
+        raise _no_date(text, "write for example 2026-12-25, or 12-25 for each year")
     if found[1] is not None:
         return _day(text)
     month, day = int(found[2]), int(found[3])
@@ -217,9 +217,9 @@ def _day(text: str) -> int:
     except ValueError as wrong:
         raise _no_date(text, str(wrong)) from wrong
     if found is None:
-        raise _no_date(text, "for example 2026-12-25")
+        raise _no_date(text, "write for example 2026-12-25")
     if found.year not in _YEARS:
-        raise _no_date(text, f"of {_YEARS[0]} to {_YEARS[-1]}")
+        raise _no_date(text, f"give a date in the years {_YEARS[0]} to {_YEARS[-1]}")
     return found.toordinal() - EPOCH_DAY
 
 
@@ -234,7 +234,9 @@ def _weekday(text: str) -> int:
             if word in (name, name[:3]):
                 return number
     raise ScheduleError(
-        "weekday", f"{text[:40]!r} isn't a valid day of the week", " ".join(DAY_OF_WEEK.names)
+        "weekday",
+        f"{text[:40]!r} isn't a valid day of the week",
+        f"use one of {' '.join(DAY_OF_WEEK.names)}",
     )
 
 
@@ -249,8 +251,8 @@ def _range(span: tuple[str, str]) -> tuple[int, int]:
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
             "range",
-            f"has {last - first + 1:,} days",
-            f"give at most {LONGEST_RANGE:,} days; to stop a job for good, set its end",
+            f"has {last - first + 1:,} days, which is too long",
+            f"give at most {LONGEST_RANGE:,} days; to end a job for good, set `end` of the job",
         )
     return first, last
 

@@ -66,7 +66,9 @@ def translate(expression: str, seed: str) -> Translation:
     """Translate an expression; `H` is hashed from `seed`. Raises CronError."""
     if len(expression) > _LONGEST:
         raise CronError(
-            "expression", "is too long", f"write at most {_LONGEST} characters for an expression"
+            "expression",
+            f"has {len(expression)} characters",
+            f"write at most {_LONGEST} characters for an expression",
         )
     zone, body = _split_zone(expression.strip())
     body = body.lower()
@@ -87,12 +89,14 @@ def translate(expression: str, seed: str) -> Translation:
 
 def _split_zone(text: str) -> tuple[str | None, str]:
     if text[:3].upper() == "TZ=":
-        raise CronError("time_zone", "TZ= isn't supported", "write CRON_TZ=")
+        raise CronError("time_zone", "TZ= isn't supported", "write CRON_TZ= instead")
     if text[:8].upper() != "CRON_TZ=":
         return None, text
     name, _, body = text[8:].partition(" ")
     if not name:
-        raise CronError("time_zone", "CRON_TZ= names no zone", "for example CRON_TZ=Europe/Berlin")
+        raise CronError(
+            "time_zone", "CRON_TZ= has no time zone", "write for example CRON_TZ=Europe/Berlin"
+        )
     return name, body.strip()
 
 
@@ -102,18 +106,20 @@ _DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:
 def _every(words: list[str]) -> int:
     """Return the duration after `@every`, in seconds."""
     if len(words) != 1 or not words[0]:
-        raise CronError("expression", "@every needs one duration", "for example @every 1h30m")
+        raise CronError(
+            "expression", "@every needs exactly one duration", "write for example @every 1h30m"
+        )
     found = _DURATION.fullmatch(words[0])
     if found is None:
         raise CronError(
             "expression",
-            f"@every {words[0]} isn't whole days, hours, minutes and seconds, greatest first",
-            "for example @every 1h30m or @every 5s",
+            f"the duration {words[0]!r} of @every isn't valid",
+            "write whole days, hours, minutes and seconds, such as @every 1h30m or @every 5s",
         )
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if total < 1:
-        raise CronError("expression", "@every must be at least 1s", "for example @every 90s")
+        raise CronError("expression", "@every must be at least 1s", "write for example @every 90s")
     return total
 
 
@@ -121,13 +127,13 @@ def _macro(body: str) -> str:
     if body == "@reboot":
         raise CronError(
             "expression",
-            "@reboot isn't supported: a cluster has no boot",
-            "use on_demand, and trigger the job when the host boots",
+            "@reboot isn't supported: a cluster doesn't boot",
+            "create the job with on_demand, and trigger it when the host boots",
         )
     if body not in MACROS:
         raise CronError(
             "expression",
-            f"{body!r} isn't a known macro",
+            f"the macro {body!r} is unknown",
             "use " + " ".join((*MACROS, "@every 90s")),
         )
     return MACROS[body]
@@ -137,7 +143,9 @@ def _check_count(words: list[str]) -> None:
     if not words:
         raise CronError("expression", "is empty", "write five fields, for example 30 2 * * *")
     if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
-        raise CronError("year", "a year field is refused", "use start and end of the job")
+        raise CronError(
+            "year", "a year field isn't supported", "set start and end of the job instead"
+        )
     if len(words) not in (5, 6):
         raise CronError(
             "expression",
@@ -191,7 +199,7 @@ def _special_day(term: str) -> str | None:
     if found := _BEFORE_LAST.fullmatch(term):
         before = int(found[1])
         if before > 30:
-            problem = f"{term.upper()} is in no month: no month is so long"
+            problem = f"{term.upper()} never matches: no month has so many days"
             raise CronError(DAY_OF_MONTH.name, problem, "use L-1 to L-30")
         return f"l-{before}" if before else "l"
     if term.startswith("l-") or term.endswith("-l"):
@@ -215,7 +223,9 @@ def _special_weekday(term: str) -> str | None:
     if found := _NTH.fullmatch(term):
         if not 1 <= int(found[2]) <= 5:
             raise CronError(
-                DAY_OF_WEEK.name, f"{term!r} names no week of a month", "use 1 to 5 after #"
+                DAY_OF_WEEK.name,
+                f"the week of {term!r} is out of range",
+                "use 1 to 5 after #, such as MON#1 for the first Monday",
             )
         return f"{DAY_OF_WEEK.value_of(found[1]) % 7}#{found[2]}"
     return None
@@ -229,7 +239,7 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
         return _hashed(spec, term, found, seed)
     found = _RANGE.fullmatch(term)
     if found is None:
-        raise CronError(spec.name, f"{term!r} can't be read", f"use {spec.range_text}")
+        raise CronError(spec.name, f"{term!r} isn't a valid term", f"use {spec.range_text}")
     low, step = spec.value_of(found[1]), _step(spec, term, found[3])
     if found[2] is None:
         # A weekday with a step counts up to Saturday.
@@ -239,8 +249,8 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
     if high < low:
         raise CronError(
             spec.name,
-            f"{term} wraps around: its end is before its start",
-            "list the values that are meant",
+            f"the range {term} isn't valid: its end is before its start",
+            "list the values that you mean",
         )
     return _canonical(spec, low, high, step)
 
@@ -249,7 +259,9 @@ def _step(spec: FieldSpec, term: str, step: str | None) -> int:
     if step is None:
         return 1
     if len(step) > 4 or int(step) == 0:
-        raise CronError(spec.name, f"{term!r} has a step of {step}", "use a step from 1 to 9999")
+        raise CronError(
+            spec.name, f"the step of {term!r} is out of range", "use a step from 1 to 9999"
+        )
     return int(step)
 
 
@@ -269,8 +281,8 @@ def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
     if high < low:
         raise CronError(
             spec.name,
-            f"{term.upper()} wraps around: its end is before its start",
-            "begin the range of an H with its lower value",
+            f"the range of {term.upper()} isn't valid: its end is before its start",
+            "begin the range with the lower value",
         )
     if found[3] is None:
         chosen = low + _hash(spec, seed, high - low + 1)

@@ -98,8 +98,8 @@ def _croniter(words: list[str]) -> tuple[list[_Values], dict[int, set[int | str]
         parsed = croniter(" ".join(words), 0, second_at_beginning=True)
     except (ValueError, KeyError, IndexError, TypeError) as refusal:
         # A term that `dialect` accepts and croniter rejects: never a bug of the caller.
-        problem = f"croniter rejects {' '.join(words)!r}, which begins with seconds: {refusal}"
-        raise CronError("expression", problem, "write the fields in another way") from refusal
+        problem = f"the parser rejects {' '.join(words)!r} (seconds first): {refusal}"
+        raise CronError("expression", problem, "write these fields differently") from refusal
     minute, hour, day, month, weekday, second = cast("list[_Values]", parsed.expanded)
     weeks = cast("dict[int, set[int | str]]", parsed.nth_weekday_of_month)
     return [second, minute, hour, day, month, weekday], weeks, parsed.nearest_weekday
