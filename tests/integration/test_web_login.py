@@ -93,7 +93,7 @@ async def test_two_tokens_in_one_request_are_refused_not_chosen_from(web: Web) -
         answer = await web.get("/api/v1/jobs", headers=twice)
         assert (answer.status, answer.json["reason"]) == (400, "INVALID_FIELD"), answer.text
         assert answer.json["violations"] == [
-            {"field": "Authorization", "problem": "is given twice"}
+            {"field": "Authorization", "problem": "is given twice: send one header"}
         ]
         assert text not in answer.text
 

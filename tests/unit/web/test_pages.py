@@ -108,7 +108,7 @@ def test_a_dependency_that_rejects_writes_is_on_the_banner_with_since_when_and_w
 def test_a_cluster_without_a_leader_is_reported() -> None:
     cluster = StubCluster(leader=None)
     found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False, now=NOW)
-    assert "there is no leader" in found.problems
+    assert "the cluster has no leader" in found.problems
 
 
 def test_the_page_shows_problems_in_the_words_of_the_call() -> None:
