@@ -72,9 +72,13 @@ async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
         async with asyncio.timeout(WITHIN):
             await _taken_by_others(store, given, live.tenure)
     except TimeoutError:
-        log.warning("not all shards were taken within %.0f s; leaving", WITHIN)
+        log.warning(
+            "handover timed out after %.0f s: the member leaves before other members have taken"
+            " over all its shards",
+            WITHIN,
+        )
     except Unavailable as error:
-        log.warning("handover failed, leaving without it: %s", error)
+        log.warning("handover failed, the member leaves without it: %s", error)
 
 
 def _takes_shards(member: MemberView, me: TenureId) -> bool:

@@ -92,7 +92,7 @@ class Transactor:
         write: Callable[[Claim, Sequence[T]], Awaitable[A]],
     ) -> A | Failed[T]:
         if not self._trusted():
-            return Failed(batch, Unavailable("the trust window of this tenure has passed"))
+            return Failed(batch, Unavailable("this member's lease in etcd may have expired"))
         with self.ownership.in_flight(lane):
             try:
                 return await write(self.ownership.claim({item.shard for item in batch}), batch)

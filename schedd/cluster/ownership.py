@@ -117,5 +117,5 @@ class ExhaustedEpoch(Unavailable):
     """The shard's epoch has no sequence numbers left: the shard has to be taken again."""
 
     def __init__(self, shard: ShardId) -> None:
-        super().__init__(f"shard {shard} has used all sequence numbers of its epoch")
+        super().__init__(f"shard {shard} has used all fencing tokens of its epoch")
         self.shard = shard

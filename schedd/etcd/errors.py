@@ -141,8 +141,8 @@ _STALE_TOKEN: Final = (
 )
 
 _LOGIN_REMEDY: Final = (
-    "Make etcd.user and etcd.password agree with etcd's users (etcdctl user …); a reload (SIGHUP)"
-    " takes changed settings"
+    "Correct etcd.user and etcd.password, or the users of etcd (etcdctl user …); a reload (SIGHUP)"
+    " applies changed settings"
 )
 _SPACE_REMEDY: Final = "Compact and defragment etcd, then `etcdctl alarm disarm`"
 

@@ -139,7 +139,7 @@ class EtcdLeaseKeeper:
         try:
             ttl = self._lifeline.keepalive(self.lease.id)
         except Unavailable as error:
-            log.warning("keepalive of lease %x: %s", self.lease.id, error)
+            log.warning("renewal of lease failed, retrying: %s lease=%x", error, self.lease.id)
             with self._lock:
                 self._trust.failed(boottime())
         else:
@@ -196,4 +196,4 @@ async def _revoke(client: EtcdClient, lease: Lease) -> None:
     try:
         await client.revoke(lease.id)
     except Unavailable as error:
-        log.info("lease %x is left to expire: %s", lease.id, error)
+        log.info("lease not revoked, it will expire: %s lease=%x", error, lease.id)

@@ -28,8 +28,8 @@ class LeaseLoss(enum.Enum):
     """Why a lease is no longer trusted."""
 
     EXPIRED = "etcd has ended the lease"
-    UNANSWERED = "no keepalive was answered in time"
-    HUNG = "the main loop made no progress"
+    UNANSWERED = "etcd answered no renewal in time"
+    HUNG = "the event loop made no progress"
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,8 @@ AUDITED_A_MINUTE: Final = 60
 results of existing runs count. Beyond it, only results under assigned tokens get a row.
 """
 NEVER_ASSIGNED: Final = (
-    f"more than {AUDITED_A_MINUTE} results a minute were stale: those under tokens that were never"
-    " assigned have no row of their own"
+    f"more than {AUDITED_A_MINUTE} results a minute were stale: the audit log doesn't list each"
+    " result with a token that was never assigned"
 )
 MOST_STRAYING: Final = 1_000
 """Workers whose stale results are counted."""

@@ -262,7 +262,7 @@ def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
 def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
     metrics.workers.runs_rescued.inc(len(event.runs))
     log.warning(
-        "rescued %d runs of lost workers",
+        "%d runs of lost workers start again or failed",
         len(event.runs),
         extra={
             "run_ids": listed(event.runs),
@@ -274,7 +274,7 @@ def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
 def _not_started(metrics: MemberMetrics, event: AssignmentsNotStarted) -> None:
     metrics.workers.not_started.inc(len(event.runs))
     log.info(
-        "%d assignments didn't start, and were returned",
+        "%d dispatched runs didn't start in time: they are dispatched again",
         len(event.runs),
         extra={"run_ids": listed(event.runs)},
     )
@@ -296,8 +296,8 @@ def _rejected(metrics: MemberMetrics, event: AssignmentRejected) -> None:
 def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
     metrics.workers.greater_tokens.inc()
     log.error(
-        "a worker has seen a greater token than this cluster has issued; the owner takes the shard"
-        " over again. Check whether the database was restored from a backup",
+        "a worker has seen a greater fencing token than this cluster has issued: check whether the"
+        " database was restored from a backup",
         extra={
             "run_id": event.run,
             "token": event.token,
@@ -324,7 +324,7 @@ def _who(event: WorkerAttached | WorkerDetached) -> dict[str, object]:
 def _shards_lost(metrics: MemberMetrics, event: ShardsLost) -> None:
     metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
     log.warning(
-        "lost %d shards to another owner",
+        "%d shards were taken over by another member",
         len(event.shards),
         extra={"step": event.step, "shards": ",".join(map(str, sorted(event.shards)))},
     )
@@ -388,8 +388,8 @@ def _notifications_expired(metrics: MemberMetrics, event: NotificationsExpired) 
     channel = event.channel.value.lower()
     metrics.keeping.notify_abandoned.labels(channel).inc(event.count)
     log.error(
-        "%d notifications by %s abandoned after a day without an attempt: their receivers accept"
-        " fewer than are sent",
+        "%d notifications by %s abandoned after a day without a delivery attempt: their receivers"
+        " accept fewer notifications than are sent",
         event.count,
         channel,
     )

@@ -37,7 +37,7 @@ ASKED_BACK_WITHIN = 1.5
 LAST_BEAT = TTL / 3
 """Seconds for which a loop that has just hung still counts as alive, and its lease may be kept."""
 ON_TIME = 1.0
-NO_PROGRESS = "lost: the main loop made no progress"
+NO_PROGRESS = "lost: the event loop made no progress"
 WRONG_CLOCK = "this host's wall clock is"
 
 

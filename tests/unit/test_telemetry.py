@@ -354,9 +354,9 @@ def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixt
     many = tuple(RunId(new_id()) for _ in range(21))
     telemetry_after(RunsRescued((RUN, OTHER), (INCARNATION,)), AssignmentsNotStarted(many))
     rescued, back = caplog.records
-    assert rescued.getMessage() == "rescued 2 runs of lost workers"
+    assert rescued.getMessage() == "2 runs of lost workers start again or failed"
     assert (rescued.run_ids, rescued.incarnations) == (f"{RUN},{OTHER}", str(INCARNATION))
-    assert back.getMessage() == "21 assignments didn't start, and were returned"
+    assert back.getMessage() == "21 dispatched runs didn't start in time: they are dispatched again"
     assert back.run_ids == ",".join(map(str, many[:20]))
 
 

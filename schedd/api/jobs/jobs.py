@@ -242,7 +242,11 @@ def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
         job_codec.check_dialect(old.spec)
         return timer_edit.never_fired(record, old, now, by, Reason.DELETED)
     except (ValueError, ScheduleError, TooMuchWork) as wrong:  # deleting must work nevertheless
-        log.warning("due runs of deleted job not recorded job=%s: %s", stored.name, wrong)
+        log.warning(
+            "job deleted, but its overdue scheduled times aren't recorded job=%s: %s",
+            stored.name,
+            wrong,
+        )
         return None
 
 

@@ -26,50 +26,48 @@ class Refusal:
         return self.remedy.format(worker=worker)
 
 
-_UNSPOOLED: Final = (
-    "this worker takes no new runs; a result that can't be spooled is lost if it stops"
-)
+_UNSPOOLED: Final = "this worker takes no new runs, and loses its unstored results if it stops"
 NO_SPACE: Final = Refusal(
     "FULL",
     "spool",
     _UNSPOOLED,
-    "free space on its disk (`df -h`, `df -i`), or raise the disk quota of its user",
+    "free space on the spool's disk (`df -h`, `df -i`), or raise the disk quota of workerd's user",
 )
 UNWRITABLE: Final = Refusal(
     "UNWRITABLE",
     "spool",
     _UNSPOOLED,
-    "make its spool directory writable: check its mount (read-only?), the permissions of workerd's"
-    " user, and the disk (kernel log)",
+    "make the spool directory writable: check that its file system isn't mounted read-only, the"
+    " permissions of workerd's user, and the disk (kernel log)",
 )
 AT_LIMIT: Final = Refusal(
     "FULL",
     "spool",
     "this worker takes no new runs until members accept the results in its spool",
-    "check that it reaches a member, and that members reach PostgreSQL: accepted results leave the"
-    " spool",
+    "check that this worker reaches a member, and that members reach PostgreSQL: accepted results"
+    " leave the spool",
 )
 UPLOADS: Final = Refusal(
     "FULL",
     "spool",
     "this worker takes no new runs until the result store accepts uploads",
-    "check that it reaches the result store; its log says why uploads fail",
+    "check that this worker reaches the result store; its log shows why uploads fail",
 )
 MEMORY: Final = Refusal(
     "FULL",
     "spool",
     _UNSPOOLED,
-    "check the disk of its spool: it is too slow, or takes no writes; see the log of this worker",
+    "check the disk of the spool, which is too slow or rejects writes; see the log of this worker",
 )
 BLOCKED: Final = Refusal(
     "BLOCKED",
     "handlers",
     "this worker takes no new runs, because all its event loops are blocked",
-    "pause the jobs of the handler (`schedctl job pause JOB`) until it uses `await` or is a plain"
-    " `def`; cancel the handler's running and waiting runs (`schedctl run list --state RUNNING"
-    " --worker {worker}`, `schedctl run list --state PENDING --job JOB`, `schedctl run cancel"
-    " RUN`), else they block this or another worker; then `schedctl worker drain {worker}`, restart"
-    " this worker, `schedctl worker undrain {worker}`",
+    "1. pause the jobs of the handler (`schedctl job pause JOB`) until the handler uses `await` or"
+    " is a plain `def`; 2. cancel their runs, which would block workers again (`schedctl run list"
+    " --state RUNNING --worker {worker}`, `schedctl run list --state PENDING --job JOB`, `schedctl"
+    " run cancel RUN`); 3. restart this worker: `schedctl worker drain {worker}`, restart workerd,"
+    " `schedctl worker undrain {worker}`",
 )
 OTHER: Final = Refusal(
     "REFUSING", "new runs", "this worker takes no new runs", "see the log of this worker"

@@ -56,7 +56,9 @@ class RejectedHello:
 
 
 WRITTEN_OFF: Final = RejectedHello(
-    "FAILED_PRECONDITION", "this incarnation was recorded as lost", "INCARNATION_LOST"
+    "FAILED_PRECONDITION",
+    "this registration of the worker was recorded as lost: register again",
+    "INCARNATION_LOST",
 )
 
 
@@ -122,7 +124,9 @@ class WorkerSessions:
         stored = await self._store.register(incarnation)
         if stored.worker != incarnation.worker:
             return RejectedHello(
-                "PERMISSION_DENIED", f"this incarnation belongs to worker {stored.worker}", ANOTHER
+                "PERMISSION_DENIED",
+                f"this registration (incarnation) belongs to worker {stored.worker}",
+                ANOTHER,
             )
         if stored.lost_at is not None:
             return WRITTEN_OFF
@@ -172,7 +176,7 @@ class WorkerSessions:
             await self._write_off(incarnation, None)
         except Unavailable as away:
             log.info(
-                "goodbye of worker %s failed: %s; its lease expires automatically",
+                "signing off worker %s failed: %s; its lease expires automatically",
                 incarnation.worker,
                 away,
             )

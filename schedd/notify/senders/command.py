@@ -37,7 +37,9 @@ ERROR: Final = 2
 async def run(one: OutboxNotification, argv: Sequence[str], allowed: Sequence[str]) -> str:
     """Run the program; return why it failed, empty if it exited with 0."""
     if argv[0] not in allowed:
-        return f"command {argv[0]} isn't allowed: add it to notifications.commands of this member"
+        return (
+            f"the command {argv[0]} isn't allowed: add it to notifications.commands in schedd.toml"
+        )
     try:
         transport, watched = await asyncio.get_running_loop().subprocess_exec(
             _Watched,
@@ -50,7 +52,7 @@ async def run(one: OutboxNotification, argv: Sequence[str], allowed: Sequence[st
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return f"command {argv[0]} can't be started: {error}"
+        return f"the command {argv[0]} can't be started: {error}"
     try:
         try:
             watched.give(body(one))

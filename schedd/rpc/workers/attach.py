@@ -180,14 +180,17 @@ class WorkerService:
             await abort(
                 context,
                 "DEADLINE_EXCEEDED",
-                f"no hello received within {HELLO_WITHIN:g} s",
+                f"the worker sent no registration (hello) within {HELLO_WITHIN:g} s",
                 reason="NO_HELLO",
             )
         if isinstance(first, UndecodedRequest):
             await refuse_unread(context, first)
         if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
             await abort(
-                context, "INVALID_ARGUMENT", "the first frame must be a hello", reason="NO_HELLO"
+                context,
+                "INVALID_ARGUMENT",
+                "the worker's first message must be its registration (hello)",
+                reason="NO_HELLO",
             )
         return first.hello
 

@@ -40,7 +40,7 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind != MEDIA_TYPE:
-            raise ValueError(f"content-type is {kind or 'missing'}")
+            raise ValueError(f"its content-type is {kind or 'missing'}, not {MEDIA_TYPE}")
         if len(content) > AT_ONCE:
             pairs = await asyncio.to_thread(_parsed, content)
         else:
@@ -52,7 +52,7 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
         raise RequestProblem(
             problems.problem(
                 "INVALID_ARGUMENT",
-                f"invalid form: {error}",
+                f"the form isn't valid: {error}",
                 reason="BAD_FORM",
                 remedy="send the form from one of this member's pages",
             )

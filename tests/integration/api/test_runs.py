@@ -301,10 +301,10 @@ async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
 
     alone = await why(one)
     assert alone.answer == f"no, worker-1 takes no work: {full}"
-    assert alone.remedy.startswith("free space on its disk")
+    assert alone.remedy.startswith("free space on the spool's disk")
     blocked = "handlers block all 8 event loops of this worker: export"
     both = (await why(one, replace(other, refusal_reason=blocked))).remedy
-    assert both.startswith("worker-1: free space on its disk")
+    assert both.startswith("worker-1: free space on the spool's disk")
     assert "; worker-2: pause the jobs of the handler" in both
     leaving = await why(one, replace(other, draining=True))
     assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"

@@ -45,7 +45,7 @@ def test_times_without_an_offset_are_utc(text: str, iso: str) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("colour:red", "colour: unknown search field"),
+        ("colour:red", "colour: is an unknown search field"),
         ("state:dead", "'dead' isn't a valid state"),
         ("trigger:me", "'me' isn't a valid trigger"),
         ("after:soon", "after: 'soon' isn't a valid time"),

@@ -54,7 +54,7 @@ async def _resume(asked: PageRequest) -> Done:
 async def _delete(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     if asked.fields.get("name") != job:
-        problem = f"doesn't match; {job} was not deleted"
+        problem = f"doesn't match the job's name, so {job} was not deleted"
         raise wrong("name", problem, f"type {job} to delete it")
     note = asked.fields.get("reason", "")
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)

@@ -84,7 +84,7 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
     if kind not in dict(SCHEDULES):
         raise wrong("schedule", "is missing", "choose a schedule")
     if not when:
-        raise wrong(kind, "is missing", "give the time or interval")
+        raise wrong(kind, "is missing", "give the cron expression, the interval or the time")
     match kind:
         case "cron":
             return {"cron": [when], "time_zone": time_zone or "UTC"}
@@ -103,7 +103,7 @@ def _instant(when: str, time_zone: str) -> str:
     if ":" not in when:
         return when  # a date alone isn't a time
     if local.tzinfo is not None:
-        _nothing("time_zone", time_zone, f"{when} has its own offset")
+        _nothing("time_zone", time_zone, f"{when} has its own offset from UTC")
         return local.isoformat()
     try:
         place = zone(time_zone or "UTC")
@@ -113,10 +113,13 @@ def _instant(when: str, time_zone: str) -> str:
     except (ValueError, OverflowError) as error:
         raise wrong("at", f"{when} is out of range: give a time in the years 1 to 9999") from error
     if not found:
-        raise wrong("at", f"{when} doesn't exist in {place.name}: the clocks skip it")
+        raise wrong(
+            "at",
+            f"{when} doesn't exist in {place.name}, because the clocks skip it: give another time",
+        )
     if len(found) > 1:
         either = " or ".join(each.isoformat() for each in found)
-        problem = f"{when} comes twice in {place.name}, because the clocks go back"
+        problem = f"{when} occurs twice in {place.name}, because the clocks go back"
         raise wrong("at", f"{problem}: write {either}, and clear time_zone")
     return found[0].astimezone(UTC).isoformat()
 
@@ -124,7 +127,7 @@ def _instant(when: str, time_zone: str) -> str:
 def _nothing(field: str, typed: str, why: str) -> None:
     """Raise InvalidArgumentError for a field that would have no effect."""
     if typed:
-        raise wrong(field, f"has no effect: {why}", "clear it; nothing was stored")
+        raise wrong(field, f"has no effect: {why}", "clear this field; nothing was stored")
 
 
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -141,7 +144,7 @@ def _action(fields: Mapping[str, str]) -> dict[str, Any]:
             return {"http": {"method": fields.get("method") or "POST", "url": what}}
         case "python":
             return {"python": {"handler": what}}
-    raise wrong("action", "is invalid: must be a program, an HTTP call or a Python handler")
+    raise wrong("action", "is invalid: choose a program, an HTTP call or a Python handler")
 
 
 def _json(text: str, field: str) -> Any:

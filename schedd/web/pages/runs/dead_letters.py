@@ -301,7 +301,7 @@ def rate_of(fields: Mapping[str, str]) -> float:
         return float(text)
     except ValueError:
         problem = f"{text[:40]!r} isn't a number"
-        raise wrong("rate", problem, "give runs a second, such as 10") from None
+        raise wrong("rate", problem, "give a number of runs per second, such as 10") from None
 
 
 def _letters(count: int) -> str:

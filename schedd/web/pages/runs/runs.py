@@ -37,14 +37,16 @@ def _states(request: Request, field: str, value: str) -> None:
         name = _BY_WORD.get(word.lower(), word.upper())
         if name not in LOOKS:
             raise wrong(
-                field, f"{word!r} isn't a valid state; valid: {', '.join(LOOKS).lower()}", FIX
+                field, f"{word!r} isn't a valid state; use one of {', '.join(LOOKS).lower()}", FIX
             )
         request.states.append(common_pb2.RunState.Value(f"RUN_STATE_{name}"))
 
 
 def _trigger(request: Request, field: str, value: str) -> None:
     if value.lower() not in TRIGGERS:
-        raise wrong(field, f"{value!r} isn't a valid trigger; valid: {', '.join(TRIGGERS)}", FIX)
+        raise wrong(
+            field, f"{value!r} isn't a valid trigger; use one of {', '.join(TRIGGERS)}", FIX
+        )
     request.trigger = run_pb2.Run.Trigger.Value(f"TRIGGER_{value.upper()}")
 
 
@@ -84,11 +86,12 @@ def request_of(words: str) -> Request:
         if not colon:
             field, value = "job", word
         if field not in FIELDS:
-            raise wrong(field[:60], f"unknown search field; valid: {', '.join(FIELDS)}", FIX)
+            problem = f"is an unknown search field; use one of {', '.join(FIELDS)}"
+            raise wrong(field[:60], problem, FIX)
         if not value:
             raise wrong(field, "is empty", FIX)
         if field in given and field != "state":
-            raise wrong(field, "is given twice, but takes one value", "leave one of them out")
+            raise wrong(field, "is given twice, but takes one value", "remove one of the two")
         given.add(field)
         FIELDS[field](request, field, value)
     return request
