@@ -584,7 +584,7 @@ async def test_an_error_before_a_stream_begins_is_a_plain_problem(web: Web) -> N
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
     assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
     assert answer.json["detail"].startswith(
-        "Last-Event-ID: 'yesterday' isn't the id of an event of this cluster"
+        "Last-Event-ID: 'yesterday' isn't a valid id of an event of this cluster"
     )
 
 

@@ -273,7 +273,7 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
         if now == last:
             return None
         if why := _unfit(tls):
-            log.warning("keeping the certificate in use: %s", why)
+            log.warning("new certificate rejected, the old one stays in use: %s", why)
             return None
         last = now
         log.info("certificate changed on disk: using %s from now on", tls.cert)

@@ -947,7 +947,7 @@ async def test_an_idempotency_key_of_a_rejected_redrive_can_be_reused(dead: Dead
         ({}, "all: is missing"),
         ({"fingerprint": "a", "all": True}, "all: can't be combined with"),
         ({"group": {"job": "j"}, "fingerprint": "a"}, "group: can't be combined with"),
-        ({"all": True, "rate": -1.0}, "rate: is -1/s"),
+        ({"all": True, "rate": -1.0}, "rate: -1/s is out of range"),
         ({"all": True, "rate": float("nan")}, "rate: nan is"),
         ({"all": True, "rate": 1001.0}, "rate"),
     ],

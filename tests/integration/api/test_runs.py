@@ -305,7 +305,7 @@ async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
     blocked = "handlers block all 8 event loops of this worker: export"
     both = (await why(one, replace(other, refusal_reason=blocked))).remedy
     assert both.startswith("worker-1: free space on the spool's disk")
-    assert "; worker-2: pause the jobs of the handler" in both
+    assert "; worker-2: 1. pause the jobs of the handler" in both
     leaving = await why(one, replace(other, draining=True))
     assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"
     busy = await why(one, replace(other, refusal_reason="", free=0))

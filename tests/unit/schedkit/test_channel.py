@@ -251,7 +251,7 @@ async def test_a_key_that_doesn_t_fit_leaves_the_certificate_in_use_and_is_logge
             shutil.copy(worker.key, files.key)
             _, shown = await asyncio.to_thread(_handshake, endpoint, worker, newest)
             assert shown == ssl.PEM_cert_to_DER_cert(source.cert.read_text())
-            assert "keeping the certificate in use: " in caplog.text
+            assert "new certificate rejected, the old one stays in use: " in caplog.text
             assert "m.key is the key of another certificate than" in caplog.text
             assert "using" not in caplog.text
             shutil.copy(worker.cert, files.cert)
