@@ -138,7 +138,7 @@ class HandlerCall(CurrentRun):
     def _leave(self) -> None:
         if self.context is not None:
             log.warning(
-                "handler of run %s is still running after its end was requested; abandoned",
+                "handler of run %s didn't end when requested: it continues without a run",
                 self.key.run,
                 extra=self.key.log_fields,
             )
