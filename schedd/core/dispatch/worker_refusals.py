@@ -66,7 +66,7 @@ BLOCKED: Final = Refusal(
     "1. pause the jobs of the handler (`schedctl job pause JOB`) until the handler uses `await` or"
     " is a plain `def`; 2. cancel their runs, which would block workers again (`schedctl run list"
     " --state RUNNING --worker {worker}`, `schedctl run list --state PENDING --job JOB`, `schedctl"
-    " run cancel RUN`); 3. restart this worker: `schedctl worker drain {worker}`, restart workerd,"
+    " run cancel RUN`); 3. run `schedctl worker drain {worker}`, restart workerd, and run"
     " `schedctl worker undrain {worker}`",
 )
 OTHER: Final = Refusal(
