@@ -59,6 +59,10 @@ class Successes(Sequence[Success]):
         run_id, token, sender, *times = (column[at] for column in self._columns())
         return Success(run_id, token, sender, *times)
 
+    def some(self, numbers: Sequence[int]) -> Successes:
+        """Return a batch of the results at these indexes."""
+        return Successes(*([column[n] for n in numbers] for column in self._columns()))
+
     def _columns(self) -> tuple[Sequence[Any], ...]:
         return (
             self.run_ids,

@@ -1,6 +1,8 @@
 """Dispatch runs under new tokens. The statement that writes decides, on committed rows.
 
-    draw tokens ─→ lock run rows in order ─→ one statement: dispatched, skipped or waiting
+    plain drafts ─→ draw tokens ─→ one statement: dispatched, or ↓
+    other drafts ─→ draw tokens ─→ lock run rows in order ─→ one statement: dispatched, skipped or
+                                                             waiting
 
 Invariants (docs/protocol-rules.md, P1.2, P3.5, P3.6)
 - Called under the locks of the drafts' shards. Tokens are drawn there; a run's token only grows.
@@ -43,11 +45,10 @@ from schedd.store.dispatch import broadcasts, pool_limits
 from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import (
-    PLACE,
     RUNS,
-    SPOT,
     Locked,
     found_in,
+    instant,
     key_arguments,
     lock_runs,
     table_of,
@@ -209,59 +210,55 @@ WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
 """
 """A separate statement, as it is rarely needed. The decision was made under the same locks."""
 
-LOCK_PLAIN = f"""
-SELECT count(*) FILTER (WHERE fine), min(place) FILTER (WHERE fine),
-    max(place) FILTER (WHERE fine),
-    '{{' || string_agg('"' || spot || '"', ',' ORDER BY n) FILTER (WHERE fine) || '}}',
-    CASE WHEN count(*) FILTER (WHERE fine) < %(count)s THEN array_agg(n) FILTER (WHERE fine) END
-FROM (
-    SELECT b.n, r.place, r.spot, b.plain AND r.token = 0 AND r.overlap IS NULL
-        AND r.state IS NOT DISTINCT FROM 'PENDING'
-        AND NOT (b.counted AND EXISTS (
-            SELECT FROM live l WHERE l.shard = b.shard AND l.job_id = b.job_id
-              AND l.run_id <> b.run_id)) AS fine
-    FROM (
-        SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
-            %(shards)s::int[], %(counted)s::bool[], %(plain)s::bool[]) WITH ORDINALITY
-          b(scheduled_at, run_id, job_id, shard, counted, plain, n) ORDER BY scheduled_at, run_id
-    ) b CROSS JOIN LATERAL (
-        SELECT {PLACE}, {SPOT}, r.token, r.overlap, r.state FROM runs r
-        WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
-        FOR NO KEY UPDATE
-    ) r
-) locked
-"""
-"""Lock the rows of all drafts in order. One row, about the plain drafts whose rows are as they say,
-and whose jobs have no other live run that counts: their number, first and last partition, positions
-in it, and, if they aren't all, positions in the batch. Another run of a job is admitted only under
-the shard's lock, so its job stays without one.
-"""
+DAY = "SELECT to_regclass(%(day)s)::text"
+"""The table of the drafts' day; NULL: there is none."""
 
 DISPATCH_PLAIN = f"""
-WITH went AS (
+WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
+    SELECT {instant("scheduled")} AS scheduled_at, b.*
+    FROM unnest(%(instants)s::bigint[], %(runs)s::uuid[], %(jobs)s::uuid[], %(shards)s::int[],
+        %(generations)s::int[], %(tokens)s::bigint[], %(to)s::int[], %(start_limits)s::float8[],
+        %(counted)s::bool[]) WITH ORDINALITY
+      b(scheduled, run_id, job_id, shard, generation, next_token, receiver, start_limit, counted, n)
+    ORDER BY scheduled, run_id
+), d AS MATERIALIZED (
+    SELECT b.*, r.spot, r.place, t.paused
+    FROM b CROSS JOIN LATERAL (
+        SELECT r.ctid AS spot, r.tableoid AS place FROM runs r
+        WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+    ) r CROSS JOIN LATERAL (
+        SELECT t.paused FROM timers t WHERE t.job_id = b.job_id
+          AND t.shard = b.shard AND t.generation = b.generation OFFSET 0
+    ) t
+    WHERE NOT (b.counted AND EXISTS (
+        SELECT FROM live l WHERE l.shard = b.shard AND l.job_id = b.job_id
+          AND l.run_id <> b.run_id))
+), went AS (
     UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
-        attempt = r.attempt + 1, assignments = r.assignments + 1, worker = d.next_worker,
-        incarnation = d.next_incarnation, assigned_at = statement_timestamp(),
-        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.start_limit * interval '1 s',
-        started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
-        digest = NULL
-    FROM unnest(%(runs)s::uuid[], %(jobs)s::uuid[], %(shards)s::int[], %(generations)s::int[],
-        %(tokens)s::bigint[], %(workers)s::text[], %(incarnations)s::uuid[],
-        %(start_limits)s::float8[], %(spots)s::tid[]) WITH ORDINALITY
-      d(run_id, job_id, shard, generation, next_token, next_worker, next_incarnation, start_limit,
-        spot, n){TIMERS}
-    WHERE r.ctid = d.spot AND r.run_id IS NOT DISTINCT FROM d.run_id AND r.token = 0
-      AND r.state IN ('PENDING', 'RETRYING') AND r.job_id IS NOT DISTINCT FROM d.job_id
-      AND {UNPAUSED}
+        attempt = r.attempt + 1, assignments = r.assignments + 1,
+        worker = (%(workers)s::text[])[d.receiver],
+        incarnation = (%(incarnations)s::uuid[])[d.receiver],
+        assigned_at = statement_timestamp(),
+        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.start_limit * interval '1 s'
+    FROM d
+    WHERE r.ctid = d.spot AND r.tableoid IS NOT DISTINCT FROM d.place
+      AND r.run_id IS NOT DISTINCT FROM d.run_id AND r.job_id IS NOT DISTINCT FROM d.job_id
+      AND r.token = 0 AND r.state IS NOT DISTINCT FROM 'PENDING' AND r.overlap IS NULL
+      AND (NOT d.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND NOT (SELECT paused FROM cluster WHERE one)
     RETURNING d.n, r.payload IS NOT NULL AS paid
 )
 SELECT count(*), statement_timestamp(), array_agg(n) FILTER (WHERE paid),
     CASE WHEN count(*) < %(count)s THEN array_agg(n) END
 FROM went
 """
-"""`DISPATCH_ALL` for drafts that `LOCK_PLAIN` has found. One row: how many were dispatched, the
-time, the positions of those with payloads, and, if some weren't dispatched, of all that were.
+"""Dispatch plain drafts whose rows are as they say, and whose jobs have no other live run that
+counts. Another run of a job is admitted only under the shard's lock, so its job stays without one.
+
+One row: how many were dispatched, the time, the positions of those with payloads, and, if some
+weren't dispatched, of all that were. A row that another transaction has moved meanwhile isn't
+dispatched here. A table that isn't the partition of its day any more has no such rows.
 """
 
 PAYLOADS = """
@@ -348,51 +345,51 @@ def _dispatch_plain(
     outcome: AssignOutcome,
 ) -> Sequence[Draft]:
     """Dispatch the plain drafts whose rows are as they say. Return those that must be decided by
-    `ASSIGN`: their rows are locked.
+    `ASSIGN`.
 
-    If the trigger of another run of the job set a policy, the order of the two matters.
+    If the trigger of another run of the job set a policy, the order of the two matters. If not all
+    drafts are plain, the rows of all are locked in order first.
     """
     ordered = {draft.run.job_id for draft in drafts if draft.run.overlap is not None}
-    plain = [draft.plain and draft.run.job_id not in ordered for draft in drafts]
+    mine = [draft for draft in drafts if draft.plain and draft.run.job_id not in ordered]
+    if not mine:
+        return drafts
     keys = key_arguments([draft.key for draft in drafts])
-    if not any(plain) or keys["day"] is None:
+    if keys["day"] is None or (table := connection.exec_driver_sql(DAY, keys).scalar()) is None:
         return drafts
-    of = {
-        "jobs": arrays.ids([draft.run.job_id for draft in drafts]),
-        "shards": arrays.numbers([draft.shard for draft in drafts]),
-        "counted": arrays.flags([draft.overlap_limit > 0 for draft in drafts]),
-        "plain": arrays.flags(plain),
-        "count": len(drafts),
-    }
-    [(fine, first, last, spots, which)] = connection.exec_driver_sql(LOCK_PLAIN, keys | of)
-    if not fine or (table := table_of(keys, {first, last})) == RUNS:
-        return drafts
-    chosen = frozenset(which or ())
-    mine = drafts if which is None else [drafts[n - 1] for n in sorted(chosen)]
+    if len(mine) < len(drafts):
+        lock_runs(connection, keys)
+        keys = key_arguments([draft.key for draft in mine])
     tokens = [next_token(draft.shard) for draft in mine]
+    receivers = dict.fromkeys((draft.worker, draft.incarnation) for draft in mine)
+    numbers = {receiver: n for n, receiver in enumerate(receivers, 1)}
     [(count, at, paid, went)] = connection.exec_driver_sql(
         plain_statement(table),
         {
-            "runs": arrays.ids([draft.key.run_id for draft in mine]),
+            "first": keys["first"],
+            "last": keys["last"],
+            "instants": arrays.microseconds([draft.key.scheduled_at for draft in mine]),
+            "runs": keys["runs"],
             "jobs": arrays.ids([draft.run.job_id for draft in mine]),
             "shards": arrays.numbers([draft.shard for draft in mine]),
             "generations": arrays.numbers([draft.generation for draft in mine]),
             "tokens": arrays.numbers(tokens),
-            "workers": arrays.texts([draft.worker for draft in mine]),
-            "incarnations": arrays.ids([draft.incarnation for draft in mine]),
+            "to": arrays.numbers([numbers[d.worker, d.incarnation] for d in mine]),
+            "workers": arrays.texts([worker for worker, _ in receivers]),
+            "incarnations": arrays.ids([incarnation for _, incarnation in receivers]),
             "start_limits": arrays.numbers([d.start_by_after.total_seconds() for d in mine]),
-            "spots": spots,
+            "counted": arrays.flags([draft.overlap_limit > 0 for draft in mine]),
             "count": len(mine),
         },
     )
     dispatched = frozenset(range(1, len(mine) + 1) if count == len(mine) else went or ())
     with_payload = frozenset(paid or ())
+    gone: set[RunKey] = set()
     for n, (draft, token) in enumerate(zip(mine, tokens, strict=True), 1):
         if n in dispatched:
             outcome.assigned.append((_first_attempt(draft, token, at), n in with_payload))
-        else:
-            outcome.waiting.append(draft.key)
-    return [draft for n, draft in enumerate(drafts, 1) if n not in chosen] if chosen else ()
+            gone.add(draft.key)
+    return [draft for draft in drafts if draft.key not in gone] if len(gone) < len(drafts) else ()
 
 
 def _first_attempt(draft: Draft, token: Token, at: datetime) -> LiveRun:

@@ -1,6 +1,6 @@
 """Store plain successes in batches: the short form of `accept`, for results that only end a run.
 
-    lock the rows in order ─→ one row: how many are right, where they are ─→ one statement writes
+    one statement finds the rows by key, in order, and writes them
         RUNNING under this token and sender, not being canceled   → SUCCEEDED
         anything else                                             → left to `accept`
 
@@ -10,13 +10,16 @@ A row that is SUCCEEDED with digest NULL has the digest of a plain success of it
 Invariants
 - The caller knows that nothing follows from the success but the end of the run: no notification, no
   count of failures, no end of a broadcast. Chains follow by the trigger of the `live` row.
-- Both statements look each row up by its key or position, whatever the statistics say: conditions
-  beside these are written so that they can't use an index.
+- The statement looks each row up by its key or position, whatever the statistics say: conditions
+  beside these are written so that they can't use an index. So rows are locked by ascending keys.
+- It writes a row in the partition where it found it, and nothing in another table.
 - Single rows are examined only in a batch that isn't right as a whole.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 from typing import Final
@@ -25,55 +28,43 @@ from sqlalchemy import Connection
 
 from schedd.core.dispatch.successes import EPOCH, Success, Successes
 from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.schema.partitions import name_of
 from schedd.store.statements import arrays
-from schedd.store.statements.keys import DEFAULT, RUNS, found_in
+from schedd.store.statements.keys import DEFAULT, instant
 
 _DAY: Final = 86_400_000_000
 """Microseconds."""
 
 
-def _instant(column: str) -> str:
-    """Return the SQL for a time given in microseconds since 1970, exactly."""
-    return f"timestamptz 'epoch' + {column} * interval '1 microsecond'"
-
-
-LOCK = f"""
-SELECT {BY_INDEX}, count(x.spot), array_agg(x.spot ORDER BY x.n)::text,
-    min(x.place)::regclass::text, max(x.place)::regclass::text,
-    string_agg(x.n::text, ',' ORDER BY x.n) FILTER (WHERE x.spot IS NULL)
-FROM (
-    SELECT b.n, r.place, CASE WHEN r.token = b.token AND r.incarnation = b.sender
-        AND r.state = 'RUNNING' AND NOT r.cancelling THEN r.spot END AS spot
-    FROM (
-        SELECT {_instant("scheduled")} AS scheduled_at, run_id, token, sender, n
-        FROM unnest(%(scheduled)s::bigint[], %(runs)s::uuid[], %(tokens)s::bigint[],
-            %(senders)s::uuid[]) WITH ORDINALITY b(scheduled, run_id, token, sender, n)
-        ORDER BY scheduled, run_id
-    ) b LEFT JOIN LATERAL (
-        SELECT r.state, r.token, r.incarnation, r.cancelling, r.ctid AS spot, r.tableoid AS place
-        FROM runs r
-        WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
-        FOR NO KEY UPDATE
-    ) r ON true
-) x
+BEGIN = f"""
+SELECT {BY_INDEX},
+    ARRAY(SELECT day FROM unnest(%(days)s::text[]) day WHERE to_regclass(day) IS NULL)
 """
+"""Set the planner, and return the days that have no table."""
 
 ACCEPT = f"""
-WITH b AS MATERIALIZED (
-    SELECT {_instant("scheduled")} AS scheduled_at, run_id, token,
-        {_instant("started")} AS started_at, {_instant("finished")} AS finished_at, spot,
-        'RUNNING' AS running
+WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
+    SELECT {instant("scheduled")} AS scheduled_at, run_id, token, sender,
+        {instant("started")} AS started_at, {instant("finished")} AS finished_at, n
     FROM unnest(%(scheduled)s::bigint[], %(runs)s::uuid[], %(tokens)s::bigint[],
-        %(started)s::bigint[], %(finished)s::bigint[], %(spots)s::tid[])
-      b(scheduled, run_id, token, started, finished, spot)
+        %(senders)s::uuid[], %(started)s::bigint[], %(finished)s::bigint[]) WITH ORDINALITY
+      b(scheduled, run_id, token, sender, started, finished, n)
+    ORDER BY scheduled, run_id
+), f AS MATERIALIZED (
+    SELECT b.*, r.spot, r.place FROM b CROSS JOIN LATERAL (
+        SELECT r.ctid AS spot, r.tableoid AS place FROM runs r
+        WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+    ) r
 ), accepted AS (
     UPDATE {{runs}} r SET state = 'SUCCEEDED', reason = NULL, error = '', exit_code = NULL,
-        started_at = b.started_at, finished_at = b.finished_at, digest = NULL
-    FROM b
-    WHERE {{found}} AND b.spot IS NOT NULL AND r.token IS NOT DISTINCT FROM b.token
-      AND r.state IS NOT DISTINCT FROM b.running
-    RETURNING r.shard, r.job_id, r.run_id
+        started_at = f.started_at, finished_at = f.finished_at, digest = NULL
+    FROM f
+    WHERE r.ctid = f.spot AND r.tableoid IS NOT DISTINCT FROM f.place
+      AND r.run_id IS NOT DISTINCT FROM f.run_id AND r.token IS NOT DISTINCT FROM f.token
+      AND r.incarnation IS NOT DISTINCT FROM f.sender AND r.state IS NOT DISTINCT FROM 'RUNNING'
+      AND NOT r.cancelling
+    RETURNING f.n, r.shard, r.job_id, r.run_id
 ), spots AS MATERIALIZED (
     SELECT l.spot FROM accepted a CROSS JOIN LATERAL (
         SELECT l.ctid AS spot FROM live l
@@ -82,40 +73,64 @@ WITH b AS MATERIALIZED (
 ), gone AS (
     DELETE FROM live l USING spots s WHERE l.ctid = s.spot
 )
-SELECT count(*) FROM accepted
+SELECT CASE WHEN count(*) < %(count)s THEN array_agg(n) END, count(*)
+FROM accepted
 """
+"""Its row: the numbers of the results that were stored, if not all were, and their count."""
 
 
 def accept_successes(connection: Connection, successes: Successes) -> list[Success]:
     """Store plain successes. Return those whose rows aren't as expected: nothing was written of
     these.
+
+    A row that another transaction was writing has moved: it is found by a second statement.
     """
-    columns = _columns(successes)
-    [(_, right, spots, first, last, others)] = connection.exec_driver_sql(LOCK, columns)
-    if right:
-        table = first if first == last != DEFAULT else RUNS
-        written = connection.exec_driver_sql(statement(table), columns | {"spots": spots}).scalar()
-        if written != right:
-            raise ValueError(f"table {table}: only {written} of {right} locked rows were written")
-    return [] if others is None else [successes[int(n) - 1] for n in others.split(",")]
+    days = defaultdict(list)
+    for n, scheduled in enumerate(successes.scheduled):
+        days[scheduled // _DAY].append(n)
+    names = {day: name_of((EPOCH + timedelta(days=day)).date()) for day in days}
+    arguments = {"days": arrays.texts(names.values())}
+    [(_, without)] = connection.exec_driver_sql(BEGIN, arguments)
+    left: list[int] = []
+    for day in sorted(days):
+        table = DEFAULT if names[day] in without else names[day]
+        numbers = days[day]
+        for _ in range(2):
+            if numbers:
+                numbers = _accept(connection, table, day, successes, numbers)
+        left += numbers
+    return [successes[n] for n in sorted(left)]
+
+
+def _accept(
+    connection: Connection, table: str, day: int, successes: Successes, numbers: Sequence[int]
+) -> list[int]:
+    """Store those of the successes that have these numbers. Return the numbers of the others."""
+    columns = _columns(successes, numbers)
+    columns["first"] = EPOCH + timedelta(days=day)
+    columns["last"] = EPOCH + timedelta(days=day + 1)
+    [(stored, count)] = connection.exec_driver_sql(statement(table), columns)
+    if count == len(numbers):
+        return []
+    right = frozenset(stored or ())
+    return [one for n, one in enumerate(numbers, 1) if n not in right]
 
 
 @lru_cache(maxsize=8)
 def statement(table: str) -> str:
     """Return ACCEPT for runs in this table."""
-    return ACCEPT.format(runs=table, found=found_in(table, "b"))
+    return ACCEPT.format(runs=table)
 
 
-def _columns(successes: Successes) -> dict[str, object]:
-    scheduled = successes.scheduled
-    first, last = min(scheduled) // _DAY, max(scheduled) // _DAY
+def _columns(successes: Successes, numbers: Sequence[int]) -> dict[str, object]:
+    """Return the columns of the successes that have these numbers."""
+    some = successes if len(numbers) == len(successes) else successes.some(numbers)
     return {
-        "runs": arrays.ids(successes.run_ids),
-        "tokens": arrays.numbers(successes.tokens),
-        "senders": arrays.ids(successes.senders),
-        "scheduled": arrays.numbers(scheduled),
-        "started": arrays.numbers(successes.started),
-        "finished": arrays.numbers(successes.finished),
-        "first": EPOCH + timedelta(days=first),
-        "last": EPOCH + timedelta(days=last + 1),
+        "runs": arrays.ids(some.run_ids),
+        "tokens": arrays.numbers(some.tokens),
+        "senders": arrays.ids(some.senders),
+        "scheduled": arrays.numbers(some.scheduled),
+        "started": arrays.numbers(some.started),
+        "finished": arrays.numbers(some.finished),
+        "count": len(numbers),
     }

@@ -7,13 +7,14 @@ the server parses one constant instead of thousands, and the planner still sees 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
 
 from schedd.core.ids import Id
 
 _SHORT: Final = 64
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ids(values: Iterable[Id | None]) -> str:
@@ -36,6 +37,16 @@ def instants(values: Iterable[datetime | None]) -> str:
     listed = [*values]
     written = {value: "NULL" if value is None else value.isoformat() for value in {*listed}}
     return _joined([written[value] for value in listed])
+
+
+def microseconds(values: Iterable[datetime]) -> str:
+    """Return times as a `bigint[]` of microseconds since 1970 (`keys.instant`). Quicker to write
+    and to read than a `timestamptz[]`.
+    """
+    since = [value - _EPOCH for value in values]
+    return _joined(
+        [str((one.days * 86_400 + one.seconds) * 1_000_000 + one.microseconds) for one in since]
+    )
 
 
 def texts(values: Iterable[str | None]) -> str:

@@ -57,6 +57,11 @@ SELECT {BY_INDEX}, b.n, r.* FROM (
 """The rows are locked one after the other, in the order of the batch's own sort."""
 
 
+def instant(column: str) -> str:
+    """Return the SQL for a time given in microseconds since 1970, exactly."""
+    return f"timestamptz 'epoch' + {column} * interval '1 microsecond'"
+
+
 def key_arguments(keys: Sequence[RunKey]) -> dict[str, object]:
     """Return the keys' columns and the range of their days, `first` to before `last`. `day`: the
     partition's name if all are on one day, else None.

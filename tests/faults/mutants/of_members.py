@@ -142,7 +142,17 @@ OF_MEMBERS: Sequence[Mutant] = (
             ),
             Edit(
                 ASSIGNING,
+                "AND t.shard = b.shard AND t.generation = b.generation OFFSET 0",
+                "AND t.shard = b.shard OFFSET 0",
+            ),
+            Edit(
+                ASSIGNING,
                 "(NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))\n",
+                "true\n",
+            ),
+            Edit(
+                ASSIGNING,
+                "(NOT d.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))\n",
                 "true\n",
             ),
         ),

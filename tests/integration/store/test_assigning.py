@@ -801,6 +801,30 @@ async def test_runs_of_a_batch_are_locked_in_their_order_whatever_their_kind(wor
     assert await world.sql(deadlocks) == [(0,)]
 
 
+async def test_plain_drafts_lock_their_rows_by_their_keys_in_any_given_order(world: World) -> None:
+    """P1.6: the rows behind one that is locked elsewhere aren't locked yet."""
+    me = await world.member()
+    runs = [run for _ in range(4) for run in await fired(me, await world.job(shard=6))]
+    runs.sort(key=lambda run: (run.key.scheduled_at, run.key.run_id))
+    locked, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def lock(connection: Connection) -> None:
+        one, *behind = [(run.key.scheduled_at, run.key.run_id) for run in runs]
+        find = "WHERE scheduled_at = %s AND run_id = %s"
+        connection.exec_driver_sql(f"SELECT FROM runs {find} FOR UPDATE", one)
+        loop.call_soon_threadsafe(locked.set)
+        wait_for_waiter(connection)
+        for each in behind:
+            connection.exec_driver_sql(f"SELECT 1 FROM runs {find} FOR UPDATE NOWAIT", each).one()
+
+    other = asyncio.create_task(me.store.database.call(lock))
+    await locked.wait()
+    outcome = await me.assign(*(draft(runs[n]) for n in (2, 3, 1, 0)))
+    await other
+
+    assert {each.run.key for each in outcome.assigned} == {run.key for run in runs}
+
+
 async def test_a_batch_with_a_job_that_runs_already_dispatches_the_others(world: World) -> None:
     me = await world.member()
     busy, free = await world.job(shard=6), await world.job(shard=6)
