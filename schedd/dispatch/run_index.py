@@ -14,7 +14,7 @@ A run that is due later is in `early` as soon as it may be pre-dispatched, and a
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
@@ -154,6 +154,15 @@ class RunIndex:
                 fresh += self._put_ready(run)
         return fresh
 
+    def unsure(self, run_ids: Set[bytes]) -> list[LiveRun]:
+        """Return those of these runs that `put_again` may sort in elsewhere."""
+        ready = self.ready.unsorted()
+        waits = [self.waiting.get(run_id) for run_id in self.waiting.keys() & run_ids]
+        return [
+            *[ready[run_id] for run_id in ready.keys() & run_ids],
+            *[found[1] for found in waits if found is not None],
+        ]
+
     def put_again(self, run: LiveRun, now: datetime) -> int:
         """Sort a run in again because more is known of its job; its row hasn't changed. Return
         whether the run is ready and new to the queue.
@@ -290,7 +299,7 @@ class RunIndex:
 
     def standing(self, until: datetime) -> list[LiveRun]:
         """Return all runs here, except those that become ready later than `until`."""
-        soon = (run for run in self.waiting.values() if run.ready_at <= until)
+        soon = [run for run in self.waiting.values() if run.ready_at <= until]
         begun = self.broadcasts.values()
         return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
 

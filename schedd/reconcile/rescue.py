@@ -21,7 +21,8 @@ Runs that don't fit into the index are checked while they are read (`on_left`), 
 few are left in the index.
 
 For runs in the index whose rows haven't changed since the last scan, or are as they were created,
-only the id is read. Each
+only the id is read, and for running ones the id and the token. Such runs are compared as sets,
+without a step for each. Each
 `FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index doesn't last.
 """
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -304,10 +305,11 @@ class Rescue:
         moment = await self._store.moment()
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
-        async for run in in_turns(self._run_index.standing(until), SORTED_AT_ONCE):
-            run_id = run.key.run_id
-            here[run_id] = run
-            stood[run.shard].append(run_id)
+        async for some in in_turns(_slices(self._run_index.standing(until)), 1):
+            for run in some:
+                run_id = run.key.run_id
+                here[run_id] = run
+                stood[run.shard].append(run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[bytes] = set()
@@ -326,11 +328,11 @@ class Rescue:
                 seen.update(same, here.keys() & {run.key.run_id for run in runs})
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
-                await self._sort_again([one for one in same if _is_waiting(here[one])], here)
+                await self._sort_again(same)
                 self._run_index.were_read(part)
-                running += (r for r in runs if r.state is State.RUNNING and r.children is None)
+                running += [r for r in runs if r.state is State.RUNNING and r.children is None]
                 unchanged = [here[one] for one in same]
-                running += (run for run in unchanged if run.state is State.RUNNING)
+                running += [run for run in unchanged if run.state is State.RUNNING]
                 live = [*runs, *unchanged]
                 overlapping += crowded(live)
                 piled |= piled_up(live, at)
@@ -359,13 +361,14 @@ class Rescue:
         until: datetime,
         since: Cursor | None,
         here: Mapping[bytes, LiveRun],
-    ) -> tuple[list[LiveRun], Collection[bytes]]:
+    ) -> tuple[list[LiveRun], Set[bytes]]:
         """Return the runs of these shards, and which runs in `here` have unchanged rows."""
         try:
             found = since and await self._store.changed_runs(shards, ALL, until, since)
             if not found:
-                return await self._store.live_runs(shards, ALL, until), ()
-            same = {one for one in found.same.intersection(here) if _is_waiting(here[one])}
+                return await self._store.live_runs(shards, ALL, until), frozenset()
+            known = found.same.intersection(here)
+            same = {one for one in known if here[one].state is not State.RUNNING}
             same |= {
                 one for one in found.untouched.intersection(here) if _is_as_read(here[one], shards)
             }
@@ -402,10 +405,10 @@ class Rescue:
             if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run, kill=run.killing)
 
-    async def _sort_again(self, same: Collection[bytes], here: Mapping[bytes, LiveRun]) -> None:
+    async def _sort_again(self, same: Set[bytes]) -> None:
         fresh, now = 0, self._clock.now()
-        async for one in in_turns(same, SORTED_AT_ONCE):
-            fresh += self._run_index.put_again(here[one], now)
+        async for run in in_turns(self._run_index.unsure(same), SORTED_AT_ONCE):
+            fresh += self._run_index.put_again(run, now)
         if fresh:
             self._ready()
 
@@ -464,10 +467,6 @@ class Rescue:
             await self._put(back)
 
 
-def _is_waiting(run: LiveRun) -> bool:
-    return run.state is not State.RUNNING
-
-
 def _is_as_read(run: LiveRun, shards: Collection[ShardId]) -> bool:
     """Return whether the index has the run as its untouched row in one of these shards says."""
     return run.untouched and run.shard in shards
@@ -477,7 +476,11 @@ def _assignment_of(run: LiveRun) -> bytes:
     """Return the id and the token of a RUNNING run as in `ChangedRuns.running`; nothing for a
     waiting one.
     """
-    return b"" if _is_waiting(run) else run.key.run_id + run.token.to_bytes(TOKEN)
+    return run.key.run_id + run.token.to_bytes(TOKEN) if run.state is State.RUNNING else b""
+
+
+def _slices(runs: Sequence[LiveRun]) -> list[Sequence[LiveRun]]:
+    return [runs[at : at + SORTED_AT_ONCE] for at in range(0, len(runs), SORTED_AT_ONCE)]
 
 
 def _rest(took: float) -> float:

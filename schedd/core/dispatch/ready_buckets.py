@@ -32,6 +32,8 @@ MOST: Final = 20_000
 member dispatches a few thousand per second, and a scan for more takes a few seconds.
 """
 _SLACK = 1_000
+_SORTED_FOR: Final = 100
+"""A heap with fewer than so many entries for each run to take is sorted: cheaper than to pop."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,8 @@ class ReadyBucket:
     most: int = MOST
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
     heap: list[Place] = field(default_factory=list)
+    ordered: bool = True
+    """Whether the heap is sorted, so that its first entries may be taken in one go."""
     cut: Place | None = None
     """Place of the first run that was left, or would have been; None: all are here."""
     scanned: Place | None = None
@@ -97,10 +101,15 @@ class ReadyBucket:
                 self.runs.pop(run_id, None)
                 return False
             self.runs[run_id] = run
-            heapq.heappush(self.heap, place)
+            if not self.heap or (self.ordered and self.heap[-1] < place):
+                self.heap.append(place)
+                self.ordered = True
+            else:
+                heapq.heappush(self.heap, place)
+                self.ordered = False
             if len(self.heap) > 2 * len(self.runs) + _SLACK:
-                self.heap = [place_of(each) for each in self.runs.values()]
-                heapq.heapify(self.heap)
+                self.heap = sorted([place_of(each) for each in self.runs.values()])
+                self.ordered = True
         self.runs[run_id] = run
         return True
 
@@ -110,18 +119,31 @@ class ReadyBucket:
             if self._is_here(self.heap[0]):
                 return self.heap[0]
             heapq.heappop(self.heap)
+            self.ordered = False
         return None
 
     def take(self, count: int, until: Place | None) -> list[LiveRun]:
         """Remove and return the next runs, at most `count`, up to this place."""
         taken: list[LiveRun] = []
         heap, runs = self.heap, self.runs
-        while heap and len(taken) < count and (until is None or heap[0] <= until):
-            place = heapq.heappop(heap)
-            run = runs.get(place.run)
-            if run is not None and run.ready_at == place.since:
-                del runs[place.run]
+        if not self.ordered and len(heap) < _SORTED_FOR * count:
+            heap.sort()  # a sorted list is a heap, too
+            self.ordered = True
+        end = 0
+        while end < len(heap) and len(taken) < count:
+            place = heap[end]
+            if until is not None and place > until:
+                break
+            if self.ordered:
+                end += 1
+            else:
+                heapq.heappop(heap)
+            _, _, run_id, since = place
+            run = runs.get(run_id)
+            if run is not None and run.ready_at == since:
+                del runs[run_id]
                 taken.append(run)
+        del heap[:end]
         return taken
 
     def remove_excess(self, *, scanning: bool) -> list[LiveRun]:
@@ -131,7 +153,8 @@ class ReadyBucket:
         places = sorted(place for place in self.heap if self._is_here(place))
         if len(places) > len(self.runs):  # some runs have two entries
             places = [*dict.fromkeys(places)]
-        self.heap, gone = places[: self.most], places[self.most :]  # sorted, so a heap
+        self.heap, gone = places[: self.most], places[self.most :]
+        self.ordered = True
         if scanning:
             self.scanned = sooner(self.scanned, gone[0])
         else:

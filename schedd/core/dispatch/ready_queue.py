@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from math import inf
 from typing import Final, TypeAlias
 
@@ -92,7 +93,7 @@ class ReadyQueue:
 
     def __iter__(self) -> Iterator[LiveRun]:
         """Iterate over the waiting runs, unordered."""
-        return (run for line in self._lines.values() for run in line.runs.values())
+        return chain.from_iterable([line.runs.values() for line in self._lines.values()])
 
     @property
     def leaves_some(self) -> bool:
@@ -164,6 +165,11 @@ class ReadyQueue:
         if line is None or line.need is not None:
             return False
         return self._need_by_line(line.runs[run_id], None)[0] is not None
+
+    def unsorted(self) -> dict[RunId, LiveRun]:
+        """Return the queued runs whose need isn't known."""
+        lines = [line.runs for line in self._lines.values() if line.need is None]
+        return lines[0] if len(lines) == 1 else dict(chain.from_iterable(map(dict.items, lines)))
 
     def is_unsorted(self, run_id: RunId) -> bool:
         """Return whether the run is queued and its need isn't known."""

@@ -104,9 +104,9 @@ class DueIndex(Generic[K, V]):
         """Return a view of the keys."""
         return self._entries.keys()
 
-    def values(self) -> Iterator[V]:
+    def values(self) -> list[V]:
         """Return all values, in no order."""
-        return map(itemgetter(2), self._entries.values())
+        return [*map(itemgetter(2), self._entries.values())]
 
     def clear_where(self, keys: set[K]) -> None:
         """Remove these keys."""

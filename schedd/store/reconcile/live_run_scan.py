@@ -4,7 +4,8 @@
     without a cursor ──live_runs─────→ all of them, in full
 
 A row names the transaction that wrote it (`store/runs/change_stream.py`), so an unchanged run costs
-16 bytes, and 8 for the token of a RUNNING one, instead of a row of hundreds.
+16 bytes, and 8 for the token of a RUNNING one, instead of a row of hundreds. Under one token a
+RUNNING row changes only by a cancel: any other RUNNING one counts as unchanged.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ SELECT string_agg(uuid_send(run_id), '') FILTER (WHERE changed AND NOT untouched
     string_agg(uuid_send(run_id), '') FILTER (WHERE NOT changed AND NOT running),
     string_agg(uuid_send(run_id) || int8send(token), '') FILTER (WHERE NOT changed AND running)
 FROM (
-    SELECT l.run_id, r.token, r.state = 'RUNNING' AS running, {CHANGED.format(row="r")}
+    SELECT l.run_id, r.token, r.state = 'RUNNING' AS running,
+        {CHANGED.format(row="r")}
+          AND (r.state <> 'RUNNING' OR r.cancelling OR r.children IS NOT NULL)
         OR COALESCE({CHANGED.format(row="t")}, false) AS changed,
         COALESCE({UNTOUCHED}, false) AS untouched
     {LIVE}

@@ -52,16 +52,22 @@ async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed
     assert (set(found.changed), found.same) == (set(), written(before, since))
 
 
-async def test_an_unchanged_running_run_is_named_with_its_token(world: World) -> None:
+async def test_a_running_run_is_named_with_its_token_unless_it_is_being_cancelled(
+    world: World,
+) -> None:
+    """Under one token nothing else changes that its owner doesn't know."""
     me = await world.member()
     runs, waits = await create_runs(world, me, 2)
     moment = await me.store.owner.moment()
     [assigned] = await me.assigned(draft(runs))
+    named = {assigned.key.run_id + assigned.token.to_bytes(8)}
+    for since in (moment, await me.store.owner.moment()):
+        found = await changed(me, since)
+        assert (set(found.changed), found.same, found.running) == (set(), written(waits), named)
+    moment = await me.store.owner.moment()
+    await me.store.users.cancel_run(runs.key.run_id, ok("cancel"))
     found = await changed(me, moment)
     assert (set(found.changed), found.same, found.running) == (ids(runs), written(waits), set())
-    found = await changed(me, await me.store.owner.moment())
-    named = {assigned.key.run_id + assigned.token.to_bytes(8)}
-    assert (set(found.changed), found.same, found.running) == (set(), written(waits), named)
 
 
 async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
