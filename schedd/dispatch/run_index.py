@@ -330,12 +330,13 @@ class RunIndex:
 
     def _wait(self, run: LiveRun, now: datetime) -> None:
         """Keep a run until it is ready or may be pre-dispatched, or leave it to a later scan."""
-        if len(self.waiting) >= HERD and self._is_for_later(run, now):
+        many = len(self.waiting) >= HERD
+        if many and self._is_for_later(run, now):
             self._waits_no_more(run.key.run_id, run.job_id)
             return
         run_id, may = run.key.run_id, bool(self.lookahead.dispatch) and may_go_early(run)
         dispatch_at = run.ready_at - self.lookahead.dispatch
-        if may and dispatch_at > now and len(self.waiting) < HERD:
+        if may and dispatch_at > now and not many:
             self.waiting.put(run_id, dispatch_at, run)
             return
         self.waiting.put(run_id, run.ready_at, run)

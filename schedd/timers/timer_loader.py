@@ -168,7 +168,7 @@ class TimerLoader:
             self._left_some = len(loaded) == LOAD_LIMIT
             if self._left_some and with_latest:
                 latest = await self._store.due_timers(shards, until, LOAD_LIMIT, latest=True)
-                loaded += reversed(latest)
+                loaded = [*dict.fromkeys([*loaded, *reversed(latest)])]
         except BaseException:
             self._load_at = None
             raise

@@ -79,25 +79,22 @@ class DueIndex(Generic[K, V]):
         `above`. All are of the class that is first by rank, soonest first. Other classes follow in
         later calls.
         """
-
-        def place(priority: float) -> float:
-            return rank(priority, heads[priority])
-
-        due: list[V] = []
-        before: float | None = None
         heads = {priority: at for priority, at in self._heads(above) if at <= now}
-        while heads and len(due) < limit:
-            first = min(heads, key=place) if len(heads) > 1 else next(iter(heads))
-            if first != before and before is not None:
-                break
-            before = first
-            _, _, key = heapq.heappop(self._heaps[first])
-            due.append(self._entries.pop(key)[2])
-            at = self._head(first)
-            if at is not None and at <= now:
-                heads[first] = at
-            else:
-                del heads[first]
+        if not heads:
+            return []
+        first = min(heads, key=lambda its: rank(its, heads[its]))
+        others = min((rank(its, at) for its, at in heads.items() if its != first), default=None)
+        due: list[V] = []
+        heap, entries = self._heaps[first], self._entries
+        while heap and len(due) < limit:
+            at, count, key = heap[0]
+            entry = entries.get(key)
+            if entry is not None and entry[1] == count:
+                if at > now or (others is not None and rank(first, at) > others):
+                    break
+                del entries[key]
+                due.append(entry[2])
+            heapq.heappop(heap)
         return due
 
     def keys(self) -> KeysView[K]:
