@@ -25,7 +25,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
-from schedd.dispatch.assignment import Alike, Chosen, alike, draft_of
+from schedd.dispatch.assignment import Alike, Chosen, alike, drafts_of
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
@@ -76,7 +76,7 @@ class Assigner:
         """Dispatch these runs; return whether some must be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
-        drafts = [draft_of(run, entry, to) for run, entry, to in chosen]
+        drafts = drafts_of(chosen)
         self._run_index.judge({run.job_id for run, _, _ in chosen})
         answers = await self._transactor.by_lane(drafts, self._write)
         refused: list[tuple[LiveRun, CachedDefinition]] = []
@@ -100,15 +100,17 @@ class Assigner:
         stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
         self._pools.forget({known[run_id].definition.pool for run_id in stays})
         tried = self._run_index.judged() + self._begin(answers)
-        back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
-        went = [each for each in chosen if each[0].key not in back]
-        self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
+        late = [each for each in chosen if each[0].ready_at > each[0].due_at]
+        if late:
+            back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
+            went = [each for each in late if each[0].key not in back]
+            self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # The transaction failed or is in doubt: either way the statement checks these runs
             # again.
             self._run_index.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
-            self._pools.forget({draft.pool for draft in answer.items})
+            self._pools.forget({draft.terms.pool for draft in answer.items})
         if unpushed:
             await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
         if failed:

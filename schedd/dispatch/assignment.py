@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from schedd.core.dispatch.placement import SlotOffer
-from schedd.core.runs.model import Assigned, Draft, LiveRun
+from schedd.core.runs.deadlines import START_WITHIN
+from schedd.core.runs.model import Assigned, Draft, LiveRun, Terms
 from schedd.core.runs.overlap import limit_of
-from schedd.core.timers.pre_dispatch import start_not_before
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
@@ -23,16 +24,30 @@ class BroadcastTargets:
     workers: tuple[str, ...]
 
 
-def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTargets) -> Draft:
-    """Return the draft of a run's assignment."""
+def drafts_of(chosen: Iterable[Chosen]) -> list[Draft]:
+    """Return the drafts of these assignments. Definitions of one text and generation, and one
+    worker, have the same terms.
+    """
+    found: dict[object, Terms] = {}
+    drafts: list[Draft] = []
+    for run, known, to in chosen:
+        of = id(known.spec), known.definition.generation, id(to), run.parent is None
+        terms = found.get(of)
+        if terms is None:
+            terms = found[of] = _terms(run, known, to)
+        drafts.append(Draft(run, run.shard, terms))
+    return drafts
+
+
+def _terms(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTargets) -> Terms:
     definition = known.definition
     counted = definition.max_runs > 0 and run.parent is None
-    of = (run, run.key, run.shard, definition.generation)
     overlap = (definition.overlap, limit_of(definition), counted, definition.pool)
     limited = definition.run_timeout is not None
     if isinstance(to, BroadcastTargets):
-        return Draft(*of, "", None, *overlap, to.workers, limited)
-    return Draft(*of, to.incarnation.worker, to.incarnation.id, *overlap, (), limited)
+        return Terms(definition.generation, "", None, *overlap, to.workers, limited)
+    worker = to.incarnation
+    return Terms(definition.generation, worker.worker, worker.id, *overlap, (), limited)
 
 
 def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
@@ -48,6 +63,6 @@ def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
         definition.generation,
         run.attempt,
         run.start_by,
-        start_not_before(run),
+        run.start_by is not None and run.start_by - START_WITHIN == run.ready_at,
         run.key.run_id if alone else None,
     )

@@ -212,12 +212,12 @@ class RunIndex:
     def dispatched(self, runs: Sequence[LiveRun]) -> None:
         """Note that runs were dispatched; a scan may have read them as waiting meanwhile."""
         self.running.add_all(runs)
-        for run in runs:
-            run_id = run.key.run_id
-            if run_id in self.ready:
-                self.ready.discard(run_id)
-            if run_id in self.waiting or run.job_id in self._kept:
-                self._waits_no_more(run_id, run.job_id)
+        for run_id in self.ready.ids() & {run.key.run_id for run in runs}:
+            self.ready.discard(run_id)
+        if self.waiting or self._kept:
+            for run in runs:
+                if run.key.run_id in self.waiting or run.job_id in self._kept:
+                    self._waits_no_more(run.key.run_id, run.job_id)
 
     def wait(self, run: LiveRun) -> None:
         """Keep a run until it is ready; pre-dispatch it only after another of its job has ended."""

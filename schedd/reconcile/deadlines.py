@@ -18,6 +18,7 @@ dispatched or cancelled meanwhile isn't changed: the statement ends waiting runs
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -33,7 +34,7 @@ from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, Run
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.broadcast import Away, own
-from schedd.core.runs.deadlines import DeadlineExpiry, hurried
+from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retry import fingerprint
@@ -185,10 +186,24 @@ class Deadlines:
         return await self._judged(waiting)
 
     async def _judged(self, waiting: Iterable[LiveRun]) -> list[DeadlineExpiry]:
-        """Return the ends of runs past their deadline, by cached definitions."""
+        """Return the ends of runs past their deadline, by cached definitions. Of those runs that
+        can end at any time while they wait.
+        """
         now = self._clock.now()
         ends: list[DeadlineExpiry] = []
-        async for run in in_turns(waiting, every=1_000):
+        known_of = self._definition_cache.known_of
+        asked = [
+            run
+            for run in waiting
+            if (entry := known_of(run.job_id)) is not None
+            and (
+                entry.hurried
+                or run.parent is not None
+                or run.generation < entry.definition.generation
+            )
+        ]
+        await asyncio.sleep(0)  # let other tasks run between
+        async for run in in_turns(asked, every=1_000):
             if len(ends) == BATCH:
                 break
             with set_aside("deadline", run):
@@ -199,7 +214,7 @@ class Deadlines:
     def _end_of(self, run: LiveRun, now: datetime) -> DeadlineExpiry | None:
         """Return how a run ends, if it is past the deadline of its cached definition."""
         known = self._definition_cache.known_of(run.job_id)
-        if known is None or not _may_end(run, known.definition):
+        if known is None:
             return None
         definition, reason = known.definition, known.ends(run, now)
         if run.parent and self._away.too_long(need_of(definition, run), definition, now):
@@ -222,12 +237,6 @@ class Deadlines:
         asked = [*islice(left, READ_AT_ONCE)]
         self._asked.update(asked)
         await self._definition_cache.newest(asked)
-
-
-def _may_end(run: LiveRun, definition: Definition) -> bool:
-    """Return whether the run can end at any time while it waits."""
-    edited = run.generation < definition.generation
-    return hurried(definition) or run.parent is not None or edited
 
 
 ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}

@@ -154,7 +154,14 @@ class DefinitionCache:
     def forget(self, jobs: Iterable[JobId]) -> None:
         """Forget these jobs: their definitions are read again when requested."""
         for job in jobs:
-            self._drop(job)
+            known = self._known.pop(job, None)
+            if known is None:
+                continue
+            words = id(known.spec)
+            self._sharing[words] -= 1
+            self._taken -= ITSELF if self._sharing[words] else ITSELF + known.words
+            if not self._sharing[words]:
+                del self._sharing[words]
 
     def forget_ended(self, jobs: Iterable[JobId]) -> None:
         """Forget jobs that run only once, of those with an ended run."""
@@ -168,7 +175,7 @@ class DefinitionCache:
             if (known := await self._add_definition(job, row)) is not None:
                 found[job] = known
         while self._taken > self._capacity and len(self._known) > 1:
-            self._drop(next(iter(self._known)))
+            self.forget([next(iter(self._known))])
         return found
 
     async def _add_definition(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
@@ -190,24 +197,14 @@ class DefinitionCache:
     def _store_definition(self, job: JobId, known: CachedDefinition) -> None:
         notices = known.definition.notices
         self.any_late |= notices is not None and notices.late is not None
-        self._drop(job)
+        self.forget([job])
         self._known[job] = known
         words = id(known.spec)
         self._taken += ITSELF if self._sharing[words] else ITSELF + known.words
         self._sharing[words] += 1
 
-    def _drop(self, job: JobId) -> None:
-        known = self._known.pop(job, None)
-        if known is None:
-            return
-        words = id(known.spec)
-        self._sharing[words] -= 1
-        self._taken -= ITSELF if self._sharing[words] else ITSELF + known.words
-        if not self._sharing[words]:
-            del self._sharing[words]
-
     def _set_aside(self, job: JobId, row: StoredDefinition, why: Exception) -> None:
-        self._drop(job)
+        self.forget([job])
         if self._unreadable.get(job) != row.generation:
             log.error("the definition of job %s can't be read: %s", row.name or job, why)
         self._unreadable[job] = row.generation

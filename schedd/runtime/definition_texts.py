@@ -16,7 +16,7 @@ from typing import Final
 
 from schedd.core.dispatch.placement import Need, job_need
 from schedd.core.jobs.definition import Definition
-from schedd.core.runs.deadlines import overdue
+from schedd.core.runs.deadlines import hurried, overdue
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
@@ -61,6 +61,8 @@ class CachedDefinition:
     """The need of the job's runs, unless a run has a target or a parent; None: not computed."""
     words: int = ALONE
     """Approximate bytes of its text, besides `ITSELF`, however many jobs share it."""
+    hurried: bool = field(init=False, compare=False)
+    """Whether its definition can end a waiting run (`core/runs/deadlines.py`)."""
     plain_success: bool = field(init=False, compare=False)
     """Whether a run's success has no effect but its end: no notification, and no failure count. A
     notification of failures counts: a success ends them.
@@ -76,6 +78,7 @@ class CachedDefinition:
         shares = not (definition.max_runs or compiled.bounds.jitter or compiled.exclusion)
         self.plain_success = plain  # type: ignore[misc]  # frozen for others
         self.shares_steps = shares  # type: ignore[misc]
+        self.hurried = hurried(definition)  # type: ignore[misc]
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
         """Return why a waiting run of the job must end now; None if it may wait longer."""

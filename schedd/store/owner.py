@@ -120,7 +120,7 @@ class OwnerStore:
             lost, answer = await fenced(self.database, claim, batch, body)
             return lost, answer or assign.NOTHING
 
-        distinct = list({draft.key: draft for draft in drafts}.values())
+        distinct = list({draft.run.key.run_id: draft for draft in drafts}.values())
         answers, broken = await halved(distinct, write) if distinct else ([], [])
         outcomes = [outcome for _, (_, outcome) in answers]
         assigned = [each for outcome in outcomes for each in outcome.assigned]

@@ -94,22 +94,22 @@ class Rows:
         begun: list[LiveRun] = []
         for draft in drafts:
             self.drafts.append(draft)
-            if draft.pool and self.places.get(draft.pool, 0) <= 0:
+            if draft.terms.pool and self.places.get(draft.terms.pool, 0) <= 0:
                 no_room.append(draft.key)
                 continue
             if draft.key in self.skipped:
                 ended.append(draft.key)
                 continue
-            current = draft.generation == self.generations.get(draft.job_id, 1)
+            current = draft.terms.generation == self.generations.get(draft.job_id, 1)
             full = self.admitted.get(draft.job_id, 0) >= self.limits.get(draft.job_id, 10_000)
             if full or not current or draft.key in self.given:
                 (held if full and current else waiting).append(draft.key)
                 continue
             self.given.append(draft.key)
-            if draft.pool:
-                self.places[draft.pool] -= 1
+            if draft.terms.pool:
+                self.places[draft.terms.pool] -= 1
             self.admitted[draft.job_id] = self.admitted.get(draft.job_id, 0) + 1
-            if draft.targets:
+            if draft.terms.targets:
                 begun += family(draft, next_token(draft.shard))
                 continue
             made = replace(
@@ -118,7 +118,7 @@ class Rows:
                 due_at=self.due_at.get(draft.key, NOW),
                 job_id=draft.job_id,
                 token=next_token(draft.shard),
-                incarnation=draft.incarnation,
+                incarnation=draft.terms.incarnation,
                 start_by=NOW + timedelta(seconds=5),
             )
             assigned.append(Assigned(made, None))
@@ -149,9 +149,9 @@ def family(draft: Draft, token: Token) -> list[LiveRun]:
     """A broadcast that has begun, and its children."""
     number = draft.key.run_id.number
     of = {"job_id": draft.job_id, "shard": draft.shard}
-    state, children = State.RUNNING, len(draft.targets)
+    state, children = State.RUNNING, len(draft.terms.targets)
     parent = replace(run(number, state=state, token=token, children=children), **of)
-    made = enumerate(draft.targets, 1)
+    made = enumerate(draft.terms.targets, 1)
     return [
         parent,
         *(

@@ -45,6 +45,7 @@ from schedd.core.runs.model import (
     ResultDecision,
     RunKey,
     Tenure,
+    Terms,
 )
 from schedd.core.runs.records import Assignments, FireOutcome, JobRecord, StoredDefinition
 from schedd.store.connection.database import Database
@@ -264,17 +265,14 @@ def manual_run(at: datetime = START) -> NewRun:
 
 def draft(run: LiveRun, **changes: Any) -> Draft:
     """Return the request to assign this run to a worker."""
-    made = Draft(
-        run=run,
-        key=run.key,
-        shard=run.shard,
+    terms = Terms(
         generation=max(run.generation, 1),
         worker="worker-1",
         incarnation=INCARNATION,
         overlap=Overlap.SKIP,
         overlap_limit=1,
     )
-    return replace(made, **changes)
+    return Draft(run, run.shard, replace(terms, **changes))
 
 
 def report(run: LiveRun, **changes: Any) -> ResultDecision:

@@ -20,7 +20,7 @@ Invariants
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
@@ -87,6 +87,10 @@ class ReadyQueue:
 
     def __len__(self) -> int:
         return len(self._where)
+
+    def ids(self) -> KeysView[RunId]:
+        """Return a view of the queued runs' ids."""
+        return self._where.keys()
 
     def __contains__(self, run: RunId) -> bool:
         return run in self._where

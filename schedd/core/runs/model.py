@@ -224,14 +224,13 @@ class LiveRun:
         return started_at - (self.due_at if self.attempt <= 1 else self.ready_at)
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """An assignment that an owner proposes. The dispatch statement decides."""
+_UNQUEUED = frozenset({Overlap.SKIP, Overlap.ALLOW})
 
-    run: LiveRun
-    """As the owner knows it."""
-    key: RunKey
-    shard: ShardId
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Common part of drafts that differ only in run and job, computed once for all of them."""
+
     generation: int
     worker: str
     incarnation: IncarnationId | None
@@ -248,6 +247,30 @@ class Draft:
     limited: bool = False
     """Whether the job has a `run_timeout`. It counts from the creation, which the row has."""
     start_by_after: timedelta = timedelta(seconds=5)
+    plain: bool = field(init=False, compare=False)
+    """Whether only a running run of its job may keep a new run from its dispatch: it has no pool,
+    no quota, no queue and no time limit.
+    """
+
+    def __post_init__(self) -> None:
+        limited = self.pool or self.counted or self.targets or self.limited
+        plain = not limited and self.overlap in _UNQUEUED
+        self.plain = plain  # type: ignore[misc]  # frozen for others
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An assignment that an owner proposes. The dispatch statement decides."""
+
+    run: LiveRun
+    """As the owner knows it."""
+    shard: ShardId
+    terms: Terms
+
+    @property
+    def key(self) -> RunKey:
+        """The run's key."""
+        return self.run.key
 
     @property
     def job_id(self) -> JobId:
@@ -263,24 +286,6 @@ class Draft:
     def parent(self) -> RunId | None:
         """The broadcast's run, if this run is a child of it."""
         return self.run.parent
-
-    @property
-    def plain(self) -> bool:
-        """Whether the run was never dispatched, and only a running run of its job may keep it from
-        its dispatch: it has no pool, no quota, no queue and no time limit.
-        """
-        run = self.run
-        return (
-            run.token == NO_TOKEN
-            and run.state is State.PENDING
-            and run.overlap is None
-            and run.parent is None
-            and not (self.pool or self.counted or self.targets or self.limited)
-            and self.overlap in _UNQUEUED
-        )
-
-
-_UNQUEUED = frozenset({Overlap.SKIP, Overlap.ALLOW})
 
 
 @dataclass(frozen=True, slots=True)

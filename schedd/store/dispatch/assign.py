@@ -36,10 +36,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId, TenureId, Token
+from schedd.core.ids import NO_TOKEN, JobId, RunId, ShardId, TenureId, Token
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Draft, LiveRun, RunKey
+from schedd.core.runs.model import Draft, LiveRun, RunKey, Terms
 from schedd.core.runs.pools import PoolKey
 from schedd.store.dispatch import broadcasts, pool_limits
 from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
@@ -47,6 +47,7 @@ from schedd.store.statements import arrays
 from schedd.store.statements.keys import (
     RUNS,
     Locked,
+    days_of,
     found_in,
     instant,
     key_arguments,
@@ -215,11 +216,11 @@ DAY = "SELECT to_regclass(%(day)s)::text"
 
 DISPATCH_PLAIN = f"""
 WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
-    SELECT {instant("scheduled")} AS scheduled_at, b.*
+    SELECT {instant("scheduled")} AS scheduled_at, b.*,
+        (%(generations)s::int[])[terms] AS generation, (%(counted)s::bool[])[terms] AS counted
     FROM unnest(%(instants)s::bigint[], %(runs)s::uuid[], %(jobs)s::uuid[], %(shards)s::int[],
-        %(generations)s::int[], %(tokens)s::bigint[], %(to)s::int[], %(start_limits)s::float8[],
-        %(counted)s::bool[]) WITH ORDINALITY
-      b(scheduled, run_id, job_id, shard, generation, next_token, receiver, start_limit, counted, n)
+        %(tokens)s::bigint[], %(terms)s::int[]) WITH ORDINALITY
+      b(scheduled, run_id, job_id, shard, next_token, terms, n)
     ORDER BY scheduled, run_id
 ), d AS MATERIALIZED (
     SELECT b.*, r.spot, r.place, t.paused
@@ -237,10 +238,10 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
 ), went AS (
     UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token, generation = d.generation,
         attempt = r.attempt + 1, assignments = r.assignments + 1,
-        worker = (%(workers)s::text[])[d.receiver],
-        incarnation = (%(incarnations)s::uuid[])[d.receiver],
-        assigned_at = statement_timestamp(),
-        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.start_limit * interval '1 s'
+        worker = (%(workers)s::text[])[d.terms],
+        incarnation = (%(incarnations)s::uuid[])[d.terms], assigned_at = statement_timestamp(),
+        start_by = GREATEST(statement_timestamp(), r.ready_at)
+          + (%(start_limits)s::float8[])[d.terms] * interval '1 s'
     FROM d
     WHERE r.ctid = d.spot AND r.tableoid IS NOT DISTINCT FROM d.place
       AND r.run_id IS NOT DISTINCT FROM d.run_id AND r.job_id IS NOT DISTINCT FROM d.job_id
@@ -319,12 +320,12 @@ def assign(
     for n, goes, *columns in sorted(rows, key=itemgetter(0)):
         draft = drafts[n - 1]
         decided.add(draft.key)
-        if goes and draft.targets:
-            begun[draft.key] = draft.targets
+        if goes and draft.terms.targets:
+            begun[draft.key] = draft.terms.targets
         elif goes:
             run = _assigned(draft, tokens[n - 1], columns)
             outcome.assigned.append((run, columns[-1]))
-            dispatched.append((run, draft.pool))
+            dispatched.append((run, draft.terms.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
     pool_limits.add_places(connection, dispatched)
@@ -332,7 +333,7 @@ def assign(
         outcome.begun.extend(broadcasts.begin(connection, tenure, begun))
     if outcome.ended:
         _skip(connection, tenure, drafts, outcome.ended)
-        counted = {draft.key for draft in drafts if draft.counted}
+        counted = {draft.key for draft in drafts if draft.terms.counted}
         run_quota.give_back(connection, [key for key in outcome.ended if key in counted])
     outcome.waiting.extend(draft.key for draft in drafts if draft.key not in decided)
     return outcome
@@ -351,52 +352,65 @@ def _dispatch_plain(
     drafts are plain, the rows of all are locked in order first.
     """
     ordered = {draft.run.job_id for draft in drafts if draft.run.overlap is not None}
-    mine = [draft for draft in drafts if draft.plain and draft.run.job_id not in ordered]
+    mine = [
+        draft
+        for draft in drafts
+        if draft.terms.plain
+        and draft.run.token == NO_TOKEN
+        and draft.run.state is State.PENDING
+        and draft.run.overlap is None
+        and draft.run.parent is None
+        and draft.run.job_id not in ordered
+    ]
     if not mine:
         return drafts
-    keys = key_arguments([draft.key for draft in drafts])
-    if keys["day"] is None or (table := connection.exec_driver_sql(DAY, keys).scalar()) is None:
+    instants = [draft.run.key.scheduled_at for draft in mine]
+    days = days_of(instants)
+    if days["day"] is None or (table := connection.exec_driver_sql(DAY, days).scalar()) is None:
         return drafts
     if len(mine) < len(drafts):
-        lock_runs(connection, keys)
-        keys = key_arguments([draft.key for draft in mine])
+        lock_runs(connection, key_arguments([draft.key for draft in drafts]))
     tokens = [next_token(draft.shard) for draft in mine]
-    receivers = dict.fromkeys((draft.worker, draft.incarnation) for draft in mine)
-    numbers = {receiver: n for n, receiver in enumerate(receivers, 1)}
+    terms = [*{id(draft.terms): draft.terms for draft in mine}.values()]
+    numbers = {id(each): n for n, each in enumerate(terms, 1)}
+    of = [numbers[id(draft.terms)] for draft in mine]
     [(count, at, paid, went)] = connection.exec_driver_sql(
         plain_statement(table),
-        {
-            "first": keys["first"],
-            "last": keys["last"],
-            "instants": arrays.microseconds([draft.key.scheduled_at for draft in mine]),
-            "runs": keys["runs"],
+        days
+        | {
+            "instants": arrays.microseconds(instants),
+            "runs": arrays.ids([draft.run.key.run_id for draft in mine]),
             "jobs": arrays.ids([draft.run.job_id for draft in mine]),
             "shards": arrays.numbers([draft.shard for draft in mine]),
-            "generations": arrays.numbers([draft.generation for draft in mine]),
             "tokens": arrays.numbers(tokens),
-            "to": arrays.numbers([numbers[d.worker, d.incarnation] for d in mine]),
-            "workers": arrays.texts([worker for worker, _ in receivers]),
-            "incarnations": arrays.ids([incarnation for _, incarnation in receivers]),
-            "start_limits": arrays.numbers([d.start_by_after.total_seconds() for d in mine]),
-            "counted": arrays.flags([draft.overlap_limit > 0 for draft in mine]),
+            "terms": arrays.numbers(of),
+            "generations": arrays.numbers([each.generation for each in terms]),
+            "workers": arrays.texts([each.worker for each in terms]),
+            "incarnations": arrays.ids([each.incarnation for each in terms]),
+            "start_limits": arrays.numbers([e.start_by_after.total_seconds() for e in terms]),
+            "counted": arrays.flags([each.overlap_limit > 0 for each in terms]),
             "count": len(mine),
         },
     )
-    dispatched = frozenset(range(1, len(mine) + 1) if count == len(mine) else went or ())
     with_payload = frozenset(paid or ())
-    gone: set[RunKey] = set()
-    for n, (draft, token) in enumerate(zip(mine, tokens, strict=True), 1):
-        if n in dispatched:
-            outcome.assigned.append((_first_attempt(draft, token, at), n in with_payload))
-            gone.add(draft.key)
-    return [draft for draft in drafts if draft.key not in gone] if len(gone) < len(drafts) else ()
+    limits = {id(each): at + each.start_by_after for each in terms}
+    dispatched = range(1, len(mine) + 1) if count == len(mine) else sorted(went or ())
+    for n in dispatched:
+        run, with_terms = mine[n - 1].run, mine[n - 1].terms
+        early = run.ready_at > at
+        start_by = run.ready_at + with_terms.start_by_after if early else limits[id(with_terms)]
+        assigned = _first_attempt(run, with_terms, tokens[n - 1], start_by)
+        outcome.assigned.append((assigned, n in with_payload))
+    if len(dispatched) == len(drafts):
+        return ()
+    gone = {mine[n - 1].run.key.run_id for n in dispatched}
+    return [draft for draft in drafts if draft.run.key.run_id not in gone]
 
 
-def _first_attempt(draft: Draft, token: Token, at: datetime) -> LiveRun:
+def _first_attempt(run: LiveRun, terms: Terms, token: Token, start_by: datetime) -> LiveRun:
     """Return the dispatched run of a plain draft, as its row is now. Its other columns don't change
     before the first token.
     """
-    run = draft.run
     return LiveRun(
         run.key,
         run.job_id,
@@ -408,10 +422,10 @@ def _first_attempt(draft: Draft, token: Token, at: datetime) -> LiveRun:
         1,
         0,
         token,
-        draft.worker,
-        draft.incarnation,
-        max(at, run.ready_at) + draft.start_by_after,
-        generation=draft.generation,
+        terms.worker,
+        terms.incarnation,
+        start_by,
+        generation=terms.generation,
         created_at=run.created_at,
     )
 
@@ -453,7 +467,7 @@ def _beside(
 def _is_counted(draft: Draft) -> bool:
     """Return whether other runs of its job count, as the owner knows its policy."""
     if draft.said is None:
-        return draft.overlap_limit > 0
+        return draft.terms.overlap_limit > 0
     return draft.said is not Overlap.ALLOW
 
 
@@ -463,7 +477,7 @@ def _is_plain(draft: Draft, row: Locked) -> bool:
 
 
 def _is_lined_up(draft: Draft) -> bool:
-    return (draft.said or draft.overlap) not in {Overlap.SKIP, Overlap.ALLOW}
+    return (draft.said or draft.terms.overlap) not in {Overlap.SKIP, Overlap.ALLOW}
 
 
 def _skip(
@@ -496,13 +510,15 @@ def _arguments(
         "crowded": arrays.flags([draft.job_id in beside for draft in drafts]),
         "jobs": arrays.ids([draft.job_id for draft in drafts]),
         "shards": arrays.numbers([draft.shard for draft in drafts]),
-        "generations": arrays.numbers([draft.generation for draft in drafts]),
+        "generations": arrays.numbers([draft.terms.generation for draft in drafts]),
         "tokens": arrays.numbers(tokens),
-        "workers": arrays.texts([draft.worker or None for draft in drafts]),
-        "incarnations": arrays.ids([draft.incarnation for draft in drafts]),
-        "limits": arrays.numbers([draft.overlap_limit for draft in drafts]),
-        "policies": arrays.texts([draft.overlap.value for draft in drafts]),
-        "start_limits": arrays.numbers([draft.start_by_after.total_seconds() for draft in drafts]),
+        "workers": arrays.texts([draft.terms.worker or None for draft in drafts]),
+        "incarnations": arrays.ids([draft.terms.incarnation for draft in drafts]),
+        "limits": arrays.numbers([draft.terms.overlap_limit for draft in drafts]),
+        "policies": arrays.texts([draft.terms.overlap.value for draft in drafts]),
+        "start_limits": arrays.numbers(
+            [draft.terms.start_by_after.total_seconds() for draft in drafts]
+        ),
     }
 
 
@@ -519,11 +535,11 @@ def _assigned(draft: Draft, token: Token, columns: Sequence[Any]) -> LiveRun:
         attempt,
         losses,
         token,
-        draft.worker,
-        draft.incarnation,
+        draft.terms.worker,
+        draft.terms.incarnation,
         start_by,
-        generation=draft.generation,
+        generation=draft.terms.generation,
         created_at=created_at,
         parent=draft.parent,
-        target=draft.worker if draft.parent else None,
+        target=draft.terms.worker if draft.parent else None,
     )

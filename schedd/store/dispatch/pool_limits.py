@@ -144,7 +144,7 @@ def admitted(
     connection: Connection, drafts: Sequence[Draft]
 ) -> tuple[Sequence[Draft], list[Draft]]:
     """Return the drafts that have a place in their pools, in order, and those that don't."""
-    pools = {draft.pool for draft in drafts if draft.pool}
+    pools = {draft.terms.pool for draft in drafts if draft.terms.pool}
     if not pools:
         return drafts, []
     named = {"pools": arrays.texts(pools)}
@@ -154,8 +154,8 @@ def admitted(
     going: list[Draft] = []
     full: list[Draft] = []
     for draft in drafts:
-        if rooms.fits(draft.pool):
-            rooms.use_room(draft.pool)
+        if rooms.fits(draft.terms.pool):
+            rooms.use_room(draft.terms.pool)
             going.append(draft)
         else:
             full.append(draft)

@@ -67,10 +67,17 @@ def key_arguments(keys: Sequence[RunKey]) -> dict[str, object]:
     partition's name if all are on one day, else None.
     """
     instants = [key.scheduled_at for key in keys]
-    first, last = _day(min(instants)), _day(max(instants))
     return {
         "scheduled": arrays.instants(instants),
         "runs": arrays.ids([key.run_id for key in keys]),
+        **days_of(instants),
+    }
+
+
+def days_of(instants: Sequence[datetime]) -> dict[str, object]:
+    """Return the range of the times' days and the partition's name (`key_arguments`)."""
+    first, last = _day(min(instants)), _day(max(instants))
+    return {
         "first": first,
         "last": last + timedelta(days=1),
         "day": name_of(first.date()) if first == last else None,

@@ -54,7 +54,7 @@ def drafts(
     return (
         made
         if start_by_after is None
-        else [replace(one, start_by_after=start_by_after) for one in made]
+        else [replace(one, terms=replace(one.terms, start_by_after=start_by_after)) for one in made]
     )
 
 

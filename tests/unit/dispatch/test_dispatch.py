@@ -120,7 +120,7 @@ async def test_a_draft_from_an_old_definition_is_made_again_at_once():
 
     await world.run_until_idle()
 
-    assert [draft.generation for draft in world.rows.drafts] == [1, 2]
+    assert [draft.terms.generation for draft in world.rows.drafts] == [1, 2]
     assert world.handed() == {1}
 
 
@@ -332,7 +332,7 @@ async def test_a_broadcast_has_a_run_for_each_worker_and_needs_no_slot() -> None
 
     await world.run_until_idle()
 
-    assert world.rows.drafts[0].targets == ("w1", "w2")
+    assert world.rows.drafts[0].terms.targets == ("w1", "w2")
     assert [one.key.run_id.number for one in world.run_index.broadcasts.values()] == [1]
     assert {run.key.run_id.number for run in world.lines["w1"].assigned} == {101}
     assert [one.target for one in world.run_index.ready] == ["w2"], "it goes to no other"
@@ -353,7 +353,7 @@ async def test_a_broadcast_waits_for_a_worker_and_skips_workers_that_have_done_i
     world.dispatch._broadcasts._try_at = 0.0
     await world.run_until_idle()
 
-    assert world.rows.drafts[0].targets == ("w2",)
+    assert world.rows.drafts[0].terms.targets == ("w2",)
     assert {run.key.run_id.number for run in world.lines["w2"].assigned} == {101}
 
 
@@ -374,7 +374,7 @@ async def test_broadcasts_without_a_worker_hide_no_others() -> None:
         world.dispatch._broadcasts._try_at = 0.0
         await world.run_until_idle()
 
-    assert [draft.key.run_id.number for draft in world.rows.drafts if draft.targets] == [many]
+    assert [draft.key.run_id.number for draft in world.rows.drafts if draft.terms.targets] == [many]
     assert len([one for one in world.run_index.ready if one.target is None]) == many
 
 
