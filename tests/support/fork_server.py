@@ -57,6 +57,7 @@ _IMPORTED = (
 )
 """Modules of daemons; those of `schedctl` are found by a walk."""
 
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_BYTES = 1 << 20
 
@@ -318,12 +319,16 @@ _paths = list(sys.path)
 
 
 def _import_all() -> None:
+    # gRPC reads its variables when it is imported. Workers have this one, because gRPC's fork
+    # handlers crash programs that are started by fork; no other program forks beside gRPC.
+    os.environ[_FORK_SUPPORT] = "0"
     commands = importlib.import_module("schedctl")
     walk = pkgutil.walk_packages(commands.__path__, f"{commands.__name__}.")
     for name in (*_IMPORTED, *(found.name for found in walk)):
         importlib.import_module(name)
         if name.endswith(".__main__"):
             del sys.modules[name]  # it runs under the name `__main__`
+    del os.environ[_FORK_SUPPORT]
 
 
 def _serve(channel: socket.socket) -> None:
