@@ -228,7 +228,8 @@ async def test_a_traceback_follows_the_handlers_output_and_much_output_is_cut(
 
 async def test_the_worker_continues_whatever_a_module_does_to_its_process(tmp_path: Path) -> None:
     (tmp_path / "hostile.py").write_text(HOSTILE)
-    environ = {"PYTHONPATH": str(tmp_path)}
+    # A variable of the interpreter has the worker executed, not forked: its end is tested, too.
+    environ = {"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": ""}
     async with cluster(tmp_path, environ=environ, handlers="hostile") as (member, worker):
         stream = await member.attached()
         for _ in range(2):

@@ -151,7 +151,8 @@ def _end(code: int) -> NoReturn:
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if not stream.closed:
+                stream.flush()
         except (OSError, ValueError):
             code = 120
     os._exit(code & 0xFF)
