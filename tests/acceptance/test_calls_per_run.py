@@ -23,7 +23,7 @@ RUNS, DRAINS = 10_000, 3
 """Runs of a drain, and drains. The best one counts: what other processes do adds calls."""
 IDLE = 5.0
 """Seconds without runs after a drain: loops and heartbeats call functions at all times."""
-LIMITS = {"schedd": 33, "workerd": 55}
+LIMITS = {"schedd": 33, "workerd": 45}
 """Calls of Python functions a run."""
 SLACK = 0.35
 """The share of a limit by which it may exceed what was measured. Calls a run depend on the sizes of

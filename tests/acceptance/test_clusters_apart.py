@@ -107,7 +107,11 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
                 "the refusal",
             )
             assert "belongs to cluster" in log.read_text()
-            assert all(one["free"] is None for one in other.json("worker", "list"))
+            wait_until(
+                lambda: all(one["free"] is None for one in other.json("worker", "list")),
+                WAIT_TIMEOUT,
+                "no worker attached to the other cluster",
+            )
         finally:
             worker.terminate()
             worker.wait(WAIT_TIMEOUT)

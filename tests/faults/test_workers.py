@@ -109,7 +109,7 @@ def test_two_daemons_with_one_identity(fault_run: FaultRun, world: World) -> Non
         member, worker = world.duplicate_of_member("m1"), world.duplicate_of_worker("w1")
         with (
             start_duplicate(run.journal, worker, "already exists on host"),
-            start_duplicate(run.journal, member, "already registered"),
+            start_duplicate(run.journal, member, "waiting until its lease expires"),
         ):
             run.wait(4)
             attached = worker.get("/metrics")

@@ -258,7 +258,7 @@ async def test_a_second_daemon_of_a_name_waits_and_says_so(world: World) -> None
     tenure = await world.tenure("a")
     second = world.members.start("second", identity="a")
     await wait_until_async(
-        lambda: "already registered" in world.members.log("second").read_text(),
+        lambda: "waiting until its lease expires" in world.members.log("second").read_text(),
         WAIT_TIMEOUT,
         "the second to say so",
     )

@@ -149,7 +149,7 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     assert after_all.at is not None
     assert after_all.at > before.at
     log = world.members.log("a").read_text()
-    assert "the database went back" in log
+    assert "PostgreSQL lost the data of about" in log
     assert str(incarnation) not in log
 
 
@@ -209,7 +209,7 @@ async def test_schedd_recover_works_without_etcd_and_says_so(private: ScratchSer
     migrate.upgrade(dsn)
     config = Config(postgres=Postgres(dsn=dsn), etcd=Etcd(("127.0.0.1:1",)))
     doubt, said = await asyncio.to_thread(recover, config)
-    assert doubt.startswith("etcd doesn't answer")
+    assert doubt.startswith("the database is in recovery, but etcd doesn't answer")
     assert said.startswith("in recovery since")
     assert private.execute("SELECT lost_until IS NOT NULL, ended FROM pauses", dsn) == [
         (True, None)

@@ -55,8 +55,8 @@ SOME_IN_FULL: Final = f"{IN_FULL} AND l.run_id = ANY (%(of)s::uuid[])"
 
 UNTOUCHED: Final = """(r.state = 'PENDING' AND r.token = 0 AND r.ready_at = r.due_at
     AND r.overlap IS NULL AND r.parent IS NULL AND NOT r.late_notified
-    AND r.generation = t.generation)"""
-"""The columns of the run are as inserted, and its job has not been edited since."""
+    AND r.generation = t.generation AND r.priority BETWEEN 1 AND 3)"""
+"""The columns of the run are as inserted and valid, and its job hasn't been edited since."""
 
 
 BY_CHANGE: Final = f"""

@@ -57,7 +57,7 @@ async def test_a_cycle_is_refused_with_its_path_whether_or_not_it_was_to_be_stor
     await api("CreateJob", create(job("a")))
     await api("CreateJob", create(job("b", "a")))
     await api("CreateJob", create(job("c", "b")))
-    with pytest.raises(InvalidArgumentError, match="closes the cycle a → b → c → a") as refused:
+    with pytest.raises(InvalidArgumentError, match="closes a cycle: a → b → c → a") as refused:
         await api("UpdateJob", update(job("a", "c"), "after", check=check))
     assert refused.value.reason == "CHAIN_CYCLE"
     assert [one.field for one in refused.value.violations] == ["after.jobs"]
