@@ -334,6 +334,9 @@ class Rescue:
                 unchanged = [here[one] for one in same]
                 running += [run for run in unchanged if run.state is State.RUNNING]
                 live = [*runs, *unchanged]
+                for run in live:
+                    if run.cancelling and run.state is State.RUNNING:
+                        self._workers.cancel(run, kill=run.killing)
                 overlapping += crowded(live)
                 piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # let other tasks run between two parts
@@ -401,9 +404,6 @@ class Rescue:
         if left := self._run_index.runs_not_loaded(runs):
             for callback in self._left:
                 await callback(left)
-        for run in runs:
-            if run.cancelling and run.state is State.RUNNING:
-                self._workers.cancel(run, kill=run.killing)
 
     async def _sort_again(self, same: Set[bytes]) -> None:
         fresh, now = 0, self._clock.now()

@@ -10,6 +10,7 @@ costs a fifth of parsing, and memory holds one message instead of many.
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import field
 from datetime import UTC, datetime
 from typing import Final
@@ -21,7 +22,8 @@ from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.compiled_schedule import CompiledSchedule
+from schedd.core.schedule.compiled_schedule import CompiledSchedule, CronSchedule
+from schedd.core.schedule.cron import is_hashed
 from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
 from schedd.core.timers.pre_dispatch import edited_away
 from schedd.runtime.job_codec import JobDefinition, check_dialect
@@ -110,12 +112,13 @@ class DefinitionTexts:
         return self._definition(row, read)
 
     def shared(self, row: StoredDefinition) -> CachedDefinition | None:
-        """Return the definition of a job if its text is remembered: this takes little work."""
+        """Return the definition of a job if its text is remembered and little work is left."""
         words = (row.spec, row.namespace, row.calendars)
         read = self._read.get(words)
-        if read is None:
+        if read is None or _is_costly(read[1]):
             return None
-        self._read.move_to_end(words)
+        with suppress(KeyError):  # the thread of large definitions has just removed it
+            self._read.move_to_end(words)
         return self._definition(row, read)
 
     def _definition(self, row: StoredDefinition, read: _Read) -> CachedDefinition:
@@ -135,9 +138,17 @@ class DefinitionTexts:
         if len(words[0]) > LONGEST:
             return
         self._read[words] = read
-        self._read.move_to_end(words)
+        with suppress(KeyError):  # removed by another thread
+            self._read.move_to_end(words)
         if len(self._read) > self._most:
             self._read.popitem(last=False)
+
+
+def _is_costly(definition: Definition) -> bool:
+    """Return whether each job compiles its own schedule: it depends on the name, or dates move."""
+    schedule = definition.schedule
+    hashed = isinstance(schedule, CronSchedule) and any(map(is_hashed, schedule.expressions))
+    return hashed or bool(definition.exclude)
 
 
 def _read(row: StoredDefinition) -> _Read:

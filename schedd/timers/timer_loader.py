@@ -183,7 +183,7 @@ class TimerLoader:
                 [t for t in read if t.job_id not in self._newer and not timers.contains(t)], now=now
             )
             await asyncio.sleep(0)
-        self._rows = frozenset(loaded)
+        self._rows = frozenset(row for row in loaded if row[:ID] not in self._newer)
         self._unread = loaded
         self._ahead = READ_AHEAD
         self._loaded()

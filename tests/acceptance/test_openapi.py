@@ -14,7 +14,9 @@ import pytest
 
 from support.cluster import DevCluster, dev_cluster
 
-SECONDS = int(os.environ.get("OPENAPI_SECONDS", "8"))
+START = 8
+"""Seconds until the first request, on a machine with other work."""
+SECONDS = int(os.environ.get("OPENAPI_SECONDS", "16"))
 STREAMS = "/events|:watch|/logs|/result/content"
 SCHEMA_ALONE = "positive_data_acceptance"
 """A value that a schema allows may have no meaning: an invalid cron, a job that was deleted."""
@@ -65,7 +67,7 @@ def test_requests_by_the_openapi_document_meet_no_bug_and_no_undocumented_respon
 ) -> None:
     count, summary = fuzz(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
     figure(summary)
-    assert count > 500 * SECONDS // 60
+    assert count > 500 * (SECONDS - START) // 60
 
 
 @pytest.mark.timeout(300)

@@ -149,7 +149,7 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     assert after_all.at is not None
     assert after_all.at > before.at
     log = world.members.log("a").read_text()
-    assert "PostgreSQL lost the data of about" in log
+    assert "recovery: PostgreSQL was restored to its state of" in log
     assert str(incarnation) not in log
 
 

@@ -289,6 +289,10 @@ class _Server:
         assert answer, f"the fork server has ended: {self._process.poll()}"
         return int(answer)
 
+    def ended(self) -> int | None:
+        """Return its exit status; None while it runs."""
+        return self._process.poll()
+
     @contextlib.contextmanager
     def _adopting(self) -> Iterator[None]:
         """Become the parent of orphans: the server's first fork ends and leaves the second one."""
@@ -307,6 +311,9 @@ def _umask() -> int:
 def _server() -> _Server:
     global _started
     with _starting:
+        if _started is not None and (status := _started.ended()) is not None:
+            print(f"fork server {status=} has ended: starting another", file=sys.stderr)
+            _started = None
         if _started is None:
             _started = _Server()
         return _started

@@ -90,9 +90,13 @@ class HandlerCaller:
 
     def _resolve_ended(self) -> None:
         self._reporting = False
-        while self._ended:
-            call, outcome = self._ended.popleft()
-            call.resolve(outcome, None)
+        try:
+            while self._ended:
+                call, outcome = self._ended.popleft()
+                call.resolve(outcome, None)
+        finally:  # a call whose report fails doesn't keep the others
+            if self._ended:
+                asyncio.get_running_loop().call_soon(self._resolve_ended)
 
 
 def _run(call: HandlerCall, report: Callable[[HandlerCall, AttemptOutcome], object]) -> None:

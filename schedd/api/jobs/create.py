@@ -85,6 +85,7 @@ async def batch_create_jobs(
     outcomes = await batches.outcomes(
         request.requests, check, services.store.create_jobs, convert, derive
     )
+    _wake(services, records)
     await worker_warnings.add(services, made)
     answer = wire.BatchCreateJobsResponse()
     for outcome in outcomes:
@@ -92,7 +93,6 @@ async def batch_create_jobs(
             answer.results.add(error=outcome)
         else:
             answer.results.add(job=outcome)
-    _wake(services, records)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             _cut(result)

@@ -28,8 +28,10 @@ MOST_ROWS: Final = 16
 
 _PREPARED: Final = "schedd: prepared"
 """Key of a session's `info`: the names of its prepared statements; None: it prepares none."""
-_LOST, _PRESENT = "26000", "42P05"
-"""Codes of PostgreSQL: no such prepared statement, and one that exists already."""
+_UNUSABLE = frozenset({"26000", "42P05", "0A000"})
+"""Codes of PostgreSQL: no such prepared statement, one that exists already, and one whose rows have
+another type since a migration.
+"""
 _PARAMETER: Final = re.compile(r"%\((\w+)\)s")
 
 
@@ -48,7 +50,7 @@ class PreparedStatement:
     def execute(self, connection: Connection, values: dict[str, object], rows: int) -> list[Any]:
         """Run the statement for a batch of so many rows, and return its rows.
 
-        Raises StartOver if the session has lost the prepared statement.
+        Raises StartOver if the session can't use the prepared statement any more.
         """
         if rows > MOST_ROWS or (prepared := _prepared_in(connection)) is None:
             return [*connection.exec_driver_sql(self.text, values)]
@@ -58,10 +60,10 @@ class PreparedStatement:
                 prepared.add(self._name)
             return [*connection.exec_driver_sql(self._execute, values)]
         except DBAPIError as error:
-            if sqlstate(error) not in (_LOST, _PRESENT):
+            if sqlstate(error) not in _UNUSABLE:
                 raise
             connection.info[_PREPARED] = None
-            raise StartOver("a prepared statement was lost") from error
+            raise StartOver("a prepared statement can't be used any more") from error
 
 
 def _prepared_in(connection: Connection) -> set[str] | None:

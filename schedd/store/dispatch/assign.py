@@ -247,7 +247,7 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
       AND r.run_id IS NOT DISTINCT FROM d.run_id AND r.job_id IS NOT DISTINCT FROM d.job_id
       AND r.token = 0 AND r.state IS NOT DISTINCT FROM 'PENDING' AND r.overlap IS NULL
       AND (NOT d.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-      AND NOT (SELECT paused FROM cluster WHERE one)
+      AND NOT (SELECT paused FROM cluster WHERE one) AND r.ctid IS NOT DISTINCT FROM d.spot
     RETURNING d.n, r.payload IS NOT NULL AS paid
 )
 SELECT count(*), statement_timestamp(), array_agg(n) FILTER (WHERE paid),

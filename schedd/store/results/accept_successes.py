@@ -63,7 +63,7 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
     WHERE r.ctid = f.spot AND r.tableoid IS NOT DISTINCT FROM f.place
       AND r.run_id IS NOT DISTINCT FROM f.run_id AND r.token IS NOT DISTINCT FROM f.token
       AND r.incarnation IS NOT DISTINCT FROM f.sender AND r.state IS NOT DISTINCT FROM 'RUNNING'
-      AND NOT r.cancelling
+      AND NOT r.cancelling AND r.ctid IS NOT DISTINCT FROM f.spot
     RETURNING f.n, r.shard, r.job_id, r.run_id
 ), spots AS MATERIALIZED (
     SELECT l.spot FROM accepted a CROSS JOIN LATERAL (
@@ -83,7 +83,9 @@ def accept_successes(connection: Connection, successes: Successes) -> list[Succe
     """Store plain successes. Return those whose rows aren't as expected: nothing was written of
     these.
 
-    A row that another transaction was writing has moved: it is found by a second statement.
+    A row that another transaction was writing has moved: it is found by a second statement. The
+    second comparison of `ctid` excludes it from the first: minor versions of PostgreSQL before
+    14.20, 15.15, 16.11 and 17.7 don't repeat the comparison by which a row was found.
     """
     days = defaultdict(list)
     for n, scheduled in enumerate(successes.scheduled):

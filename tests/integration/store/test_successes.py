@@ -11,9 +11,10 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.core.dispatch.successes import EPOCH, Success, Successes
-from schedd.core.ids import IncarnationId, RunId, Token, new_id
+from schedd.core.ids import IncarnationId, RunId, ShardId, Token, new_id
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Verdict
+from schedd.store.jobs import jobs
 from schedd.store.results import accept_successes
 from schedkit.outcome_digest import outcome_digest
 from support.store import (
@@ -151,6 +152,28 @@ async def test_a_batch_waits_for_a_locked_row_and_ends_its_present_version(world
     assert await me.store.results.accept_successes(successes(shuffled)) == []
     await holding
     assert await states(world, runs) == ["SUCCEEDED"] * 4
+
+
+async def test_a_success_that_waits_for_the_move_of_its_job_leaves_no_live_row(
+    world: World,
+) -> None:
+    me = await world.member()
+    run = await running(world, me)
+    held, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def move(connection: Connection) -> None:
+        lock = "SELECT 1 FROM shards WHERE id IN (%s, 7) ORDER BY id FOR NO KEY UPDATE"
+        connection.exec_driver_sql(lock, (run.shard,))
+        jobs.move(connection, run.job_id, ShardId(7))
+        loop.call_soon_threadsafe(held.set)
+        wait_for_waiter(connection)
+
+    moving = asyncio.create_task(me.store.database.call(move), name="move")
+    await held.wait()
+    assert await me.store.results.accept_successes(successes([run])) == []
+    await moving
+    assert await states(world, [run]) == ["SUCCEEDED"]
+    assert await world.sql("SELECT shard FROM live") == []
 
 
 async def test_a_cancel_that_a_batch_waits_for_is_seen(world: World) -> None:

@@ -258,8 +258,12 @@ class _Loop:
     def resolve_ended(self) -> None:
         """Resolve the calls that have ended here."""
         self._reporting = False
-        while self._outbox:
-            self.end(*self._outbox.popleft())
+        try:
+            while self._outbox:
+                self.end(*self._outbox.popleft())
+        finally:  # a call whose report fails doesn't keep the others
+            if self._outbox:
+                self._worker.call_soon(self.resolve_ended, context=self._context)
 
     def _start_waiting(self) -> None:
         self._waking = False
