@@ -165,8 +165,8 @@ class Authority:
             raise UnfitEnvironment(
                 f"{self._key_file} isn't an elliptic-curve key as created by schedctl auth init",
                 "name the folder of an authority that schedctl created: --ca-dir DIR; or sign the"
-                " certificate with the program that created this key, with the URIs of"
-                " docs/security.md",
+                " certificate with the program that created this key (docs/security.md lists the"
+                " URI names of the certificate)",
             )
         if key.public_key() != ca.public_key():
             raise UnfitEnvironment(

@@ -100,7 +100,7 @@ class Runs:
         """
         if bool(run_ids) == bool(job):
             raise InvalidArgument(
-                "watch: give either runs or a job, not both and not none",
+                "watch: give either runs or a job: exactly one of them",
                 reason="WRONG_ARGUMENTS",
                 remedy="pass ids of runs or a job; to watch all runs of the namespace, use"
                 " `events()`",

@@ -97,8 +97,8 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--until",
             type=Past(),
             metavar="TIME|10m",
-            help="Latest time at which the runs failed for good, such as column LAST of"
-            " `dlq groups`; 10m is 10 minutes ago.  [default: now]",
+            help="Only runs that failed for good at or before this time, for example the time in"
+            " column LAST of `dlq groups`; 10m is 10 minutes ago.  [default: now]",
         ),
         click.option(
             "--of",

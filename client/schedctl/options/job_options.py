@@ -138,7 +138,8 @@ def work_options(command: F) -> F:
             click.option(
                 "--cwd",
                 metavar="DIR",
-                help="Working directory of the command.  [default: the user's home]",
+                help="Working directory of the command."
+                "  [default: the home folder of the command's user]",
             ),
             click.option(
                 "--user",
@@ -310,7 +311,8 @@ def schedule_options(command: F) -> F:
             click.option(
                 "--when",
                 metavar="success|failure|any",
-                help="Outcome of the parents in --after that starts the run.  [default: success]",
+                help="Start the run if the parents in --after end with this outcome."
+                "  [default: success]",
             ),
             click.option(
                 "--with-output/--without-output",

@@ -78,8 +78,8 @@ def cron() -> None:
     "files",
     multiple=True,
     metavar="FILE|DIR|-",
-    help="Crontabs and manifests whose starts in the same minutes are counted;"
-    " repeatable.  [default: none]",
+    help="Crontab or manifest: count how many of its jobs start in the same minutes as the"
+    " expression; repeatable.  [default: none]",
 )
 @click.option(
     "--jobs", "with_jobs", is_flag=True, help="Count the starts of the cluster's jobs, too."

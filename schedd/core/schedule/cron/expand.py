@@ -99,7 +99,11 @@ def _croniter(words: list[str]) -> tuple[list[_Values], dict[int, set[int | str]
     except (ValueError, KeyError, IndexError, TypeError) as refusal:
         # A term that `dialect` accepts and croniter rejects: never a bug of the caller.
         problem = f"the parser rejects {' '.join(words)!r} (seconds first): {refusal}"
-        raise CronError("expression", problem, "write these fields differently") from refusal
+        raise CronError(
+            "expression",
+            problem,
+            "use numbers, ranges (1-5), lists (1,3) and steps (*/10) in these fields",
+        ) from refusal
     minute, hour, day, month, weekday, second = cast("list[_Values]", parsed.expanded)
     weeks = cast("dict[int, set[int | str]]", parsed.nth_weekday_of_month)
     return [second, minute, hour, day, month, weekday], weeks, parsed.nearest_weekday
