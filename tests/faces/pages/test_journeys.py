@@ -285,6 +285,7 @@ def test_a_dialog_that_isnt_redrawn_acts_on_the_dead_letters_it_shows(
     with watched(browser, address, script=False) as web:
         page = web.open("/dead-letters")
         row = page.locator("#groups tr", has_text="growing")
+        wait_until(lambda: page.reload() and row.count(), WAIT_TIMEOUT, "the group on the page")
         row.get_by_role("button", name="Discard", exact=True).click()
         expect(row.get_by_role("dialog", name="Discard dead letters?")).to_contain_text(
             "All 2 dead letters"
