@@ -289,7 +289,10 @@ def test_a_waiting_caller_sees_that_each_worker_refused_and_any_member_says_why(
         idempotency_key="refused",
     )
     try:
-        refused = "The run waits: all suitable workers (1) have rejected it: env_from and limits"
+        refused = (
+            "The run waits: all suitable workers (1) have rejected it: env_from and limits need a"
+            " process of their own: register the handler 'in_a_thread' with mode=\"process\""
+        )
         [line] = [one for one in waited.stderr.splitlines() if "rejected" in one]
         assert line.startswith(f"run {run.run_id}: {refused}")
         assert waited.returncode == 7

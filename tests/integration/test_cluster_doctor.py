@@ -83,7 +83,7 @@ def test_a_pause_is_found_with_its_note_and_its_remedy(cluster: DevCluster) -> N
         cluster.schedctl("cluster", "resume").check_returncode()
     assert paused["severity"] == "WARN"
     assert "doctor's test" in paused["what"]
-    assert "`schedctl cluster resume`" in paused["remedy"]
+    assert paused["remedy"] == "when the reason for the pause is over: `schedctl cluster resume`"
 
 
 def _admin(cluster: DevCluster, *statements: str) -> None:

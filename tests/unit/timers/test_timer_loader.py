@@ -249,3 +249,36 @@ async def test_a_slow_load_is_made_less_often_but_in_time_for_all_its_timers() -
         world.clock.time += timedelta(seconds=max(pause, 0.001))
 
     assert 4.3 <= (world.clock.time - began).total_seconds() / rows.calls.count("load") <= 5.2
+
+
+async def test_a_row_that_a_load_left_out_is_taken_by_the_next_load() -> None:
+    """A fire read the old row, an edit was committed, a load read the new row, and then the fire
+    put the old row into the index. The wake-up of the edit is lost.
+    """
+    rows = SlowToLoad(count=1)
+    [job] = rows.due
+    late, soon = NOW + timedelta(seconds=55), NOW + timedelta(seconds=20)
+    old = replace(TIMER, job_id=job, due_at=late, nominal=late)
+    new = replace(old, generation=2, due_at=soon, nominal=soon)
+    world = World(rows)
+    world.near.horizon = timedelta(seconds=60)
+    world.clock.time = NOW
+    rows.due[job] = old
+    rows.given.set()
+    await world.near.step()
+    world.clock.time = NOW + timedelta(seconds=3)
+    rows.timer, rows.due[job] = old, new
+    rows.read.clear()
+    rows.given.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.near.step())
+        await rows.read.wait()
+        world.fire.changed([job])
+        await world.fire._reread()
+        rows.given.set()
+    _, kept = world.run_index.timers.get(job) or (None, None)
+    assert kept == old
+    world.clock.time = NOW + timedelta(seconds=6)
+    await world.near.step()
+    _, kept = world.run_index.timers.get(job) or (None, None)
+    assert kept == new
