@@ -17,7 +17,7 @@ from functools import cached_property
 
 from schedkit.bounds import FRAME
 from schedkit.bounds.rules import Found
-from schedproto.v1 import job_pb2
+from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.admission import OfferedBatch
@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT = timedelta(hours=1)
 
 
 class AssignedBatch:
-    """Assignments with the same fields, except run, job and `traceparent`."""
+    """Assignments with the same fields, except run, job, payload and `traceparent`."""
 
     def __init__(
         self,
@@ -37,14 +37,18 @@ class AssignedBatch:
         keys: Sequence[AssignmentKey],
         scheduled: Sequence[int],
         jobs: Sequence[str] = (),
+        payloads: Sequence[common_pb2.Payload] = (),
         *,
         single: bool = False,
     ) -> None:
-        """`scheduled`: in microseconds since 1970. `single`: `common` is the only assignment."""
+        """`scheduled`: in microseconds since 1970. `payloads`: of the runs; empty: all have the
+        payload of `common`. `single`: `common` is the only assignment.
+        """
         self.common = common
         self.keys = keys
         self.scheduled = scheduled
         self._jobs = jobs
+        self._payloads = payloads
         self._single = single
         self.action = messages.action_of(common)
         self.incarnation = Incarnation(common.incarnation)
@@ -60,7 +64,9 @@ class AssignedBatch:
     def of(cls, message: pb.RunBatch) -> AssignedBatch:
         """Return a batch without `violations`."""
         keys = messages.keys_of(message.run_ids, message.fencing_tokens)
-        return cls(message.common, keys, message.scheduled_at[:], message.jobs[:])
+        return cls(
+            message.common, keys, message.scheduled_at[:], message.jobs[:], message.payloads[:]
+        )
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -102,14 +108,9 @@ class AssignedBatch:
         """Whether attempts are killed when this worker's lease is lost."""
         return self.common.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL
 
-    @property
-    def payload(self) -> bytes:
-        """The payload as bytes; empty if there is none."""
-        return messages.payload_bytes(self.common.payload)
-
     @cached_property
     def content(self) -> Content | None:
-        """The payload; None if there is none."""
+        """The payload of all runs; None if there is none."""
         return messages.content_of(self.common.payload)
 
     # -- One run --
@@ -117,6 +118,14 @@ class AssignedBatch:
     def job(self, place: int) -> str:
         """Return the name of a run's job."""
         return self._jobs[place] if self._jobs else self.common.job
+
+    def payload(self, place: int) -> common_pb2.Payload:
+        """Return a run's payload as a message; without a kind if there is none."""
+        return self._payloads[place] if self._payloads else self.common.payload
+
+    def content_of(self, place: int) -> Content | None:
+        """Return a run's payload; None if there is none. Runs without one of their own share it."""
+        return messages.content_of(self._payloads[place]) if self._payloads else self.content
 
     def scheduled_at(self, place: int) -> datetime:
         """Return a run's scheduled time."""
@@ -143,6 +152,8 @@ class AssignedBatch:
         message.CopyFrom(self.common)
         message.key.CopyFrom(self.key(place))
         message.job, message.traceparent = self.job(place), self.traceparent(place)
+        if self._payloads:
+            message.payload.CopyFrom(self._payloads[place])
         return message
 
     def log_fields(self, place: int) -> dict[str, object]:
@@ -157,7 +168,9 @@ def violations(message: pb.RunBatch) -> Found:
     count = len(message.fencing_tokens)
     if not count:
         return [("fencing_tokens", "is empty")]
-    jobs = len(message.jobs) or count
-    return messages.uneven(
-        message.run_ids, count, scheduled_at=len(message.scheduled_at), jobs=jobs
-    )
+    columns = {
+        "scheduled_at": len(message.scheduled_at),
+        "jobs": len(message.jobs) or count,
+        "payloads": len(message.payloads) or count,
+    }
+    return messages.uneven(message.run_ids, count, **columns)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from schedd.core.dispatch.placement import SlotOffer
 from schedd.core.runs.deadlines import START_WITHIN
-from schedd.core.runs.model import Assigned, Draft, LiveRun, Terms
+from schedd.core.runs.model import SMALL_PAYLOAD, Assigned, Draft, LiveRun, Terms
 from schedd.core.runs.overlap import limit_of
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
@@ -52,10 +52,12 @@ def _terms(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTarge
 
 def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
     """Return what the assignments of a batch have in common. Their definitions have one text, and
-    so one message (`DefinitionTexts`); only name, run, token and scheduled time may differ.
+    so one message (`DefinitionTexts`). Name, run, token, scheduled time and small payload differ.
     """
     run, definition = assigned.run, known.definition
-    alone = assigned.payload is not None or definition.run_timeout is not None
+    payload = assigned.payload
+    large = payload is not None and len(payload) > SMALL_PAYLOAD
+    alone = large or definition.run_timeout is not None
     return (
         run.incarnation,
         id(known.spec),
@@ -64,5 +66,7 @@ def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
         run.attempt,
         run.start_by,
         run.start_by is not None and run.start_by - START_WITHIN == run.ready_at,
+        payload is None,
+        payload is None,
         run.key.run_id if alone else None,
     )

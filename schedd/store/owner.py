@@ -124,10 +124,15 @@ class OwnerStore:
         answers, broken = await halved(distinct, write) if distinct else ([], [])
         outcomes = [outcome for _, (_, outcome) in answers]
         assigned = [each for outcome in outcomes for each in outcome.assigned]
-        paid = [run.key for run, paid in assigned if paid]
-        payloads = await self.database.call(assign.payloads, paid) if paid else {}
+        unread = [key for outcome in outcomes for key in outcome.unread]
+        if unread:
+            payloads = await self.database.call(assign.read_payloads, unread)
+            assigned = [
+                Assigned(each.run, payloads.get(each.run.key.run_id, each.payload))
+                for each in assigned
+            ]
         return Assignments(
-            [Assigned(run, payloads.get(run.key.run_id)) for run, _ in assigned],
+            assigned,
             [key for outcome in outcomes for key in outcome.ended],
             [key for outcome in outcomes for key in outcome.waiting],
             frozenset().union(*(lost for _, (lost, _) in answers)),

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import AuditRecord, NewRun
 from schedd.core.runs.records import (
     ChainRefused,
@@ -23,7 +22,7 @@ from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import unstarted
 from schedd.store.jobs import job_insert, job_pauses, job_rows, jobs
-from schedd.store.jobs.submits import submit, submit_all
+from schedd.store.jobs.submits import submit_all
 from schedd.store.reconcile import job_problems
 from schedd.store.runs import run_counts, run_list, runs
 from schedd.store.statements.batched_reads import BatchedReads
@@ -108,19 +107,11 @@ class UserStore:
 
     delete_job = in_transaction(jobs.delete_job)
 
-    async def submit_run(
-        self,
-        record: JobRecord,
-        run: NewRun,
-        idempotency: Idempotency | None,
-        audit: AuditRecord,
-        priority: Priority,
-    ) -> RunRecord | StoreConflict | None:
+    async def submit_run(self, submit: Submit) -> RunRecord | StoreConflict | None:
         """Store one-time work: an ephemeral job and its run. With a key used before, return the
         earlier run; None: it isn't kept any more. A `plain` submit shares a transaction with
         concurrent ones.
         """
-        submit = Submit(record, run, idempotency, audit, priority)
         return await (self.submits.ask if submit.plain else self._submit)(submit)
 
     async def submit_runs(
@@ -131,7 +122,7 @@ class UserStore:
         """
         return await self.submits.ask_all(wanted, lambda submit: submit.plain)
 
-    _submit = in_transaction(submit)
+    _submit = in_transaction(runs.submit_run)
     insert_run = in_transaction(runs.insert_run)
     get_run = in_transaction(runs.get_run)
 

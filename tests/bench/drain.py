@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser("bench.drain", __doc__)
     asked.add_argument("--runs", type=positive, default=20_000)
     asked.add_argument("--shape", choices=("submitted", "due"), default="submitted")
+    asked.add_argument("--payloads", action="store_true", help="each run has a payload of its own")
     options = asked.parse_args(arguments)
     if options.shape == "due":
         size = [f"--{name}={getattr(options, name)}" for name in ("members", "workers", "slots")]
@@ -51,17 +52,19 @@ def main(arguments: Sequence[str]) -> int:
             cluster.workers = options.workers
             cluster.up()
 
-        drained = drain(cluster, options.runs, have_them_come)
+        drained = drain(cluster, options.runs, have_them_come, payloads=options.payloads)
     tell("drain", runs=options.runs, **sizes(options), **drained)
     return 0 if drained["succeeded"] == options.runs else 1
 
 
-def drain(cluster: DevCluster, runs: int, release: Callable[[], object]) -> dict[str, Any]:
+def drain(
+    cluster: DevCluster, runs: int, release: Callable[[], object], *, payloads: bool = False
+) -> dict[str, Any]:
     """Queue so many runs, release them, and return the figures. No run is dispatched before."""
     [(since,)] = cluster.sql("SELECT clock_timestamp()")
     already = ended(cluster)
     began = time.monotonic()
-    asyncio.run(_submit(cluster, runs))
+    asyncio.run(_submit(cluster, runs, payloads=payloads))
     submitted = runs / (time.monotonic() - began)
     note(f"{runs:,} runs wait ({submitted:,.0f} submits/s)")
     before = spent(cluster)
@@ -82,9 +85,12 @@ def drain(cluster: DevCluster, runs: int, release: Callable[[], object]) -> dict
     }
 
 
-async def _submit(cluster: DevCluster, count: int) -> None:
+async def _submit(cluster: DevCluster, count: int, *, payloads: bool) -> None:
     async with Client(cluster.endpoints) as client:
-        answers = await client.submit_many(({"python": NOOP} for _ in range(count)), name="noop")
+        work = (
+            {"python": NOOP} | ({"payload": number} if payloads else {}) for number in range(count)
+        )
+        answers = await client.submit_many(work, name="noop")
     for refused in answers:
         if isinstance(refused, Exception):
             raise refused

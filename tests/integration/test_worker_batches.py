@@ -22,6 +22,10 @@ async def nothing(payload, ctx):
     return None
 
 @handler
+async def echo(payload, ctx):
+    print(payload)
+
+@handler
 async def odd(payload, ctx):
     if ctx.fencing_token % 4 == 1:
         raise RuntimeError(ctx.job)
@@ -109,6 +113,22 @@ async def test_programs_of_a_batch_get_the_facts_of_their_own_runs(tmp_path: Pat
                 job,
                 trace,
             ]
+
+
+async def test_each_run_of_a_batch_gets_its_own_payload(tmp_path: Path) -> None:
+    own = [common_pb2.Payload(json="1"), common_pb2.Payload(raw=b"two"), common_pb2.Payload()]
+    async with handlers(tmp_path) as (member, _, stream):
+        for action, shown in (
+            ({"python": call("echo")}, ["1", "b'two'", "None"]),
+            ({"argv": ["cat"]}, ["1", "two", ""]),
+        ):
+            keys = [member.key() for _ in own]
+            batch = member.run_batch(keys, incarnation=stream.hello.incarnation, **action)
+            batch.payloads.extend(own)
+            await stream.send(run_batches=[batch])
+            for key, text in zip(keys, shown, strict=True):
+                output = (await stream.result_of(key)).output
+                assert b"".join(piece.data for piece in output).decode().strip() == text
 
 
 async def test_a_killed_worker_sends_its_spooled_batch_also_to_a_member_that_reads_none(

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from schedclient.handlers import Progress
 from schedkit.text.duration import render
-from schedproto.v1 import job_pb2
+from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.assigned_batch import AssignedBatch
@@ -106,12 +106,17 @@ class AttemptStart:
     @property
     def payload(self) -> bytes:
         """The payload as bytes; empty if there is none."""
-        return self.batch.payload
+        return messages.payload_bytes(self.payload_message)
+
+    @property
+    def payload_message(self) -> common_pb2.Payload:
+        """The payload as a message; without a kind if there is none."""
+        return self.batch.payload(self.place)
 
     @property
     def content(self) -> Content | None:
         """The payload; None if there is none."""
-        return self.batch.content
+        return self.batch.content_of(self.place)
 
     @property
     def scheduled_at(self) -> datetime:

@@ -259,7 +259,7 @@ def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutc
 async def _any_method(
     channel: grpc.aio.Channel, attempt: AttemptStart, service: str, name: str
 ) -> AttemptOutcome:
-    given = attempt.common.payload
+    given = attempt.payload_message
     if given.WhichOneof("kind") == "raw":
         raise MethodNotCallable("a payload for this method must be JSON, but the job's is bytes")
     metadata = metadata_of(attempt)

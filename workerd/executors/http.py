@@ -225,7 +225,7 @@ def _headers(action: job_pb2.HttpAction, attempt: AttemptStart) -> dict[str, str
     if attempt.traceparent:
         headers["traceparent"] = attempt.traceparent
     is_json = action.HasField("json") or (
-        not action.body and attempt.common.payload.WhichOneof("kind") == "json"
+        not action.body and attempt.payload_message.WhichOneof("kind") == "json"
     )
     if is_json:
         headers["Content-Type"] = "application/json"

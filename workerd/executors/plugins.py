@@ -64,13 +64,12 @@ class PluginExecutor:
         """Run the plug-in."""
         first, _ = attempts[0]
         given, executor = first.common.plugin, self.executor
-        arguments = [
-            (self._config, messages.content_of(given.config)),
-            (self._payload, first.content),
-        ]
+        config = self._config, messages.content_of(given.config)
         calls = [
             HandlerCall(
-                *(attempt, stop, given.executor, executor.run, arguments, self.on_end),
+                *(attempt, stop, given.executor, executor.run),
+                (config, (self._payload, attempt.content)),
+                self.on_end,
                 check=executor.check,
             )
             for attempt, stop in attempts

@@ -206,9 +206,9 @@ class PythonExecutor:
         first, _ = attempts[0]
         name = first.common.python.handler
         handler = self._handlers[name]
-        given = [(self._fits[name], first.content)]
+        function, fit = handler.function, self._fits[name]
         calls = [
-            HandlerCall(attempt, stop, name, handler.function, given, self.on_end)
+            HandlerCall(attempt, stop, name, function, ((fit, attempt.content),), self.on_end)
             for attempt, stop in attempts
         ]
         self._caller.begin(calls, loop=handler.mode is Mode.LOOP)

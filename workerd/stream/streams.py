@@ -186,6 +186,7 @@ class Attach:
                 for key, scheduled, _, _ in self._work.holdings()
             ],
             reads_batches=True,
+            reads_payloads=True,
             draining=self._admission.draining,
         )
         message.started_at.FromDatetime(who.started_at)

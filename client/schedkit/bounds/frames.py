@@ -117,6 +117,7 @@ FRAMES: Final[Table] = {
         "started_at": TIME,
         "draining": FLAG,
         "reads_batches": FLAG,
+        "reads_payloads": FLAG,
     },
     "schedd.v1.Heartbeat": {
         "sequence": SERIAL,
@@ -254,6 +255,7 @@ FRAMES: Final[Table] = {
         "fencing_tokens": _TOKENS,
         "scheduled_at": _TIMES,
         "jobs": Many(WORD, MOST_IN_BATCH),
+        "payloads": Many(PART, MOST_IN_BATCH),
     },
     # The key is returned as the worker sent it, and is only looked up.
     "schedd.v1.Acknowledgement": {"key": Needed(ITEM), "verdict": CHOICE},

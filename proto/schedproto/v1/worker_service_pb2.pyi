@@ -224,6 +224,7 @@ class Hello(google.protobuf.message.Message):
     STARTED_AT_FIELD_NUMBER: builtins.int
     DRAINING_FIELD_NUMBER: builtins.int
     READS_BATCHES_FIELD_NUMBER: builtins.int
+    READS_PAYLOADS_FIELD_NUMBER: builtins.int
     worker: builtins.str
     incarnation: builtins.str
     """UUID, new with each registration."""
@@ -237,6 +238,8 @@ class Hello(google.protobuf.message.Message):
     draining: builtins.bool
     reads_batches: builtins.bool
     """Whether the worker reads RunBatch and AckBatch."""
+    reads_payloads: builtins.bool
+    """Whether the worker reads RunBatch.payloads."""
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -274,9 +277,10 @@ class Hello(google.protobuf.message.Message):
         started_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         draining: builtins.bool = ...,
         reads_batches: builtins.bool = ...,
+        reads_payloads: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["actions", b"actions", "draining", b"draining", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "reads_batches", b"reads_batches", "running", b"running", "slots", b"slots", "spool_id", b"spool_id", "spooled", b"spooled", "started_at", b"started_at", "version", b"version", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["actions", b"actions", "draining", b"draining", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "reads_batches", b"reads_batches", "reads_payloads", b"reads_payloads", "running", b"running", "slots", b"slots", "spool_id", b"spool_id", "spooled", b"spooled", "started_at", b"started_at", "version", b"version", "worker", b"worker"]) -> None: ...
 
 global___Hello = Hello
 
@@ -1060,6 +1064,7 @@ class RunBatch(google.protobuf.message.Message):
     FENCING_TOKENS_FIELD_NUMBER: builtins.int
     SCHEDULED_AT_FIELD_NUMBER: builtins.int
     JOBS_FIELD_NUMBER: builtins.int
+    PAYLOADS_FIELD_NUMBER: builtins.int
     run_ids: builtins.bytes
     """16 bytes for each run."""
     @property
@@ -1076,6 +1081,12 @@ class RunBatch(google.protobuf.message.Message):
     def jobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names of the jobs. Empty: all runs are of `common.job`."""
 
+    @property
+    def payloads(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[schedproto.v1.common_pb2.Payload]:
+        """Payloads of the runs. Empty: all runs have `common.payload`. Sent only to workers that read
+        them (see Hello.reads_payloads).
+        """
+
     def __init__(
         self,
         *,
@@ -1084,9 +1095,10 @@ class RunBatch(google.protobuf.message.Message):
         fencing_tokens: collections.abc.Iterable[builtins.int] | None = ...,
         scheduled_at: collections.abc.Iterable[builtins.int] | None = ...,
         jobs: collections.abc.Iterable[builtins.str] | None = ...,
+        payloads: collections.abc.Iterable[schedproto.v1.common_pb2.Payload] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["common", b"common"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["common", b"common", "fencing_tokens", b"fencing_tokens", "jobs", b"jobs", "run_ids", b"run_ids", "scheduled_at", b"scheduled_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["common", b"common", "fencing_tokens", b"fencing_tokens", "jobs", b"jobs", "payloads", b"payloads", "run_ids", b"run_ids", "scheduled_at", b"scheduled_at"]) -> None: ...
 
 global___RunBatch = RunBatch
 

@@ -1,6 +1,7 @@
 """Submit one-time work, one or many in a call: checked one by one, stored by group commit.
 
-Submitted work is a run with a definition of its own, which is deleted with the run.
+Submitted work is a run with a definition of its own, which is deleted with the run. The payload is
+stored with the run, so that work with other payloads has the same definition.
 """
 
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from schedd.api.definitions import notifications, validation
 from schedd.api.errors import FailedPreconditionError, wrong
 from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, record_of, taken
 from schedd.api.jobs.update_masks import SCHEDULES
-from schedd.api.request_templates import KEYS, RequestTemplates
+from schedd.api.request_templates import KEYS, LARGEST, RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.definition import Priority
@@ -34,10 +35,7 @@ async def submit_run(
 ) -> run_pb2.Run:
     """Submit one-time work."""
     item = await _checked(services, caller, request)
-    stored = _made(
-        request,
-        await services.store.submit_run(item.record, item.run, item.key, item.entry, item.priority),
-    )
+    stored = _made(request, await services.store.submit_run(item))
     definitions = [item.record.definition] if stored.run.key == item.run.key else []
     services.wake_ups.runs_created([stored.run], definitions)
     return views.run_message(stored)
@@ -61,7 +59,8 @@ async def batch_submit_runs(
         return item
 
     def derive(one: wire.SubmitRunRequest) -> Submit | None:
-        if (template := templates.find(one)) is None:
+        template = templates.find(one)
+        if template is None or not _is_plain(one.spec.payload):
             return None
         item = _derived(caller, one, template, services.clock.now())
         definitions[item.run.key] = item.record.definition
@@ -113,6 +112,9 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     notifications.check_means(services, spec)
     if request.delay.ToTimedelta() < timedelta(0):
         raise wrong("delay", "must not be negative")
+    if spec.HasField("payload"):
+        spec.ClearField("payload")
+        definition = JobDefinition.requested(spec, JobId(run_id), namespace, ephemeral=True)
     after = audit_diff.definition(definition)
     record = new_record(caller, definition, now)
     return _item(caller, request, record, after, Priority(spec.priority or Priority.MEDIUM))
@@ -133,22 +135,29 @@ def _item(
         idempotency(definition.namespace, request.idempotency_key, "SubmitRun", request),
         caller.audit("submit", f"run/{run_id}", request.request_id, run_id=run_id, after=after),
         priority,
+        request.spec.payload.SerializeToString() if request.spec.HasField("payload") else None,
     )
 
 
 def _split(request: wire.SubmitRunRequest) -> tuple[str, wire.SubmitRunRequest]:
-    """Return the name of a request, and the request without name and keys."""
+    """Return the name of a request, and the request without name, keys and payload."""
     common = wire.SubmitRunRequest()
     common.CopyFrom(request)
     for field in ("name", *KEYS):
         common.ClearField(field)
+    common.spec.ClearField("payload")
     return request.name, common
+
+
+def _is_plain(payload: common_pb2.Payload) -> bool:
+    """Return whether a payload is surely accepted with a template's request."""
+    return payload.ByteSize() <= LARGEST and not any(validation.payload_violations(payload))
 
 
 def _derived(
     caller: Caller, request: wire.SubmitRunRequest, template: Submit, now: datetime
 ) -> Submit:
-    """Return the item of a request that differs from the template's in name and keys only."""
+    """Return the item of a request that differs from the template's in name, keys and payload."""
     record, job_id = template.record, JobId(new_id())
     stored = replace(record.definition, job_id=job_id, name=request.name)
     return _item(

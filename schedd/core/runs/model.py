@@ -306,6 +306,10 @@ class OverlapCandidates:
     """
 
 
+SMALL_PAYLOAD = 2_000
+"""Bytes of a payload that is read and sent with those of other runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """A committed assignment, which may be sent to its worker."""

@@ -266,6 +266,8 @@ class Submit:
     key: Idempotency | None
     entry: AuditRecord
     priority: Priority
+    payload: bytes | None = None
+    """Serialized `Payload`; None: the run has none."""
 
     @property
     def plain(self) -> bool:
@@ -276,7 +278,7 @@ class Submit:
     @property
     def size(self) -> int:
         """The approximate size in bytes."""
-        return 500 + len(self.record.definition.spec)
+        return 500 + len(self.record.definition.spec) + len(self.payload or b"")
 
 
 @dataclass(frozen=True, slots=True)

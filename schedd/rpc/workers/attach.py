@@ -137,7 +137,9 @@ class WorkerService:
         """Handle one worker's stream."""
         hello = await self._hello(context)
         await _check_name(context, hello.worker)
-        outbox = WorkerFrameQueue(reads_batches=hello.reads_batches)
+        outbox = WorkerFrameQueue(
+            reads_batches=hello.reads_batches, reads_payloads=hello.reads_payloads
+        )
         try:
             incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]

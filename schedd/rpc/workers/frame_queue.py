@@ -46,10 +46,13 @@ def one_frame(waiting: deque[M]) -> list[M]:
 
 
 class WorkerFrameQueue:
-    """The outbox of one stream; `AttachedStream` for the loops. `reads_batches`: the worker's."""
+    """The outbox of one stream; `AttachedStream` for the loops. `reads_batches`,
+    `reads_payloads`: the worker's.
+    """
 
-    def __init__(self, *, reads_batches: bool = False) -> None:
+    def __init__(self, *, reads_batches: bool = False, reads_payloads: bool = False) -> None:
         self._reads_batches = reads_batches
+        self._reads_payloads = reads_payloads
         self._frame = wire.MemberFrame()
         self._assignments: deque[wire.Assignment] = deque()
         self._run_batches: deque[wire.RunBatch] = deque()
@@ -92,7 +95,7 @@ class WorkerFrameQueue:
 
     def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
         """Queue assignments that are alike."""
-        if self._reads_batches:
+        if self._reads_batches and (self._reads_payloads or handed[0][0].payload is None):
             self._run_batches.append(frames.run_batch(handed))
         else:
             self._assignments.extend([frames.assignment(*each) for each in handed])

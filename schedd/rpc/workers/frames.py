@@ -207,12 +207,16 @@ def run_batch(
     for name in ("key", "due_at", "traceparent"):
         common.ClearField(name)
     jobs = [known.definition.name for _, known in handed]
+    payloads = [assigned.payload for assigned, _ in handed if assigned.payload is not None]
+    if payloads:
+        common.ClearField("payload")
     return worker_service_pb2.RunBatch(
         common=common,
         run_ids=b"".join([run.key.run_id for run in runs]),
         fencing_tokens=[run.token for run in runs],
         scheduled_at=[(run.key.scheduled_at - _EPOCH) // _MICROSECOND for run in runs],
         jobs=jobs if len({*jobs}) > 1 else (),
+        payloads=[*map(common_pb2.Payload.FromString, payloads)],
     )
 
 

@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime
 from functools import lru_cache
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
@@ -39,7 +40,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import NO_TOKEN, JobId, RunId, ShardId, TenureId, Token
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Draft, LiveRun, RunKey, Terms
+from schedd.core.runs.model import SMALL_PAYLOAD, Assigned, Draft, LiveRun, RunKey, Terms
 from schedd.core.runs.pools import PoolKey
 from schedd.store.dispatch import broadcasts, pool_limits
 from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
@@ -248,17 +249,20 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
       AND r.token = 0 AND r.state IS NOT DISTINCT FROM 'PENDING' AND r.overlap IS NULL
       AND (NOT d.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
       AND NOT (SELECT paused FROM cluster WHERE one) AND r.ctid IS NOT DISTINCT FROM d.spot
-    RETURNING d.n, r.payload IS NOT NULL AS paid
+    RETURNING d.n, r.payload, octet_length(r.payload) AS size
 )
-SELECT count(*), statement_timestamp(), array_agg(n) FILTER (WHERE paid),
-    CASE WHEN count(*) < %(count)s THEN array_agg(n) END
+SELECT count(*), statement_timestamp(), CASE WHEN count(*) < %(count)s THEN array_agg(n) END,
+    array_agg(n) FILTER (WHERE size > {{most}}), array_agg(n) FILTER (WHERE size <= {{most}}),
+    array_agg(size) FILTER (WHERE size <= {{most}}),
+    string_agg(payload, '') FILTER (WHERE size <= {{most}})
 FROM went
 """
 """Dispatch plain drafts whose rows are as they say, and whose jobs have no other live run that
 counts. Another run of a job is admitted only under the shard's lock, so its job stays without one.
 
-One row: how many were dispatched, the time, the positions of those with payloads, and, if some
-weren't dispatched, of all that were. A row that another transaction has moved meanwhile isn't
+One row: how many were dispatched, the time, the positions of all that were if some weren't, the
+positions of those with large payloads, and of those with small ones, with lengths and payloads in
+the same order. A row that another transaction has moved meanwhile isn't
 dispatched here. A table that isn't the partition of its day any more has no such rows.
 """
 
@@ -274,8 +278,9 @@ WHERE r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
 class AssignOutcome:
     """The outcomes of the drafts."""
 
-    assigned: list[tuple[LiveRun, bool]] = field(default_factory=list)
-    """Each with whether its row has a payload."""
+    assigned: list[Assigned] = field(default_factory=list)
+    unread: list[RunKey] = field(default_factory=list)
+    """Assigned runs whose payloads `read_payloads` must read."""
     ended: list[RunKey] = field(default_factory=list)
     held: list[RunKey] = field(default_factory=list)
     """Blocked by other runs of their jobs."""
@@ -324,7 +329,9 @@ def assign(
             begun[draft.key] = draft.terms.targets
         elif goes:
             run = _assigned(draft, tokens[n - 1], columns)
-            outcome.assigned.append((run, columns[-1]))
+            outcome.assigned.append(Assigned(run, None))
+            if columns[-1]:
+                outcome.unread.append(run.key)
             dispatched.append((run, draft.terms.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
@@ -374,7 +381,7 @@ def _dispatch_plain(
     terms = [*{id(draft.terms): draft.terms for draft in mine}.values()]
     numbers = {id(each): n for n, each in enumerate(terms, 1)}
     of = [numbers[id(draft.terms)] for draft in mine]
-    [(count, at, paid, went)] = connection.exec_driver_sql(
+    [(count, at, went, large, small, sizes, contents)] = connection.exec_driver_sql(
         plain_statement(table),
         days
         | {
@@ -392,7 +399,12 @@ def _dispatch_plain(
             "count": len(mine),
         },
     )
-    with_payload = frozenset(paid or ())
+    outcome.unread.extend([mine[n - 1].run.key for n in large or ()])
+    ends = [*accumulate(sizes or ())]
+    payloads = {
+        n: bytes(contents[end - size : end])
+        for n, size, end in zip(small or (), sizes or (), ends, strict=True)
+    }
     limits = {id(each): at + each.start_by_after for each in terms}
     dispatched = range(1, len(mine) + 1) if count == len(mine) else sorted(went or ())
     for n in dispatched:
@@ -400,7 +412,7 @@ def _dispatch_plain(
         early = run.ready_at > at
         start_by = run.ready_at + with_terms.start_by_after if early else limits[id(with_terms)]
         assigned = _first_attempt(run, with_terms, tokens[n - 1], start_by)
-        outcome.assigned.append((assigned, n in with_payload))
+        outcome.assigned.append(Assigned(assigned, payloads.get(n)))
     if len(dispatched) == len(drafts):
         return ()
     gone = {mine[n - 1].run.key.run_id for n in dispatched}
@@ -433,7 +445,7 @@ def _first_attempt(run: LiveRun, terms: Terms, token: Token, start_by: datetime)
 @lru_cache(maxsize=8)
 def plain_statement(table: str) -> str:
     """Return DISPATCH_PLAIN for runs in this partition."""
-    return DISPATCH_PLAIN.format(runs=table)
+    return DISPATCH_PLAIN.format(runs=table, most=SMALL_PAYLOAD)
 
 
 @lru_cache(maxsize=16)
@@ -489,7 +501,7 @@ def _skip(
     connection.exec_driver_sql(SKIP, key_arguments(ended) | of)
 
 
-def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, bytes]:
+def read_payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, bytes]:
     """Return the payloads of these runs. Read without a lock, as they never change."""
     rows = connection.exec_driver_sql(PAYLOADS, key_arguments(keys))
     return {run_id: bytes(payload) for run_id, payload in rows if payload is not None}

@@ -17,12 +17,11 @@ from sqlalchemy import Connection
 
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Trigger
-from schedd.core.runs.records import StoreConflict, Submit
+from schedd.core.runs.records import Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.jobs.requested_jobs import job_columns
-from schedd.store.runs import runs
 from schedd.store.statements import arrays
 from schedd.store.statements.idempotency import LIFE
 
@@ -33,9 +32,10 @@ WITH b AS MATERIALIZED (
         %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
         %(created)s::timestamptz[], %(actors)s::text[], %(retentions)s::float8[],
         %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(due)s::timestamptz[],
-        %(priorities)s::int[], %(line_ids)s::bigint[], {audit.ARRAYS})
+        %(priorities)s::int[], %(line_ids)s::bigint[], %(payloads)s::bytea[], {audit.ARRAYS})
       AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line, {audit.NAMES})
+        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line,
+        payload, {audit.NAMES})
 ), taken AS (
     INSERT INTO idempotency_keys AS k (namespace, call, key, digest, made, created_at)
     SELECT keyspace, call, key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
@@ -56,9 +56,9 @@ WITH b AS MATERIALIZED (
     SELECT job_id, shard, generation, false, 0, line, generation FROM fresh
 ), made AS (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count, trigger, state,
-        ready_at, generation)
+        ready_at, generation, payload)
     SELECT scheduled_at, run_id, job_id, due_at, shard, priority, 1, 'SUBMIT', 'PENDING', due_at,
-        generation FROM fresh
+        generation, payload FROM fresh
 ), waiting AS (
     INSERT INTO live (shard, job_id, run_id, scheduled_at)
     SELECT shard, job_id, run_id, scheduled_at FROM fresh
@@ -67,13 +67,6 @@ WITH b AS MATERIALIZED (
 )
 SELECT place, (SELECT paused FROM cluster WHERE one) FROM fresh
 """)
-
-
-def submit(connection: Connection, submit: Submit) -> RunRecord | StoreConflict | None:
-    """Store one run."""
-    return runs.submit_run(
-        connection, submit.record, submit.run, submit.key, submit.entry, submit.priority
-    )
 
 
 def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, RunRecord]:
@@ -137,6 +130,7 @@ def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, obje
             "scheduled": arrays.instants([each.run.key.scheduled_at for each in chosen]),
             "due": arrays.instants([each.run.due_at for each in chosen]),
             "priorities": arrays.numbers([each.priority.value for each in chosen]),
+            "payloads": arrays.blobs([each.payload for each in chosen]),
             "life": LIFE.total_seconds(),
         }
     )

@@ -16,7 +16,7 @@ from schedd.core.ids import JobId, RunId, Token
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import AuditRecord, NewRun, Trigger
-from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict
+from schedd.core.runs.records import Idempotency, StoreConflict, Submit
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
 from schedd.store import audit
 from schedd.store.connection.database import RolledBack
@@ -46,16 +46,10 @@ ATTEMPT = (
 """The columns of an attempt, which the newest one has in the run's row."""
 
 
-def submit_run(
-    connection: Connection,
-    record: JobRecord,
-    run: NewRun,
-    wanted: Idempotency | None,
-    entry: AuditRecord,
-    priority: Priority,
-) -> RunRecord | None:
+def submit_run(connection: Connection, submit: Submit) -> RunRecord | None:
     """Store one-time work, a job and its run. With a key used before, return the earlier run."""
-    earlier = idempotency.claim(connection, wanted, run.key.run_id)
+    record, run = submit.record, submit.run
+    earlier = idempotency.claim(connection, submit.key, run.key.run_id)
     if earlier is not None:
         return get_run(connection, RunId(earlier))
     insert_job(connection, record)
@@ -63,9 +57,10 @@ def submit_run(
     if new.pool and not pools.hold(connection, new.namespace, new.pool):
         raise RolledBack(StoreConflict("pool", new.job_id))
     insert_run_row(
-        connection, new.job_id, record.shard, new.generation, run, Trigger.SUBMIT, priority
+        *(connection, new.job_id, record.shard, new.generation, run, Trigger.SUBMIT),
+        *(submit.priority, submit.payload),
     )
-    audit.write_all(connection, [entry])
+    audit.write_all(connection, [submit.entry])
     return get_run(connection, run.key.run_id)
 
 

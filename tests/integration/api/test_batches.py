@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
+from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.errors import CallError, InvalidArgumentError
 from schedd.core.ids import Id, JobId
 from schedkit.errors import OutcomeUnknown, Unavailable
-from schedproto.v1 import job_pb2
+from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import pool_service_pb2 as pools
 from schedproto.v1 import run_service_pb2 as runs
@@ -47,6 +48,8 @@ WRONG_SUBMITS = [
     submit("floating", pool="nowhere"),
     runs.SubmitRunRequest(spec=job_pb2.Job(shell=SHELL), delay=Duration(seconds=-1)),
     runs.SubmitRunRequest(namespace="No Such", spec=job_pb2.Job(shell=SHELL)),
+    submit("odd", payload=common_pb2.Payload(json="{")),
+    submit("large", payload=common_pb2.Payload(raw=b"x" * (MAX_PAYLOAD + 1))),
 ]
 
 
@@ -113,6 +116,24 @@ async def test_a_thousand_submits_are_runs_in_their_order_each_with_its_line_in_
     assert len(api.nudged.shards) == 1_000, "the owner of each receives a wake-up"
     lines = await api.world.sql("SELECT object FROM audit WHERE action = 'submit'")
     assert sorted(lines) == sorted((f"run/{one.run.run_id}",) for one in results)
+
+
+async def test_submits_that_differ_in_payload_share_one_text_and_keep_each_payload(api):
+    given = [
+        common_pb2.Payload(json="1"),
+        common_pb2.Payload(raw=b"x" * MAX_PAYLOAD),
+        common_pb2.Payload(),
+        None,
+        common_pb2.Payload(json='{"a": [1]}'),
+    ]
+    wanted = [submit("work", **({} if one is None else {"payload": one})) for one in given]
+    results = await batch_of_submits(api, *wanted)
+    alone = await api("SubmitRun", wanted[-1])
+    assert len(await api.world.sql("SELECT DISTINCT spec FROM jobs")) == 1
+    stored = dict(await api.world.sql("SELECT run_id::text, payload FROM runs"))
+    for one, run in zip([*given, given[-1]], [*(each.run for each in results), alone], strict=True):
+        payload = stored[run.run_id]
+        assert (None if payload is None else common_pb2.Payload.FromString(payload)) == one
 
 
 async def test_a_batch_is_written_in_few_transactions(api, monkeypatch):

@@ -14,7 +14,7 @@ from schedd.core.ids import IncarnationId, RunId, ShardId, Token, new_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import LiveRun, Loss, Trigger
+from schedd.core.runs.model import SMALL_PAYLOAD, LiveRun, Loss, Trigger
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
@@ -851,16 +851,19 @@ async def test_a_batch_of_two_days_is_dispatched(world: World) -> None:
     assert {each.run.key for each in outcome.assigned} == {run.key, late.key}
 
 
-async def test_each_run_of_a_batch_has_its_own_payload(world: World) -> None:
+async def test_each_run_of_a_batch_has_its_own_payload_whatever_its_size(world: World) -> None:
     me = await world.member()
-    jobs = [await world.job(shard=6) for _ in range(3)]
+    large = SMALL_PAYLOAD + 1
+    given = [None, b"a", b"b" * SMALL_PAYLOAD, b"c" * large, b"", b"d" * 200_000, None, b"e"]
+    jobs = [await world.job(shard=6) for _ in given]
     runs = [run for job in jobs for run in await fired(me, job)]
-    await world.sql("UPDATE runs SET payload = 'mine' WHERE run_id = %s", runs[1].key.run_id)
+    for run, payload in zip(runs, given, strict=True):
+        await world.sql("UPDATE runs SET payload = %s WHERE run_id = %s", payload, run.key.run_id)
 
     outcome = await me.assign(*map(draft, runs))
 
     payloads = {each.run.key: each.payload for each in outcome.assigned}
-    assert payloads == {runs[0].key: None, runs[1].key: b"mine", runs[2].key: None}
+    assert payloads == {run.key: payload for run, payload in zip(runs, given, strict=True)}
 
 
 def _id(run: LiveRun) -> RunId:

@@ -14,7 +14,14 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.jobs.job_filter import JobFilter
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Trigger
-from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, TimerEdit, Unstarted
+from schedd.core.runs.records import (
+    Idempotency,
+    JobRecord,
+    StoreConflict,
+    Submit,
+    TimerEdit,
+    Unstarted,
+)
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.cluster.fence import lock_shards
 from schedd.store.jobs import jobs
@@ -115,7 +122,7 @@ async def test_a_submit_stores_job_and_run_in_one_transaction(world: World) -> N
     record = job_record(shard=3, due=None, ephemeral=True)
     run = manual_run()
 
-    given = await me.store.users.submit_run(record, run, None, ok("submit"), Priority.HIGH)
+    given = await me.store.users.submit_run(Submit(record, run, None, ok("submit"), Priority.HIGH))
 
     [live] = await me.store.owner.live_runs([record.shard], [State.PENDING])
     assert (live.key, live.priority) == (run.key, Priority.HIGH)
@@ -133,7 +140,7 @@ async def test_a_submit_with_a_used_key_returns_the_current_state_of_its_run(wor
     async def submitted(key: Idempotency) -> RunRecord | StoreConflict | None:
         record = job_record(due=None, ephemeral=True)
         return await world.store.users.submit_run(
-            record, manual_run(), key, ok("submit"), Priority.LOW
+            Submit(record, manual_run(), key, ok("submit"), Priority.LOW)
         )
 
     first = await submitted(key)

@@ -15,6 +15,7 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.runs.records import Idempotency, StoreConflict, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.jobs import submits
+from schedd.store.runs import runs
 from schedkit.errors import BrokenData
 from support.store import World, job_record, manual_run, ok
 
@@ -41,10 +42,7 @@ def submit(key: str | None = None, digest: bytes = b"digest", **changes: Any) ->
 async def submitted(world: World, wanted: Sequence[Submit]) -> list[Any]:
     """As calls do, all at one time."""
     return await asyncio.gather(
-        *(
-            world.store.users.submit_run(one.record, one.run, one.key, one.entry, one.priority)
-            for one in wanted
-        ),
+        *map(world.store.users.submit_run, wanted),
         return_exceptions=True,
     )
 
@@ -80,7 +78,8 @@ async def test_a_submit_with_others_leaves_the_rows_of_a_lone_submit(world: Worl
     await world.member()
     kept = job_record(shard=3, due=None, ephemeral=True)
     kept = replace(kept, definition=replace(kept.definition, retention=timedelta(days=3)))
-    alone, together = submit("alone", record=kept), submit("together")
+    alone = submit("alone", record=kept, payload=b"own")
+    together = submit("together", payload=b"own")
     together = replace(
         together,
         record=replace(
@@ -90,13 +89,14 @@ async def test_a_submit_with_others_leaves_the_rows_of_a_lone_submit(world: Worl
     )
     database = world.store.database
 
-    await database.call(lambda c: submits.submit(c, alone))
+    await database.call(lambda c: runs.submit_run(c, alone))
     stored = await database.call(lambda c: submits.submit_all(c, [submit(), together, submit()]))
 
     assert sorted(stored) == [0, 1, 2]
     found = await rows(world, together)
     assert found == await rows(world, alone)
     assert all(len(each) == 1 for each in found.values())
+    assert [each["payload"] for (each,) in found["runs"]] == ["\\x6f776e"]
 
 
 async def test_each_of_many_callers_receives_its_own_run(world: World) -> None:

@@ -18,8 +18,8 @@ from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import TenureId, Term, Timeline, new_id
-from schedd.core.runs.model import AuditRecord, LiveRun, NewRun, Trigger
-from schedd.core.runs.records import DatabaseProbe, JobRecord
+from schedd.core.runs.model import AuditRecord, LiveRun, Trigger
+from schedd.core.runs.records import DatabaseProbe, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
 from schedkit.errors import Unavailable
@@ -62,10 +62,12 @@ class World:
 
     # -- what changes something --
 
-    async def submit_run(self, record: JobRecord, made: NewRun, *rest: Any) -> RunRecord:
+    async def submit_run(self, submit: Submit) -> RunRecord:
         self.made = True
+        made, record = submit.run, submit.record
         stored = LiveRun(
-            made.key, record.definition.job_id, record.shard, made.state, rest[-1], NOW, NOW
+            *(made.key, record.definition.job_id, record.shard, made.state),
+            *(submit.priority, NOW, NOW),
         )
         nothing: Any = None
         return RunRecord(

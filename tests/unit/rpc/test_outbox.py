@@ -91,8 +91,35 @@ async def test_a_batch_of_several_jobs_names_the_job_of_each_run():
     assert [*batch.jobs] == ["j", "other"]
 
 
-async def test_batches_with_large_payloads_go_in_frames_that_a_worker_takes():
+async def test_a_batch_has_the_payload_of_each_run():
+    handed = [
+        (Assigned(running(number, worker()), payload(number)), cached_definition())
+        for number in (1, 2, 3)
+    ]
+    outbox = WorkerFrameQueue(reads_batches=True, reads_payloads=True)
+    outbox.assign(handed)
+    [batch] = (await outbox.next()).run_batches
+    assert [each.raw for each in batch.payloads] == [b"x", b"xx", b"xxx"]
+    assert not batch.common.HasField("payload")
+
+
+async def test_a_worker_that_reads_no_payloads_gets_such_runs_as_single_assignments():
     outbox = WorkerFrameQueue(reads_batches=True)
+    of_definition = [(Assigned(running(3, worker()), None), cached_definition())]
+    outbox.assign(of_definition)
+    outbox.assign(
+        [
+            (Assigned(running(number, worker()), payload(number)), cached_definition())
+            for number in (1, 2)
+        ]
+    )
+    first, second = await outbox.next(), await outbox.next()
+    assert [each.payload.raw for each in first.assignments] == [b"x", b"xx"]
+    assert len(second.run_batches) == 1
+
+
+async def test_batches_with_large_payloads_go_in_frames_that_a_worker_takes():
+    outbox = WorkerFrameQueue(reads_batches=True, reads_payloads=True)
     for number in range(40):
         large = Assigned(running(number, worker()), payload(256 * 1024))
         outbox.assign([(large, cached_definition())])

@@ -348,7 +348,9 @@ async def test_a_batch_for_another_incarnation_is_refused_run_by_run(tmp_path: P
         assert [each.key for each in worker.stream.refused] == keys
 
 
-@pytest.mark.parametrize("column", ["run_ids", "fencing_tokens", "scheduled_at", "jobs"])
+@pytest.mark.parametrize(
+    "column", ["run_ids", "fencing_tokens", "scheduled_at", "jobs", "payloads"]
+)
 async def test_a_batch_with_uneven_columns_is_set_aside_and_its_readable_runs_refused(
     tmp_path: Path, column: str
 ) -> None:
@@ -360,10 +362,12 @@ async def test_a_batch_with_uneven_columns_is_set_aside_and_its_readable_runs_re
                 batch.run_ids = batch.run_ids[:-1]
             case "jobs":
                 batch.jobs.extend("abc")
+            case "payloads":
+                batch.payloads.add(json="1")
             case _:
                 del getattr(batch, column)[-1]
         worker.receive(batch)
-        readable = keys if column == "jobs" else keys[:3]
+        readable = keys if column in {"jobs", "payloads"} else keys[:3]
         assert worker.stream.whys == dict.fromkeys(
             (key.run_id for key in readable), pb.Refusal.WHY_UNABLE
         )
