@@ -1,6 +1,7 @@
 """A bucket: the oldest ready runs of one need and class, by age. The others stay in their rows.
 
-    add ──→ heap ──oldest──→ out
+    add ──newest?─yes─→ queue ──oldest of both──→ out
+             └──no──→ heap ──┘
               │ more than twice MOST: the newest runs are left in their rows, and all later ones
               ╰─→ cut          few runs left: a scan is requested, which sets the cut again
 
@@ -16,6 +17,7 @@ Invariants
 
 import heapq
 from dataclasses import field
+from itertools import chain
 from typing import Final
 
 from schedd.core.dispatch.placement import Need
@@ -32,13 +34,13 @@ MOST: Final = 20_000
 member dispatches a few thousand per second, and a scan for more takes a few seconds.
 """
 _SLACK = 1_000
-_SORTED_FOR: Final = 100
-"""A heap with fewer than so many entries for each run to take is sorted: cheaper than to pop."""
 
 
 @dataclass(slots=True)
 class ReadyBucket:
-    """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
+    """Runs of one need and priority, by age. Places of the queue and the heap are stale unless
+    their runs are in `runs`.
+    """
 
     need: Need | None
     priority: Priority
@@ -46,9 +48,11 @@ class ReadyBucket:
     paced: bool = False
     most: int = MOST
     runs: dict[RunId, LiveRun] = field(default_factory=dict)
+    queue: list[Place] = field(default_factory=list)
+    """Places in order, from `head` on."""
+    head: int = 0
     heap: list[Place] = field(default_factory=list)
-    ordered: bool = True
-    """Whether the heap is sorted, so that its first entries may be taken in one go."""
+    """Places of runs that were added when newer ones were here."""
     cut: Place | None = None
     """Place of the first run that was left, or would have been; None: all are here."""
     scanned: Place | None = None
@@ -101,60 +105,68 @@ class ReadyBucket:
                 self.runs.pop(run_id, None)
                 return False
             self.runs[run_id] = run
-            if not self.heap or (self.ordered and self.heap[-1] < place):
-                self.heap.append(place)
-                self.ordered = True
+            if not self.queue or self.queue[-1] < place:
+                self.queue.append(place)
             else:
                 heapq.heappush(self.heap, place)
-                self.ordered = False
-            if len(self.heap) > 2 * len(self.runs) + _SLACK:
-                self.heap = sorted([place_of(each) for each in self.runs.values()])
-                self.ordered = True
+            if len(self.queue) + len(self.heap) > 2 * len(self.runs) + _SLACK:
+                self._set_queue(sorted([place_of(each) for each in self.runs.values()]))
         self.runs[run_id] = run
         return True
 
     def oldest(self) -> Place | None:
         """Return the place of the run that goes first."""
-        while self.heap:
-            if self._is_here(self.heap[0]):
-                return self.heap[0]
-            heapq.heappop(self.heap)
-            self.ordered = False
-        return None
+        queue, heap = self.queue, self.heap
+        while self.head < len(queue) and not self._is_here(queue[self.head]):
+            self.head += 1
+        while heap and not self._is_here(heap[0]):
+            heapq.heappop(heap)
+        if self.head == len(queue):
+            return heap[0] if heap else None
+        return min(queue[self.head], heap[0]) if heap else queue[self.head]
 
     def take(self, count: int, until: Place | None) -> list[LiveRun]:
         """Remove and return the next runs, at most `count`, up to this place."""
         taken: list[LiveRun] = []
-        heap, runs = self.heap, self.runs
-        if not self.ordered and len(heap) < _SORTED_FOR * count:
-            heap.sort()  # a sorted list is a heap, too
-            self.ordered = True
-        end = 0
-        while end < len(heap) and len(taken) < count:
-            place = heap[end]
-            if until is not None and place > until:
+        if len(self.heap) > count:
+            self._set_queue(sorted([*self.queue[self.head :], *sorted(self.heap)]))
+        queue, heap, runs, head = self.queue, self.heap, self.runs, self.head
+        while len(taken) < count:
+            if heap and (head == len(queue) or heap[0] < queue[head]):
+                if until is not None and heap[0] > until:
+                    break
+                place = heapq.heappop(heap)
+            elif head == len(queue) or (until is not None and queue[head] > until):
                 break
-            if self.ordered:
-                end += 1
             else:
-                heapq.heappop(heap)
+                place = queue[head]
+                head += 1
             _, _, run_id, since = place
             run = runs.get(run_id)
             if run is not None and run.ready_at == since:
                 del runs[run_id]
                 taken.append(run)
-        del heap[:end]
+        del queue[:head]
+        self.head = 0
         return taken
+
+    def _set_queue(self, places: list[Place]) -> None:
+        """Keep these places, which are sorted."""
+        self.queue, self.head, self.heap = places, 0, []
+
+    def _places(self) -> list[Place]:
+        """Return the places of all runs, some of them twice."""
+        return [place for place in chain(self.queue, self.heap) if self._is_here(place)]
 
     def remove_excess(self, *, scanning: bool) -> list[LiveRun]:
         """Remove and return the runs above the limit: they are left in their rows."""
         if len(self.runs) <= 2 * self.most:
             return []
-        places = sorted(place for place in self.heap if self._is_here(place))
+        places = sorted(self._places())
         if len(places) > len(self.runs):  # some runs have two entries
             places = [*dict.fromkeys(places)]
-        self.heap, gone = places[: self.most], places[self.most :]
-        self.ordered = True
+        gone = places[self.most :]
+        self._set_queue(places[: self.most])
         if scanning:
             self.scanned = sooner(self.scanned, gone[0])
         else:
@@ -173,7 +185,8 @@ class ReadyBucket:
         self.cut, self.scanned = cut, None
         if cut is None:
             return []
-        return [self.runs.pop(p.run) for p in self.heap if p >= cut and self._is_here(p)]
+        beyond = {place.run for place in self._places() if place >= cut}
+        return [self.runs.pop(run_id) for run_id in beyond]
 
     def _is_here(self, place: Place) -> bool:
         run = self.runs.get(place.run)
