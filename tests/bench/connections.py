@@ -1,7 +1,8 @@
-"""Channels that are each a connection: gRPC has those that are alike share one, and its bounds.
+"""gRPC channels with a separate connection each.
 
-A load in one process stands for many callers, each with a process and a connection of its own. What
-makes the product's channels is replaced by this in the process of the load alone.
+gRPC lets equal channels of a process share one connection. In a benchmark, one process simulates
+many callers, and each caller must have its own connection. `apart` replaces the function of the
+product that creates channels, only in the benchmark's process.
 """
 
 from __future__ import annotations
@@ -13,6 +14,6 @@ from schedkit.net.channel import CLIENT_OPTIONS, TLS
 
 def apart(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channel:
     """Return an unshared channel like `schedkit.net.channel.connect`, without TLS."""
-    assert tls is None, "a cluster of the benchmarks speaks in the clear"
+    assert tls is None, "a cluster of the benchmarks has no TLS"
     options = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
     return grpc.aio.insecure_channel(endpoint, options=options)

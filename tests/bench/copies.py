@@ -1,8 +1,8 @@
-"""Jobs and runs by the million: one of each kind is made by the API, and copied into the tables.
+"""Millions of jobs and runs: the API creates one of each kind, and SQL copies its rows.
 
-What a member reads of a copy is what it would read of a job that was made as usual. The copies are
-made in statements of a million, each seen by the members when it is committed; what is due soon
-goes last.
+A member reads from a copy the same data as from a job that was created by a call. Each statement
+copies up to a million rows, which members see after its COMMIT. Jobs that are due soon are copied
+last.
 """
 
 from __future__ import annotations

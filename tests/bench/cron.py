@@ -1,20 +1,19 @@
-"""`python -m bench.cron` (from tests/): next instants a second and core; how soon a refusal comes.
+"""Measure how many scheduled times one core computes per second, and how fast errors are found.
 
-    next        CronExpression.next_after: datetime in, datetime out, nothing kept between two
-                questions; each answer is the next question, as of a timer. Offsets are known.
-    seconds     the same in whole seconds (next_second), without datetimes
-    occurrence  CompiledSchedule.next_after, with bounds and jitter looked at: what an owner calls
-    excluding   the same of a job that excludes the weekends of one calendar, and the dates and
-                nights of another
-    bulk        CronExpression.seconds: all instants of a stretch
-    no offset   as `next`, but nothing is known of the zone at each question
-    refused     parsing of expressions that never match, nothing cached; the slowest
+    next        CronExpression.next_after: computes a datetime from the previous datetime, without
+                a cache between two calls. Offsets of the time zone are already known
+    seconds     next_second: the same with whole seconds, without datetimes
+    occurrence  CompiledSchedule.next_after: also applies start, end and jitter, as members do
+    excluding   CompiledSchedule.next_after of a job that excludes two calendars: weekends, and
+                dates and nights
+    bulk        CronExpression.seconds: all scheduled times of a time range
+    no offset   CronExpression.next_after, with no known offset of the time zone
+    refused     parsing of expressions that never match, without a cache; the slowest expression
 
-Rates are of the processor's time of one core, the median of runs over all expressions alike: each
-is asked equally often. JSON, a line a figure.
+Rates are per second of CPU time of one core: the median of all repetitions. Each expression has the
+same number of calls. The output has one JSON line for each measurement.
 """
 
-import argparse
 import json
 import platform
 import sys
@@ -24,7 +23,7 @@ from datetime import UTC, datetime
 from statistics import median
 from time import process_time
 
-from bench.numbers import positive
+from bench.numbers import plain_parser, positive
 from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule, cron, zones
 from schedd.core.schedule.calendars import CalendarVersion, Exclude, rules
@@ -56,10 +55,18 @@ Ask = Callable[[CronExpression, int], None]
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cron", description=__doc__)
-    parser.add_argument("--runs", type=positive, default=5)
+    parser = plain_parser("bench.cron", __doc__)
     parser.add_argument(
-        "--questions", type=positive, default=2000, help="of each expression and zone"
+        "--runs",
+        type=positive,
+        default=5,
+        help="repetitions of each measurement; the median is printed",
+    )
+    parser.add_argument(
+        "--questions",
+        type=positive,
+        default=2000,
+        help="computed times for each pair of expression and time zone",
     )
     options = parser.parse_args(arguments)
     asked: dict[str, tuple[Ask, int]] = {

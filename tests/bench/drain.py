@@ -1,12 +1,11 @@
-"""`python -m bench.drain` (from tests/): how fast a backlog of runs goes through.
+"""Measure how fast a cluster runs a backlog of runs.
 
-    --shape submitted   runs are submitted while no worker is there; then the workers come. Counted
-                        from the first assignment to the last stored result
-    --shape due         so many timers are due at one instant (`bench.herd`). Counted from that
-                        instant, with the firing of the timers
+    --shape submitted   runs are submitted before a worker runs, then the workers start. The time
+                        is counted from the first assignment to the last stored result
+    --shape due         all runs are due at one time (`bench.herd`). The time is counted from the
+                        due time, so it includes firing
 
-Each run is dispatched under a token of its own,
-executed, and its result accepted: nothing is taken out of it. JSON, a line.
+Each run has its own token, is executed, and has a stored result. The output is one JSON line.
 """
 
 from __future__ import annotations
@@ -38,9 +37,16 @@ WAITS = "SELECT extract(epoch FROM started_at - assigned_at) FROM runs WHERE cre
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.drain", __doc__)
-    asked.add_argument("--runs", type=positive, default=20_000)
-    asked.add_argument("--shape", choices=("submitted", "due"), default="submitted")
-    asked.add_argument("--payloads", action="store_true", help="each run has a payload of its own")
+    asked.add_argument("--runs", type=positive, default=20_000, help="runs in the backlog")
+    asked.add_argument(
+        "--shape",
+        choices=("submitted", "due"),
+        default="submitted",
+        help="how the backlog is created",
+    )
+    asked.add_argument(
+        "--payloads", action="store_true", help="give each run a different payload"
+    )
     options = asked.parse_args(arguments)
     if options.shape == "due":
         size = [f"--{name}={getattr(options, name)}" for name in ("members", "workers", "slots")]

@@ -1,14 +1,14 @@
-"""`python -m bench.failover` (from tests/): the gaps that faults leave, measured by the rows.
+"""Measure how late runs are after a fault, from the rows of the runs.
 
-    kill      SIGKILL of the leader, which owns its part of the jobs
-    handover  SIGTERM of the leader: it hands over, and ends
-    worker    SIGKILL of the worker that has most of the runs in hand
+    kill      kill the leader by SIGKILL; the leader owns a share of the jobs
+    handover  stop the leader by SIGTERM; the leader hands its shards over, and ends
+    worker    kill, by SIGKILL, the worker with the most runs in progress
 
-Jobs fire each second, all over the shards; each instant has a row, however late it comes. Of the
-jobs that the member owned: how long after the fault each was back on time (`back_ms`; 0 if none of
-its instants was late), and how late the latest was. Of the runs that the worker had in hand: how
-long after its death they were started again (`again_ms`). What was killed is brought back, and all
-are on time again, before the next round. Nothing may be lost or doubled. JSON, a line for a fault.
+Jobs in all shards fire each second, and each scheduled time has a row, even if its run is late.
+`back_ms` is the time from the fault until a job of the failed member fires on time again; 0 if no
+run was late. `again_ms` is the time from the fault until a run of the failed worker is started
+again. Before the next repetition, the stopped process is started, and all jobs are on time again. A
+lost or doubled run fails the benchmark. The output has one JSON line for each fault.
 """
 
 from __future__ import annotations
@@ -57,19 +57,27 @@ class Round:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when anything was lost or doubled."""
+    """Measure, print, and return 1 if a run was lost or doubled."""
     asked = parser("bench.failover", __doc__)
     asked.set_defaults(members=3, workers=2, slots=200)
-    asked.add_argument("--jobs", type=positive, default=60, help="that fire each second")
-    asked.add_argument("--rounds", type=positive, default=2, help="of each fault")
-    asked.add_argument("--member-ttl", type=positive, default=5, help="seconds")
-    asked.add_argument("--worker-ttl", type=positive, default=15, help="seconds")
-    asked.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    asked.add_argument("--jobs", type=positive, default=60, help="jobs that fire each second")
+    asked.add_argument("--rounds", type=positive, default=2, help="repetitions of each fault")
+    asked.add_argument(
+        "--member-ttl", type=positive, default=5, help="lease of a member, in seconds"
+    )
+    asked.add_argument(
+        "--worker-ttl", type=positive, default=15, help="lease of a worker, in seconds"
+    )
+    asked.add_argument(
+        "--faults", nargs="+", choices=FAULTS, default=FAULTS, help="faults to inject"
+    )
     options = asked.parse_args(arguments)
     if options.members < 2 and {"kill", "handover"} & {*options.faults}:
-        asked.error("--members: the only one has no successor; at least 2, or --faults worker")
+        asked.error(
+            "--members must be at least 2, so that a member can take over; or use --faults worker"
+        )
     if options.workers < 2 and "worker" in options.faults:
-        asked.error("--workers: the only one has no successor; at least 2")
+        asked.error("--workers must be at least 2: a worker must take over")
     ttls = ("member_ttl", "worker_ttl")
     options.settings += [f"schedd.{name}={getattr(options, name)}s" for name in ttls]
     wrong = 0
@@ -112,7 +120,7 @@ class Faults:
     def _worker(self) -> Round:
         ttl = self._options.worker_ttl
         runs = asyncio.run(self._hold(time.time() + ttl + 2 * BEYOND + ttl / 3))
-        hands = wait_until(lambda: self._started(runs), WAIT_TIMEOUT, "all of them to run")
+        hands = wait_until(lambda: self._started(runs), WAIT_TIMEOUT, "the start of all runs")
         ((victim, _),) = Counter(hands.values()).most_common(1)
         in_hand = {run for run, worker in hands.items() if worker == victim}
         at = time.time()
@@ -120,7 +128,7 @@ class Faults:
         last = self._ticks.await_steady(at + ttl + BEYOND, WAIT_TIMEOUT)
         # What was in its hands had come before.
         rows = self._ticks.await_ended(at - 1, last, WAIT_TIMEOUT)
-        states = wait_until(lambda: self._ended(runs), WAIT_TIMEOUT, "their end")
+        states = wait_until(lambda: self._ended(runs), WAIT_TIMEOUT, "the end of all runs")
         self._cluster.up()
         gap = reckon(rows, self._ticks.jobs, fault=at, first=at - 1, last=last)
         self._note("worker", victim, gap)
@@ -150,7 +158,10 @@ class Faults:
 
     def _note(self, fault: str, victim: str, gap: Gap) -> None:
         back = max(gap.backs, default=0.0)
-        note(f"{fault} of {victim}: {gap.late} late, the latest {gap.latest:.2f} s; {back:.2f} s")
+        note(
+            f"{fault} of {victim}: {gap.late} late runs, the latest {gap.latest:.2f} s late;"
+            f" on time again after {back:.2f} s"
+        )
 
 
 def _tell(fault: str, rounds: Sequence[Round], options: Namespace) -> int:

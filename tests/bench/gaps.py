@@ -1,11 +1,11 @@
-"""Effects of a fault on the jobs that fire each second, by the rows that they left.
+"""Compute the gap that a fault leaves in jobs that fire each second, from the rows of the runs.
 
-    due   1     2     3     4     5     6     7          a second each; the fault just after 2
+    due   1     2     3     4     5     6     7          one column per second; fault just after 2
     start 1.0   2.0   ······6.1·6.1·6.1 6.1   7.0
-                  └──────────── back: 5.0 ─────┘         and the latest was 3.1 late
+                  └──────────── back: 5.0 ─────┘         and the latest run was 3.1 s late
 
-Back on time is a job with the first instant that starts on time after its last late one; if none
-is late, there was no gap. Nothing is guessed of instants that have no row: they are lost.
+A job is back on time at the first scheduled time after its last late run. If no run is late, there
+was no gap. A scheduled time without a row is counted as lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`python -m bench.herd` (from tests/): all due at one instant, and how late each one starts.
+"""Measure how late runs start if all jobs are due at one time.
 
-So many jobs of one instant each are stored (one by the API, the others as copies of it); workers
-wait. Lateness is the handler's start, by the worker's clock, less the instant itself. JSON, a line.
+The API creates one job with one scheduled time, and SQL copies the job. The workers already run.
+Lateness is the start of the handler, by the worker's clock, minus the scheduled time. The output is
+one JSON line.
 """
 
 from __future__ import annotations
@@ -25,16 +26,21 @@ WAIT_TIMEOUT = 300.0
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.herd", __doc__)
-    asked.add_argument("--jobs", type=positive, default=10_000)
     asked.add_argument(
-        "--copies", type=positive, default=2_000, help="a second that are counted on"
+        "--jobs", type=positive, default=10_000, help="jobs that are due at one time"
+    )
+    asked.add_argument(
+        "--copies",
+        type=positive,
+        default=2_000,
+        help="jobs that this machine is expected to store per second",
     )
     asked.add_argument(
         "--ahead",
         type=seconds_from_zero,
         default=15.0,
-        help="seconds before the instant at which all jobs are stored, and from which on what is"
-        " spent counts: members make runs ahead",
+        help="seconds before the scheduled time at which all jobs"
+        " must be stored; CPU time is counted from then on",
     )
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:
@@ -43,9 +49,11 @@ def main(arguments: Sequence[str]) -> int:
         asyncio.run(_template(cluster, due))
         copies.copy(cluster, (options.jobs - 1, range(1)))
         left = (due - datetime.now(UTC)).total_seconds()
-        note(f"{options.jobs:,} jobs stored, {left:.1f} s before their instant")
+        note(f"{options.jobs:,} jobs stored, {left:.1f} s before their scheduled time")
         if left < options.ahead:
-            raise SystemExit("too late: give fewer --copies")
+            raise SystemExit(
+                "the jobs were stored too late: lower --copies, to leave more time for storing"
+            )
         time.sleep(left - options.ahead)
         before = spent(cluster)
         _wait(cluster, options.jobs, due)

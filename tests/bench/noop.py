@@ -1,4 +1,4 @@
-"""Handlers of the benchmarks' runs, on the worker's loop: they do nothing, or wait."""
+"""Handlers of the benchmarks' runs, on the worker's event loop: they return at once, or wait."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""`python -m bench.openloop` (from tests/): from the moment a submit is meant for to its start.
+"""Measure the time from a planned submit to the start of its run, at a fixed rate of submits.
 
-    meant for ──(waits here if the client is behind)── submitted ── stored ── dispatched ── started
-        └──────────────────────────────── latency ──────────────────────────────────┘
+    planned ──(waits here if the client is late)── submitted ── stored ── dispatched ── started
+        └──────────────────────────────── latency ────────────────────────────────┘
 
-Submits arrive as they would from many users who know nothing of each other (gaps of an exponential
-distribution, by a seed), at parts of `--peak`, whether or not earlier ones were answered. So what a
-stall keeps waiting counts for each that it kept. A latency that grows with time says that the rate
-isn't sustained; `behind_ms`, that the load itself is late: it is one process. With `--shared` its
-clients share a connection, as those of one process do. JSON, a line for each rate.
+Submits are planned at random times, as from independent users (exponential distribution), at the
+rates of `--parts`. A submit doesn't wait for earlier answers, so a stall counts for each submit
+that it delays. If the latency grows during a rate, the cluster can't sustain that rate.
+`behind_ms` is the delay of the load generator itself, which is one process. The output has one JSON
+line for each rate.
 """
 
 from __future__ import annotations
@@ -47,14 +47,26 @@ AND state <> 'SUCCEEDED'
 def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when a run was lost."""
     asked = parser("bench.openloop", __doc__)
-    asked.add_argument("--peak", type=positive, default=1_000, help="submits a second")
     asked.add_argument(
-        "--parts", type=positive, nargs="+", default=[10, 50, 80], help="of it, percent"
+        "--peak", type=positive, default=1_000, help="highest rate, in submits per second"
     )
-    asked.add_argument("--seconds", type=some_seconds, default=20.0, help="of each rate")
-    asked.add_argument("--connections", type=positive, default=8)
-    asked.add_argument("--shared", action="store_true", help="one connection for all clients")
-    asked.add_argument("--seed", type=from_zero, default=1)
+    asked.add_argument(
+        "--parts",
+        type=positive,
+        nargs="+",
+        default=[10, 50, 80],
+        help="rates to measure, in percent of --peak",
+    )
+    asked.add_argument(
+        "--seconds", type=some_seconds, default=20.0, help="duration of each rate, in seconds"
+    )
+    asked.add_argument(
+        "--connections", type=positive, default=8, help="connections of the simulated clients"
+    )
+    asked.add_argument("--shared", action="store_true", help="use one connection for all clients")
+    asked.add_argument(
+        "--seed", type=from_zero, default=1, help="seed of the random gaps between submits"
+    )
     options = asked.parse_args(arguments)
     if not options.shared:
         schedclient.transport.transport.connect = apart
@@ -111,7 +123,10 @@ def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
     took = time.time() - answers.first
     try:
         wait_until(
-            lambda: not cluster.sql(WAITING, began)[0][0], ENDED_WITHIN, "all to end", every=0.5
+            lambda: not cluster.sql(WAITING, began)[0][0],
+            ENDED_WITHIN,
+            "the end of all runs",
+            every=0.5,
         )
     except WaitTimedOut as short:
         note(str(short))
@@ -175,7 +190,9 @@ async def _submit(cluster: DevCluster, moments: Sequence[float], connections: in
     finally:
         await asyncio.gather(*(client.close() for client in clients))
     if answers.refused:
-        note(f"{len(answers.refused):,} refused, the first: {answers.refused[0]}")
+        note(
+            f"{len(answers.refused):,} submits were rejected; the first error: {answers.refused[0]}"
+        )
     return answers
 
 

@@ -1,15 +1,14 @@
-"""`python -m bench.pages` (from tests/): how long the dashboard's pages take over many.
+"""Measure how long the dashboard's pages take in a cluster with many jobs and runs.
 
-    idle   jobs whose next instant is months away, and as many runs that have ended, of other jobs
-           each; some failed, some were cancelled
-    hot    jobs of one run a minute, spread over its seconds: 30,000 of them are 500 runs a second
+    idle   jobs whose next scheduled time is months away, and ended runs of other jobs; some of
+           these runs failed or were canceled
+    hot    jobs that each run once a minute, spread over the minute: 30,000 jobs are 500 runs/s
 
-One client asks, one page after the other, while the hot jobs run. Each request brings what an
-action leaves for the next page, so that it is answered by a look of its own at the database, never
-by another's. JSON: a line a page, of the milliseconds until the last byte of its answer; then how
-late the runs started that were due meanwhile, beside those of a time without requests. With
-`--keep` the cluster stays in a folder, and the next run begins where this one ended. A page whose
-p95 is above `--within` is named on stderr, and the exit code is 1.
+One client requests one page after the other while the hot jobs run. Each request has the marker of
+a page after an action, so the member reads the database again and uses no cached page. The output
+has one JSON line for each page, with the milliseconds until the last byte. Another line compares
+the lateness of runs with and without requests. If a page's 95th percentile is above `--within`,
+its name is printed on stderr, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -123,14 +122,36 @@ def main(arguments: Sequence[str]) -> int:
 
 def _asked(arguments: Sequence[str]) -> Namespace:
     asked = parser("bench.pages", __doc__)
-    asked.add_argument("--idle", type=from_zero, default=1_000_000, help="jobs, and runs")
-    asked.add_argument("--hot", type=positive, default=30_000, help="jobs of one run a minute")
-    asked.add_argument("--requests", type=positive, default=40, help="of each page")
-    asked.add_argument("--within", type=some_seconds, default=300.0, help="milliseconds of the p95")
-    asked.add_argument("--warm-up", type=seconds_from_zero, default=60.0, help="seconds first")
-    asked.add_argument("--quiet", type=some_seconds, default=30.0, help="seconds without requests")
     asked.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="of the cluster, to be used again"
+        "--idle", type=from_zero, default=1_000_000, help="idle jobs, and as many ended runs"
+    )
+    asked.add_argument(
+        "--hot", type=positive, default=30_000, help="jobs that each run once a minute"
+    )
+    asked.add_argument("--requests", type=positive, default=40, help="requests of each page")
+    asked.add_argument(
+        "--within",
+        type=some_seconds,
+        default=300.0,
+        help="limit of the 95th percentile of a page, in milliseconds",
+    )
+    asked.add_argument(
+        "--warm-up",
+        type=seconds_from_zero,
+        default=60.0,
+        help="time in seconds before the measurement begins",
+    )
+    asked.add_argument(
+        "--quiet",
+        type=some_seconds,
+        default=30.0,
+        help="time in seconds without requests, to measure the runs alone",
+    )
+    asked.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the cluster in this folder, and use the cluster that is already there",
     )
     return asked.parse_args(arguments)
 
@@ -162,7 +183,7 @@ def _loaded(options: Namespace) -> Iterator[DevCluster]:
 
 def _load(cluster: DevCluster, options: Namespace) -> None:
     asyncio.run(copies.make_templates(cluster))
-    wait_until(lambda: ended(cluster) > 0, WAIT_TIMEOUT, "a run that has ended")
+    wait_until(lambda: ended(cluster) > 0, WAIT_TIMEOUT, "the end of the first run")
     note(f"{options.idle:,} idle jobs and runs, {options.hot:,} hot jobs")
     copies.copy(cluster, (options.idle, copies.IDLE))
     copies.copy_runs(cluster, options.idle)

@@ -1,14 +1,11 @@
-"""`python -m bench.plot FILE.jsonl OUT.svg --value late_ms --by workers` (from tests/): bars.
+"""Draw a bar chart (SVG) from the JSON lines of a benchmark.
 
-Lines of JSON in, a picture out: for each line a group, named by its values of `--by`, and in it a
-bar for each number of `--value` (a figure, or several by name; a dot goes deeper). Lines that have
-no such value are left out, and those that aren't as `--only` says. `--log` for what spans powers of
-ten: its bars begin at the power below the least. `--between` draws from the one to the other over
-the end of a bar; `--sort` has the greatest first; `--mark` sets groups of a name apart.
+Each line becomes a group, named by its values of `--by`. Each number of `--value` becomes a bar in
+the group. Lines without this value aren't drawn.
 
-    late_ms by workers           groups stand one below the other, bars of one name have one colour,
-    10 workers   p50 ▏██ 26      and each bar says its figure: a reader needs no axis. Names may be
-                 p99 ▏█████ 62   long: they stand at the left
+    late_ms by workers           groups are drawn one below the other; bars with the same name have
+    10 workers   p50 ▏██ 26      the same color; each bar shows its number, so there is no axis;
+                 p99 ▏█████ 62   names are at the left, and may be long
 """
 
 from __future__ import annotations
@@ -22,6 +19,8 @@ from html import escape
 from math import ceil, floor, log10
 from pathlib import Path
 from typing import Any, Final
+
+from bench.numbers import plain_parser
 
 COLOURS: Final = (
     ("#4c78b0", "#5f8fcd"),
@@ -89,7 +88,7 @@ def bars(title: str, shown: Sequence[Group], *, log: bool = False, mark: str = "
         ValueError: there is nothing to show.
     """
     if not shown:
-        raise ValueError("no line has such a value")
+        raise ValueError("no line has this value")
     names = [*dict.fromkeys(name for group in shown for name in group.figures)]
     figures = [one for group in shown for one in group.figures.values()]
     scale = Scale.over([*figures, *(one for group in shown for one in group.between or ())], log)
@@ -144,17 +143,35 @@ class Scale:
 
 def main(arguments: Sequence[str]) -> int:
     """Read, draw, write."""
-    asked = argparse.ArgumentParser(prog="python -m bench.plot", description=__doc__)
-    asked.add_argument("lines", type=Path, metavar="FILE.jsonl")
-    asked.add_argument("picture", type=Path, metavar="OUT.svg")
-    asked.add_argument("--value", default="late_ms")
-    asked.add_argument("--by", nargs="+", default=["bench"])
-    asked.add_argument("--between", nargs=2, default=(), metavar=("LEAST", "MOST"))
-    asked.add_argument("--only", default="", metavar="NAME=VALUE", help="lines that are so")
-    asked.add_argument("--mark", default="", metavar="GROUP")
-    asked.add_argument("--title", default="")
-    asked.add_argument("--sort", action="store_true")
-    asked.add_argument("--log", action="store_true")
+    asked = plain_parser("bench.plot", __doc__)
+    asked.add_argument(
+        "lines", type=Path, metavar="FILE.jsonl", help="file with JSON lines of a benchmark"
+    )
+    asked.add_argument("picture", type=Path, metavar="OUT.svg", help="SVG file to write")
+    asked.add_argument(
+        "--value",
+        default="late_ms",
+        help="field with the number or numbers to draw; a dot selects a nested field",
+    )
+    asked.add_argument("--by", nargs="+", default=["bench"], help="fields that name a group")
+    asked.add_argument(
+        "--between",
+        nargs=2,
+        default=(),
+        metavar=("LEAST", "MOST"),
+        help="two fields: draw the range between them over the end of the bar",
+    )
+    asked.add_argument(
+        "--only", default="", metavar="NAME=VALUE", help="draw only the lines with this value"
+    )
+    asked.add_argument(
+        "--mark", default="", metavar="GROUP", help="highlight the groups with this name"
+    )
+    asked.add_argument(
+        "--title", default="", help="title of the picture; if empty, built from --value and --by"
+    )
+    asked.add_argument("--sort", action="store_true", help="draw the greatest value first")
+    asked.add_argument("--log", action="store_true", help="use a logarithmic scale")
     options = asked.parse_args(arguments)
     try:
         drawn = _drawn(options)
@@ -178,7 +195,7 @@ def _drawn(options: argparse.Namespace) -> str:
     try:
         return bars(title, shown, log=options.log, mark=options.mark)
     except ValueError as error:
-        raise ValueError(f"{error}: {options.value}") from error
+        raise ValueError(f"{error}: --value {options.value}") from error
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,12 @@
-"""`python -m bench.puppets` (from tests/): a process of workers that attach and do nothing else.
+"""Run simulated workers in one process: they connect to members, and execute nothing.
 
-    member ←── Attach (the real one) ──→ Hands: taken → started → ended → result → acknowledged
-                                         in memory: no executor, no spool, no keeper
+    member ←── Attach (the real call) ──→ simulated worker: accepted → started → ended → result
+                                          in memory: no executor, no spool, no watchdog
 
-Each has its own connection, incarnation, slots and clock, as a process of its own would: it grants,
-beats, refuses what it can't take, and sends each result until a member has answered it. What is in
-memory alone is safe here: a puppet that dies has run nothing. It says `attached N` on a line when
-all its workers have a stream, and ends when its standard input does.
+Each simulated worker has its own connection, incarnation, slots and clock. It grants slots, sends
+heartbeats, rejects runs, and sends each result again until a member acknowledges it. Lost memory
+does no harm, because a simulated worker executes nothing. When all simulated workers are
+connected, the process prints `attached N`. The process ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 import workerd.stream.stream
 from bench.connections import apart
-from bench.numbers import from_zero, positive, seconds_from_zero
+from bench.numbers import from_zero, plain_parser, positive, seconds_from_zero
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
@@ -281,7 +281,7 @@ async def live(options: argparse.Namespace) -> None:
         await wait_until_async(
             lambda: all(attach.attached and attach.trusted() for attach, _ in puppets),
             ATTACH_WITHIN,
-            "all puppets to be attached",
+            "the connection of all simulated workers",
             every=STEP,
         )
         print(f"attached {len(puppets)}", flush=True)
@@ -299,15 +299,18 @@ async def _tidy(all_of_them: Sequence[Hands]) -> NoReturn:
 
 def main(arguments: Sequence[str]) -> int:
     """Live."""
-    asked = argparse.ArgumentParser(prog="python -m bench.puppets", description=__doc__)
-    asked.add_argument("--seeds", nargs="+", required=True)
+    asked = plain_parser("bench.puppets", __doc__)
+    asked.add_argument("--seeds", nargs="+", required=True, help="gRPC addresses of members")
     asked.add_argument(
-        "--first", type=from_zero, default=0, help="number of the first, for its name"
+        "--first",
+        type=from_zero,
+        default=0,
+        help="number in the name of the first simulated worker",
     )
-    asked.add_argument("--count", type=positive, default=10)
-    asked.add_argument("--slots", type=positive, default=10, help="of each")
+    asked.add_argument("--count", type=positive, default=10, help="simulated workers")
+    asked.add_argument("--slots", type=positive, default=10, help="slots of each simulated worker")
     asked.add_argument(
-        "--lasts", type=seconds_from_zero, default=0.0, help="seconds from start to end"
+        "--lasts", type=seconds_from_zero, default=0.0, help="duration of a run, in seconds"
     )
     options = asked.parse_args(arguments)
     workerd.stream.stream.connect = apart

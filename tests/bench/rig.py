@@ -5,8 +5,8 @@
         …
         tell("drain", rate=…, **(spent(cluster) - before).per(runs))
 
-Everything runs on this machine: PostgreSQL with fsync and synchronous_commit on, etcd, members,
-workers and the load. A figure of one run is worth little; ratios within one are worth something.
+All processes run on this machine: PostgreSQL (with fsync and synchronous_commit), etcd, members,
+workers and the load generator. One test run proves little; compare ratios within one test run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from bench.numbers import positive
+from bench.numbers import plain_parser, positive
 from schedctl.dev.servers.processes import living_in
 from support.cluster import DevCluster, NotUpError, dev_cluster, importing
 from support.repository import ROOT
@@ -84,13 +84,13 @@ def bench_cluster(
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """The program: ends with its code, with 130 when it is interrupted, and with 1 when its cluster
-    doesn't start or what it waits for doesn't come, and says so.
+    """Run the program, and exit with its code. Exit with 130 at an interrupt, and with 1 and a
+    message if the cluster doesn't start, or a wait times out.
     """
     try:
         code = main(sys.argv[1:])
     except (NotUpError, TimeoutError) as error:
-        note(str(error).strip() or "it took too long")
+        note(str(error).strip() or "the benchmark timed out")
         code = 1
     except KeyboardInterrupt:
         note("interrupted")
@@ -99,18 +99,19 @@ def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
 
 
 def parser(module: str, description: str | None) -> argparse.ArgumentParser:
-    """With how large the cluster is: see `sizes`."""
-    made = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    made.add_argument("--members", type=positive, default=1)
-    made.add_argument("--workers", type=positive, default=1)
-    made.add_argument("--slots", type=positive, default=1_000, help="of each worker")
+    """Return a parser with the options that set the size of the cluster."""
+    made = plain_parser(module, description)
+    made.add_argument("--members", type=positive, default=1, help="members of the cluster")
+    made.add_argument("--workers", type=positive, default=1, help="workers of the cluster")
+    made.add_argument("--slots", type=positive, default=1_000, help="slots of each worker")
     made.add_argument(
         "--set",
         dest="settings",
         action="append",
         default=[],
         metavar="TARGET.KEY=VALUE",
-        help="as `schedctl dev up` takes it: postgres.shared_buffers=2GB; repeatable",
+        help="setting in the form that `schedctl dev"
+        " up --set` takes, for example postgres.shared_buffers=2GB; repeatable",
     )
     return made
 

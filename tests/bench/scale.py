@@ -1,23 +1,22 @@
-"""`python -m bench.scale` (from tests/): the drain by more members and more workers.
+"""Measure how fast a backlog runs with different numbers of members and workers.
 
-1, 2 and 3 members, each with 1, 2 and 4 workers, that have as many slots together in each cell. All
-of it shares one machine: what is gained is what one process alone leaves of it, and what is spent
-beside that shows in the processor's time of a run. A cluster for each number of members, whose
-workers come and go; each member owns its part of the shards before anything is submitted. The runs
-wait in a paused cluster whose workers are there: what it takes to start those isn't counted. JSON,
-a line for each cell.
+By default: 1, 2 and 3 members, each with 1, 2 and 4 workers. The workers have the same number of
+slots in total. All processes share one machine, so a gain is limited by the CPU time that is left;
+the output has the CPU time of a run. Each number of members has its own cluster, and each member
+owns shards before the first submit. The runs wait while the cluster is paused and its workers
+already run, so the start of workers isn't measured. The output has one JSON line for each
+combination.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from bench.drain import drain
-from bench.numbers import positive
+from bench.numbers import plain_parser, positive
 from bench.rig import bench_cluster, note, run, tell
 from bench.ticks import await_shared
 from schedclient import SyncClient
@@ -30,15 +29,29 @@ KINDS: Final = {"m": "members", "w": "workers"}
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when a run was lost."""
-    asked = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
-    asked.add_argument("--members", type=positive, nargs="+", default=[1, 2, 3])
-    asked.add_argument("--workers", type=positive, nargs="+", default=[1, 2, 4])
-    asked.add_argument("--slots", type=positive, default=1_000, help="of all workers together")
-    asked.add_argument("--runs", type=positive, default=5_000, help="of each cell")
+    asked = plain_parser("bench.scale", __doc__)
+    asked.add_argument(
+        "--members",
+        type=positive,
+        nargs="+",
+        default=[1, 2, 3],
+        help="numbers of members to measure",
+    )
+    asked.add_argument(
+        "--workers",
+        type=positive,
+        nargs="+",
+        default=[1, 2, 4],
+        help="numbers of workers to measure",
+    )
+    asked.add_argument(
+        "--slots", type=positive, default=1_000, help="slots of all workers together"
+    )
+    asked.add_argument("--runs", type=positive, default=5_000, help="runs of each combination")
     options = asked.parse_args(arguments)
     if options.slots < max(options.workers):
         asked.error(
-            f"--slots: {options.slots} aren't one for each of {max(options.workers)} workers"
+            f"--slots {options.slots} must be at least {max(options.workers)}, one for each worker"
         )
     lost = 0
     for members in options.members:
@@ -67,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _pause(cluster: DevCluster) -> None:
     with SyncClient(cluster.endpoints) as client:
-        client.cluster.pause(note="a backlog comes")
+        client.cluster.pause(note="backlog is created")
 
 
 def _resume(cluster: DevCluster) -> None:

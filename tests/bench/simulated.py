@@ -1,9 +1,9 @@
-"""`python -m bench.simulated` (from tests/): lateness with a thousand workers of few slots each.
+"""Measure how late runs start with up to 1,000 workers that have few slots each.
 
-The workers are real streams without anything behind them (`bench.puppets`): each answers what it is
-handed at once, or `--lasts` seconds later, over a connection of its own. 10 of them, then 100, then
-1,000 are attached, up to `--workers`; and so many jobs as `--rate` says are due at each second.
-Lateness is the start, by the worker's clock, less the instant itself. JSON, a line for each size.
+`bench.puppets` simulates the workers: each has a real connection, and ends a run at once or after
+`--lasts` seconds. The benchmark connects 10, then 100, then 1,000 workers, `--workers` at most. At
+each second, `--rate` jobs are due. Lateness is the start, by the worker's clock, minus the
+scheduled time. The output has one JSON line for each number of workers.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ ATTACH_WITHIN: Final = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when a run was lost or doubled."""
+    """Measure, print, and return 1 if a run was lost or doubled."""
     asked = parser("bench.simulated", __doc__)
     asked.set_defaults(workers=1_000, slots=10)
-    asked.add_argument("--rate", type=positive, default=100, help="runs a second")
+    asked.add_argument("--rate", type=positive, default=100, help="runs per second")
     asked.add_argument(
-        "--seconds", type=positive, default=20, help="that are measured, of each size"
+        "--seconds",
+        type=positive,
+        default=20,
+        help="measured time for each number of workers, in seconds",
     )
     asked.add_argument(
-        "--lasts", type=seconds_from_zero, default=0.0, help="seconds from start to end"
+        "--lasts", type=seconds_from_zero, default=0.0, help="duration of a run, in seconds"
     )
     options = asked.parse_args(arguments)
     wrong = 0
@@ -67,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
                 fleet.append(stack.enter_context(_puppets(cluster, options, first, count)))
             attached = size
             took = round(time.monotonic() - began, 1)
-            note(f"{size:,} workers attached, the last after {took} s")
+            note(f"{size:,} workers connected within {took} s")
             wrong += _measure(cluster, ticks, options, size, took, fleet)
     return 1 if wrong else 0
 
@@ -92,9 +95,11 @@ def _puppets(cluster: DevCluster, options: Namespace, first: int, count: int) ->
     assert process.stdout is not None
     try:
         if not select.select([process.stdout], [], [], ATTACH_WITHIN)[0]:
-            raise TimeoutError(f"{count} workers didn't attach within {ATTACH_WITHIN:g} s")
+            raise TimeoutError(f"{count} workers didn't connect within {ATTACH_WITHIN:g} s")
         if process.stdout.readline().split() != ["attached", str(count)]:
-            raise RuntimeError(f"the puppets ended: {process.wait()}")
+            raise RuntimeError(
+                f"the process of simulated workers ended with exit code {process.wait()}"
+            )
         yield process.pid
     finally:
         process.stdin.close()

@@ -1,15 +1,16 @@
-"""`python -m bench.soak` (from tests/): a steady rate for half an hour, and what it wears out.
+"""Run a steady load for half an hour, and measure whether the cluster becomes slower or larger.
 
-    hot    jobs of one run a minute, spread evenly over its seconds: 100,000 of them are 1,667/s
-    idle   jobs whose next instant is months away
+    hot    jobs that each run once a minute, spread over the minute: 100,000 jobs are 1,667 runs/s
+    idle   jobs whose next scheduled time is months away
 
-    ├─ window ─┤ a sample: what was spent, memory, tables
-               ├─ grace ─┤ a line: how late the runs of the window were
-    ├─ window ─┼─ window ─┼─ … ─┤  the drift: the first third of the lines beside the last
+    ├─ window ─┤ CPU time, memory and table sizes are recorded
+               ├─ grace ─┤ a JSON line: how late the runs of the window were
+    ├─ window ─┼─ window ─┼─ … ─┤  drift: the last third of the windows against the first third
 
-Each job has one instant in a window of a minute, so what is lost or doubled is counted exactly.
-`dead` and `live` are tuples as PostgreSQL estimates them, `mib` a table with its indexes; `rate` is
-of ends, as members count them. JSON: a line a minute, then the drift, then the verdict over all.
+Each hot job has one scheduled time per minute, so lost and doubled runs are counted exactly. `dead`
+and `live` are row versions that PostgreSQL estimates, `mib` is the size of a table with its
+indexes, and `rate` counts ended runs per second. The output has one JSON line for each window, then
+the drift, then the verdict.
 """
 
 from __future__ import annotations
@@ -83,26 +84,34 @@ class Counted:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when anything was lost, doubled or early."""
+    """Measure, print, and return 1 if a run was lost, doubled or early."""
     asked = parser("bench.soak", __doc__)
-    asked.add_argument("--idle", type=from_zero, default=10_000)
-    asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
-    asked.add_argument("--seconds", type=positive, default=1_800, help="that are measured")
+    asked.add_argument("--idle", type=from_zero, default=10_000, help="idle jobs")
     asked.add_argument(
-        "--window", type=positive, default=WINDOW, help="seconds of a line, 60 at most"
+        "--hot", type=positive, default=100_000, help="jobs that each run once a minute"
+    )
+    asked.add_argument("--seconds", type=positive, default=1_800, help="measured time in seconds")
+    asked.add_argument(
+        "--window",
+        type=positive,
+        default=WINDOW,
+        help="seconds that one line of the output covers, 60 at most",
     )
     asked.add_argument(
-        "--warm-up", type=seconds_from_zero, default=20.0, help="seconds before the first one"
+        "--warm-up",
+        type=seconds_from_zero,
+        default=20.0,
+        help="time in seconds before the measurement begins",
     )
     options = asked.parse_args(arguments)
     if not 0 < options.window <= WINDOW:
-        asked.error(f"--window is 1 to {WINDOW}")
+        asked.error(f"--window must be from 1 to {WINDOW} seconds")
     lines = []
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(copies.make_templates(cluster))
         copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
         first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.warm_up)
-        note(f"{options.hot + options.idle:,} jobs copied; it begins at {first:%H:%M:%S} UTC")
+        note(f"{options.hot + options.idle:,} jobs copied; measuring from {first:%H:%M:%S} UTC")
         _sleep_until(first)
         before = _sample(cluster)
         windows = [*cut(first, options.seconds, options.window)]

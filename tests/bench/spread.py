@@ -1,13 +1,12 @@
-"""`python -m bench.spread` (from tests/): lateness at a steady rate, beside so many idle schedules.
+"""Measure how late runs start at a steady rate, while the cluster has many idle jobs.
 
-    hot    jobs of one run a minute, spread evenly over its seconds: 100,000 of them are 1,667/s
-    idle   jobs whose next instant is months away
+    hot    jobs that each run once a minute, spread over the minute: 100,000 jobs are 1,667 runs/s
+    idle   jobs whose next scheduled time is months away
 
-A job of each kind is made by the API, and copied into the tables as often as is asked for: what a
-member reads is the same. Lateness is the handler's start, by the worker's clock, less the instant
-itself, of every instant of the seconds that are measured, whether or not it started. All of a
-second are due at its beginning; with `--jitter 1` from their second run on anywhere in it, as the
-members spread them. JSON, a line.
+The API creates one job of each kind, and SQL copies the jobs. Lateness is the start of the handler,
+by the worker's clock, minus the scheduled time. Each scheduled time of the measured seconds counts,
+also if its run didn't start. All runs of a second are due at its beginning; with `--jitter 1`, they
+are due at random times within the second. The output is one JSON line.
 """
 
 from __future__ import annotations
@@ -30,14 +29,22 @@ WHERE r.scheduled_at >= %s AND r.scheduled_at < %s
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.spread", __doc__)
-    asked.add_argument("--idle", type=from_zero, default=10_000)
-    asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
-    asked.add_argument("--seconds", type=positive, default=60, help="that are measured")
+    asked.add_argument("--idle", type=from_zero, default=10_000, help="idle jobs")
     asked.add_argument(
-        "--warm-up", type=seconds_from_zero, default=20.0, help="seconds before the first one"
+        "--hot", type=positive, default=100_000, help="jobs that each run once a minute"
+    )
+    asked.add_argument("--seconds", type=positive, default=60, help="measured time in seconds")
+    asked.add_argument(
+        "--warm-up",
+        type=seconds_from_zero,
+        default=20.0,
+        help="time in seconds before the measurement begins",
     )
     asked.add_argument(
-        "--jitter", type=seconds_from_zero, default=0.0, help="seconds, of the hot jobs"
+        "--jitter",
+        type=seconds_from_zero,
+        default=0.0,
+        help="highest jitter of the hot jobs, in seconds",
     )
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:

@@ -1,13 +1,17 @@
-"""`python -m bench.start` (from tests/): how soon a member that starts fires, beside so many jobs.
+"""Measure how soon a starting member fires timers, while the cluster has many jobs.
 
-    jobs   of one instant each, all the same; some, the ticks, fire each second besides
+    jobs     equal jobs with one scheduled time each
+    ticks    a few other jobs, which fire each second
 
-    idle     killed and started while that instant is far: what must be read is the near future
-    overdue  killed before it, and started a minute past it: every one of the jobs is late
+    idle     the member is stopped and started while the jobs' scheduled time is far away: the
+             member loads only timers that are due soon
+    overdue  the member is stopped before that time, and started a minute after it: all jobs are
+             late
 
-Seconds from the start of the member's process: until it was ready, until the first run started, and
-until each tick was on time again; then for so many seconds how late ticks start beside what is made
-up for, and how much that is. JSON, a line for each.
+The output counts seconds from the start of the member's process: until it was ready, until the
+first run started, and until each tick was on time again. Then it reports how late ticks start
+while late runs are caught up, and how many runs are caught up. There is one JSON line for each
+situation.
 """
 
 from __future__ import annotations
@@ -50,18 +54,29 @@ SELECT count(started_at) FROM runs WHERE scheduled_at = %s AND job_id <> ALL (%s
 def main(arguments: Sequence[str]) -> int:
     """Measure, print. 1 when an instant of the ticks is lost or doubled."""
     asked = parser("bench.start", __doc__)
-    asked.add_argument("--jobs", type=positive, default=100_000, help="due at one instant")
-    asked.add_argument("--copies", type=positive, default=2_000, help="stored in a second")
+    asked.add_argument(
+        "--jobs", type=positive, default=100_000, help="jobs that are due at one time"
+    )
+    asked.add_argument(
+        "--copies",
+        type=positive,
+        default=2_000,
+        help="jobs that this machine is expected to store per second",
+    )
     asked.add_argument("--ticks", type=positive, default=60, help="jobs that fire each second")
     asked.add_argument(
-        "--away", type=seconds_from_zero, default=60.0, help="seconds that no member is there"
+        "--away", type=seconds_from_zero, default=60.0, help="time in seconds without any member"
     )
-    asked.add_argument("--seconds", type=positive, default=30, help="that are looked at afterwards")
-    asked.add_argument("--rounds", nargs="+", choices=ROUNDS, default=ROUNDS)
+    asked.add_argument(
+        "--seconds", type=positive, default=30, help="measured time after the start, in seconds"
+    )
+    asked.add_argument(
+        "--rounds", nargs="+", choices=ROUNDS, default=ROUNDS, help="situations to measure"
+    )
     asked.set_defaults(members=1)
     options = asked.parse_args(arguments)
     if options.members != 1:
-        asked.error("--members: it is the only one that is started; others would take over")
+        asked.error("--members must be 1: other members would take over the jobs")
     wrong = 0
     with bench_cluster(**sizes(options)) as cluster:
         first = options.away + options.seconds + ROUND if "idle" in options.rounds else 0.0
@@ -88,7 +103,10 @@ def _await(at: float) -> None:
     """Sleep until then. Raises SystemExit if it is past."""
     left = at - time.time()
     if left < 0:
-        raise SystemExit(f"too late by {-left:.0f} s: give fewer --copies")
+        raise SystemExit(
+            f"the jobs were stored {-left:.0f} s too late:"
+            " lower --copies, to leave more time for storing"
+        )
     time.sleep(left)
 
 

@@ -1,13 +1,11 @@
-"""`python -m bench.statements` (from tests/): what FIRE, ASSIGN and ACCEPT cost, by the batch.
+"""Measure the cost of the statements that fire timers, assign runs and accept results.
 
-Each step is the transaction that a member makes of it, by the store's own functions, over one
-connection: shard rows or runs locked, the statements, COMMIT. Beside so many idle timers, and so
-many runs of the day that have ended; forty days have their tables. The drivers take turns, batch by
-batch: psycopg2 as it is used, psycopg 3 as SQLAlchemy uses it, and that with values in PostgreSQL's
-own form, or put into the text by the client. `--sql` changes the tables beforehand, to see what it
-does. Durable as a cluster is. JSON, a line for each step of each driver: microseconds of a run, of
-the client's processor, of PostgreSQL's, and waited; and the waiting time by
-statement, named by its last words.
+Each step is one transaction of a member, with the functions of `schedd.store`, over one connection:
+lock rows, execute the statements, COMMIT. The database has idle timers, ended runs of today, and
+tables of forty days. The drivers alternate from batch to batch. PostgreSQL is as durable as in a
+cluster. The output has one JSON line for each step of each driver: microseconds per run of the
+client's CPU time, of PostgreSQL's CPU time, and of waiting. Waiting time is also printed for each
+statement, which is named by its last words.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, event
 
-from bench.numbers import from_zero, positive
+from bench.numbers import from_zero, plain_parser, positive
 from bench.rig import note, run, tell
 from schedd.core.ids import IncarnationId, ShardId, new_id, token_of
 from schedd.core.jobs.definition import Priority
@@ -153,16 +151,39 @@ class Driver:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
-    asked = argparse.ArgumentParser(prog="python -m bench.statements", description=__doc__)
-    asked.add_argument("--drivers", nargs="+", default=["psycopg2"], choices=DRIVERS)
-    asked.add_argument("--batch", type=positive, nargs="+", default=[100, 500])
-    asked.add_argument("--runs", type=positive, default=20_000, help="of each driver and batch")
-    asked.add_argument("--hot", type=positive, default=100_000, help="jobs of one run a minute")
-    asked.add_argument("--idle", type=from_zero, default=1_000_000, help="timers")
-    asked.add_argument("--ended", type=from_zero, default=1_000_000, help="runs of the day")
-    asked.add_argument("--sql", action="append", default=[], help="run on the empty tables first")
-    asked.add_argument("--set", action="append", default=[], help="of PostgreSQL: KEY=VALUE")
-    asked.add_argument("--planning", action="store_true", help="tell what pg_stat_statements says")
+    asked = plain_parser("bench.statements", __doc__)
+    asked.add_argument(
+        "--drivers",
+        nargs="+",
+        default=["psycopg2"],
+        choices=DRIVERS,
+        help="PostgreSQL drivers to compare",
+    )
+    asked.add_argument(
+        "--batch", type=positive, nargs="+", default=[100, 500], help="runs in each transaction"
+    )
+    asked.add_argument(
+        "--runs", type=positive, default=20_000, help="runs for each driver and batch size"
+    )
+    asked.add_argument(
+        "--hot", type=positive, default=100_000, help="jobs that each run once a minute"
+    )
+    asked.add_argument("--idle", type=from_zero, default=1_000_000, help="timers that aren't due")
+    asked.add_argument(
+        "--ended", type=from_zero, default=1_000_000, help="runs of today that have ended"
+    )
+    asked.add_argument(
+        "--sql",
+        action="append",
+        default=[],
+        help="SQL to execute on the empty tables first; repeatable",
+    )
+    asked.add_argument(
+        "--set", action="append", default=[], help="setting of PostgreSQL, KEY=VALUE; repeatable"
+    )
+    asked.add_argument(
+        "--planning", action="store_true", help="also print planning times from pg_stat_statements"
+    )
     options = asked.parse_args(arguments)
     settings = DURABLE | (LOOKED_AT if options.planning else {})
     with private_postgres(**settings | dict(one.split("=", 1) for one in options.set)) as server:
@@ -187,7 +208,7 @@ async def _measure(
         for statement in options.sql:
             server.execute(statement, admin)
         hot = await _load(server, admin, world, options)
-        note("loaded")
+        note("tables filled")
         with ExitStack() as stack:
             drivers = [stack.enter_context(DRIVERS[name](url)) for name in options.drivers]
             if options.planning:

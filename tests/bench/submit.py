@@ -1,11 +1,11 @@
-"""`python -m bench.submit` (from tests/): jobs stored by so many callers at one time.
+"""Measure how fast simultaneous callers create jobs or submit runs.
 
-    submits         one-time jobs, due in an hour: none of them starts here
-    --create        jobs with a schedule whose next instant is months away
-    --batch N       N of them in a call; what is counted is each of them, what is timed each call
+    submits         runs that are due in an hour, so none of them starts during the benchmark
+    --create        jobs with a schedule whose next scheduled time is months away
+    --batch N       N requests in each call: requests are counted, and calls are timed
 
-Each call is answered when what it asked for stands in PostgreSQL. The callers share a few
-connections, as those of a few services would. JSON, a line.
+A call is answered when PostgreSQL has stored its requests. The callers share a few connections. The
+output is one JSON line.
 """
 
 from __future__ import annotations
@@ -32,13 +32,27 @@ CREATED = "SELECT count(*) FROM jobs WHERE NOT ephemeral"
 def main(arguments: Sequence[str]) -> int:
     """Measure, print."""
     asked = parser("bench.submit", __doc__)
-    asked.add_argument("--callers", type=positive, default=64, help="at one time")
-    asked.add_argument("--connections", type=positive, default=8)
+    asked.add_argument("--callers", type=positive, default=64, help="simultaneous callers")
     asked.add_argument(
-        "--calls", type=positive, default=5_000, help="in all; with --batch, of its requests"
+        "--connections", type=positive, default=8, help="connections that the callers share"
     )
-    asked.add_argument("--create", action="store_true", help="jobs instead of one-time work")
-    asked.add_argument("--batch", type=up_to_500, default=0, help="so many in a call, at most 500")
+    asked.add_argument(
+        "--calls",
+        type=positive,
+        default=5_000,
+        help="calls in total; with --batch, requests in total",
+    )
+    asked.add_argument(
+        "--create",
+        action="store_true",
+        help="create jobs with a schedule instead of submitting runs",
+    )
+    asked.add_argument(
+        "--batch",
+        type=up_to_500,
+        default=0,
+        help="requests in one call, 500 at most; 0 makes a call for each request",
+    )
     options = asked.parse_args(arguments)
     many, stored_by_now = (_create, CREATED) if options.create else (_submit, SUBMITTED)
     schedclient.transport.transport.connect = apart

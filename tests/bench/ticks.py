@@ -1,4 +1,4 @@
-"""Jobs that fire each second and do nothing: made by the API, and read back from their rows."""
+"""Jobs that fire each second and do nothing: created by the API, and read from their rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Ticks:
             whole = len(rows) == STEADY * len(self.jobs)
             return last if whole and all(row.succeeded and row.on_time for row in rows) else None
 
-        found = wait_until(seen, timeout, "all jobs to be on time", every=0.25)
+        found = wait_until(seen, timeout, "on-time starts of all jobs", every=0.25)
         assert found is not None
         return found
 
@@ -74,7 +74,7 @@ class Ticks:
             rows = self.rows(first, last)
             return bool(rows) and all(row.succeeded for row in rows)
 
-        wait_until(ended, timeout, "the late ones to end", every=0.25)
+        wait_until(ended, timeout, "the end of the late runs", every=0.25)
         return self.rows(first, last)
 
 
@@ -91,7 +91,7 @@ def await_shared(cluster: DevCluster, timeout: float) -> None:
         owned = shares(cluster)
         return set(owned) == names and min(owned.values()) * 2 > max(owned.values())
 
-    wait_until(shared, timeout, "each member to own its part", every=0.25)
+    wait_until(shared, timeout, "each member's share of shards", every=0.25)
 
 
 async def _create(cluster: DevCluster, count: int) -> list[str]:

@@ -1,33 +1,34 @@
-"""`python -m bench.peers` (from tests/): schedd's drain beside its peers, in turns. JSON lines.
+"""Compare how fast schedd and other schedulers run a backlog of jobs, in alternating order.
 
-A line that says how it is measured, one for each contestant of each round, and at the end one for
-each contestant: its rate (median, least, greatest) and how many times as fast schedd was in the
-same rounds. A peer that can't run here is reported with the reason, and the others run.
+The output has JSON lines: the method of measurement, then one line for each scheduler in each
+round. The last lines have each scheduler's rate (median, least, greatest), and how many times
+faster schedd was in the same rounds. If a scheduler can't run on this machine, its line has the
+reason, and the other schedulers run.
 """
 
 from __future__ import annotations
 
 import signal
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.numbers import positive, some_seconds
+from bench.numbers import plain_parser, positive, some_seconds
 from bench.peers.environments import CACHE
 from bench.peers.racing import Race
 from bench.peers.roster import OURSELVES, PEERS, Contestant
 from bench.rig import note, tell
 
 MEASURED: Final = (
-    "jobs / (the moment its own store says that all are complete - the first start, by the line"
-    " that each no-op appends to a file)"
+    "jobs / (time at which the scheduler's own store reports all jobs as complete - time of the"
+    " first start, from the line that each job appends to a file)"
 )
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Race, print. 1 when schedd came to no end, or lost or doubled anything."""
+    """Compare, print, and return 1 if schedd didn't finish, or lost or doubled a job."""
     options = _options(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and all that was started ends
     race = Race(options.jobs, options.cache, options.deadline)
@@ -46,21 +47,32 @@ def main(arguments: Sequence[str]) -> int:
 
 def _options(arguments: Sequence[str]) -> Namespace:
     names = [peer.name for peer in PEERS]
-    asked = ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    asked = plain_parser("bench.peers", __doc__)
     asked.add_argument(
-        "--jobs", type=positive, default=20_000, help="of schedd; some peers get a share"
+        "--jobs",
+        type=positive,
+        default=20_000,
+        help="jobs of schedd; slow schedulers get fewer",
     )
-    asked.add_argument("--rounds", type=positive, default=3)
+    asked.add_argument("--rounds", type=positive, default=3, help="rounds to run")
     asked.add_argument(
         "--deadline",
         type=some_seconds,
         default=300.0,
-        help="seconds for a drain, and for putting its jobs in",
+        help="timeout in seconds, for queueing the jobs and for running the jobs",
     )
     asked.add_argument(
-        "--peer", action="append", choices=names, help="none but these; may be given often"
+        "--peer",
+        action="append",
+        choices=names,
+        help="scheduler to compare; repeatable",
     )
-    asked.add_argument("--cache", type=Path, default=CACHE, help="where peers are installed")
+    asked.add_argument(
+        "--cache",
+        type=Path,
+        default=CACHE,
+        help="folder in which the other schedulers are installed",
+    )
     options = asked.parse_args(arguments)
     options.peer = options.peer or names
     return options

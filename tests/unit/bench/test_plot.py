@@ -108,7 +108,7 @@ def test_a_missing_result_is_reported(tmp_path: Path, capsys: pytest.CaptureFixt
     file, picture = tmp_path / "lines.jsonl", tmp_path / "out.svg"
     file.write_text("\n".join(map(json.dumps, LINES)))
     assert main([str(file), str(picture), "--value", "nothing"]) == 1
-    assert "no line has such a value: nothing" in capsys.readouterr().err
+    assert "no line has this value: --value nothing" in capsys.readouterr().err
     assert main([str(file), str(picture), "--by", "workers"]) == 0
     assert "1,000 workers" in words(picture.read_text())
 
