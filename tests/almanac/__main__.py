@@ -13,7 +13,7 @@ from itertools import islice
 from random import SystemRandom
 from time import monotonic, process_time
 
-from almanac.trials import PER_WINDOW, MinuteTally, Wrong, windows
+from almanac.trials import PER_WINDOW, Tally, Wrong, windows
 
 TRIPLES = 1_000_000
 _CHUNK = 250
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     last = options.first + max(1, options.triples // PER_WINDOW)
     print(f"seed {seed}, windows {options.first} to {last - 1}", flush=True)
-    began, tally = monotonic(), MinuteTally()
+    began, tally = monotonic(), Tally()
     try:
         for chunk, tried, spent in _tried(seed, options.first, last, options.processes):
             tally.add(tried)
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _tried(
     seed: int, first: int, last: int, processes: int
-) -> Iterator[tuple[range, MinuteTally, float]]:
+) -> Iterator[tuple[range, Tally, float]]:
     """The chunks in their order, each with what was tried in it and the processor's seconds."""
     chunks = (range(at, min(at + _CHUNK, last)) for at in range(first, last, _CHUNK))
     if processes == 1:
@@ -58,7 +58,7 @@ def _tried(
             waiting += [pool.submit(_chunk, seed, chunk) for chunk in islice(chunks, 1)]
 
 
-def _chunk(seed: int, chunk: range) -> tuple[range, MinuteTally, float]:
+def _chunk(seed: int, chunk: range) -> tuple[range, Tally, float]:
     began = process_time()
     return chunk, windows(seed, chunk), process_time() - began
 

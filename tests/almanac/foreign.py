@@ -49,7 +49,7 @@ class Drawn:
 
 
 @dataclass
-class MinuteTally:
+class Tally:
     """Counts of tried expressions."""
 
     expressions: int = 0
@@ -67,9 +67,9 @@ class MinuteTally:
         )
 
 
-def tried(seed: int, numbers: range) -> MinuteTally:
+def tried(seed: int, numbers: range) -> Tally:
     """Draw and judge the expressions of these numbers. Raises Wrong for the first that differs."""
-    tally = MinuteTally()
+    tally = Tally()
     for number in numbers:
         random = Random(f"{seed}/{number}")
         drawn, zone = _DRAWS[number % 3](random), random.choice(ZONES)

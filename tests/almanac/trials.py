@@ -56,7 +56,7 @@ class Wrong(Exception):
 
 
 @dataclass
-class MinuteTally:
+class Tally:
     """Counts of tried triples."""
 
     triples: int = 0
@@ -66,7 +66,7 @@ class MinuteTally:
     against_cronsim: int = 0
     zones: dict[str, int] = field(default_factory=dict)
 
-    def add(self, other: "MinuteTally") -> None:
+    def add(self, other: "Tally") -> None:
         self.triples += other.triples
         self.on_a_change += other.on_a_change
         self.instants += other.instants
@@ -83,15 +83,15 @@ class MinuteTally:
         )
 
 
-def windows(seed: int, numbers: range) -> MinuteTally:
+def windows(seed: int, numbers: range) -> Tally:
     """Try the expressions of these windows. Raises Wrong for the first that differs."""
-    tally = MinuteTally()
+    tally = Tally()
     for number in numbers:
         _window(seed, number, tally)
     return tally
 
 
-def _window(seed: int, number: int, tally: MinuteTally) -> None:
+def _window(seed: int, number: int, tally: Tally) -> None:
     random = Random(f"{seed}/{number}")
     on_a_change = number % 2 == 0
     zone = random.choice([zone for zone in ZONES if changes(zone) or not on_a_change])
@@ -123,7 +123,7 @@ class Trial:
     dst: DstPolicy
     random: Random
 
-    def judged(self, tally: MinuteTally) -> list[int]:
+    def judged(self, tally: Tally) -> list[int]:
         """The instants that walker and product agree on. Raises Wrong."""
         expected = instants(self.meaning, self.walked, self.dst)
         asked = self._parsed()

@@ -123,4 +123,4 @@ def test_fewer_seeds_than_one_are_refused(count: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main(["--seeds", count])
     assert ended.value.code == 2
-    assert "a whole number of seeds, at least 1, is wanted" in capsys.readouterr().err
+    assert "isn't valid: give a whole number, 1 or more" in capsys.readouterr().err

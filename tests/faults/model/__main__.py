@@ -1,7 +1,9 @@
-"""`python -m faults.model` (from tests/): what `make model` runs.
+"""Simulate the protocol under random faults, with all rules and without each rule (`make model`).
 
-Exit code 0: no invariant broke with all rules, and each rule's absence was seen. 1: a violation
-of the protocol itself. 2: a rule was taken out and nothing broke, or too little happened.
+Exit codes:
+0  With all rules, no invariant broke. Without each rule, an invariant broke.
+1  With all rules, an invariant broke.
+2  Without a rule, no invariant broke; or the simulations had too few events to prove anything.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ UNSEEN = 2
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search, print, and say by the exit code what was found."""
+    """Simulate, print the results, and return the exit code."""
     options = _parser().parse_args(arguments)
     without = options.without
     if options.seed is not None:
@@ -38,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         if not tally.broken:
             idle.append(rule)
     if idle:
-        summary = f"taken out, these broke nothing in {len(seeds)} seeds: {', '.join(idle)}"
-        print(f"{summary}; a rule with an effect shows in {SEEDS_WITHOUT} (make model SEEDS=…)")
+        print(f"no invariant broke in {len(seeds)} seeds without these rules: {', '.join(idle)}")
+        print(f"{SEEDS_WITHOUT} seeds are enough to show the effect of a rule (make model SEEDS=…)")
     return code or (UNSEEN if idle else 0)
 
 
@@ -49,7 +51,7 @@ def _all(seeds: int, first: int) -> int:
     for line in table.examples(tally):
         print(f"  {line}   (make model SEED=…)")
     if meager := table.meager(tally):
-        print(f"too little was judged: {', '.join(meager)}")
+        print(f"too few events of these kinds to prove anything: {', '.join(meager)}")
     return 1 if tally.broken else UNSEEN if meager else 0
 
 
@@ -59,25 +61,33 @@ def _replay(seed: int, without: frozenset[Rule]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="faults.model", description=__doc__)
-    parser.add_argument("--seeds", type=_count, help="how many seeds each line has")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="one seed, with what happened last in it")
+    parser = argparse.ArgumentParser(
+        prog="python -m faults.model",
+        description=__doc__,
+        epilog="rules:\n" + "\n".join(f"  {rule:25} {MEANINGS[rule].text}" for rule in Rule),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seeds",
+        type=_count,
+        help=f"seeds to simulate (default: {SEEDS} with all rules, {SEEDS_WITHOUT} without a rule)",
+    )
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--seed", type=int, help="simulate this seed, and print its last events")
     parser.add_argument(
         "--without",
         type=_rule,
         action="append",
         default=[],
         metavar="RULE",
-        help="take this rule out: "
-        + ", ".join(f"{rule} ({MEANINGS[rule].within})" for rule in Rule),
+        help="rule to remove, from the list below; repeatable (default: each rule in turn)",
     )
     return parser
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text}: a whole number of seeds, at least 1, is wanted")
+        raise argparse.ArgumentTypeError(f"{text} isn't valid: give a whole number, 1 or more")
     return int(text)
 
 
@@ -85,8 +95,8 @@ def _rule(name: str) -> Rule:
     try:
         return Rule(name)
     except ValueError:
-        there = ", ".join(Rule)
-        raise argparse.ArgumentTypeError(f"there is no rule {name!r}; there are: {there}") from None
+        valid = ", ".join(Rule)
+        raise argparse.ArgumentTypeError(f"unknown rule {name!r}; valid rules: {valid}") from None
 
 
 if __name__ == "__main__":

@@ -39,21 +39,23 @@ class Cycles:
         promises.begins(key, first=False)
         again = AGAIN <= key[1] < AGAIN + TRIGGERED
         if cycle in promises.decided and not again:
-            raise Broken("C1", f"cycle {cycle} is decided twice: {key}")
+            raise Broken("C1", f"cycle {cycle} has two rows of the child job: {key}")
         promises.decided.add(cycle)
         ends = _of_cycle(transaction.database, cycle)
         if new.state == "PENDING":
             if cycle in promises.joined:
-                raise Broken("C1", f"cycle {cycle} has two runs of the child: {key}")
+                raise Broken("C1", f"cycle {cycle} has two runs of the child job: {key}")
             promises.joined.add(cycle)
             for parent, runs in ends.items():
                 if not any(run.state == "SUCCEEDED" for run in runs.values()):
-                    raise Broken("C2", f"{key} is made; {parent} hasn't succeeded in its cycle")
+                    raise Broken("C2", f"{key} is created, but parent {parent} hasn't succeeded")
         elif new.parent_states is not None:
             for parent, runs in ends.items():
                 there = [each for each in runs if self._since[each] < transaction.began]
                 if parent not in dict(new.parent_states) and there:
-                    raise Broken("C3", f"{key} is skipped, as if {there[0]} weren't there")
+                    raise Broken(
+                        "C3", f"{key} is skipped as if the parent's run {there[0]} were missing"
+                    )
         return True
 
 
@@ -67,7 +69,7 @@ def await_joins(world: World) -> None:
         world.run(world.now + SECOND)
         forgotten &= _unjoined(world)
     if forgotten:
-        raise Broken("C4", f"the child has no run of cycle {min(forgotten)}, whose parents ended")
+        raise Broken("C4", f"cycle {min(forgotten)}: the parents ended, and the child has no run")
 
 
 def _unjoined(world: World) -> set[int]:

@@ -81,7 +81,7 @@ class Judge:
         """The rows went back a little, to where these were made: the runs that `changed` since may
         run again, whatever they are.
         """
-        self.note("PostgreSQL came back without its last seconds")
+        self.note("PostgreSQL restarted without the changes of the last seconds")
         started = self.promises.started
         self._back_to(promises)
         for key in changed:
@@ -93,7 +93,7 @@ class Judge:
         nothing happens before a person resumes it.
         """
         self.seen["went back"] += 1
-        self.note(f"PostgreSQL came back as it was at {to}")
+        self.note(f"PostgreSQL was restored to time {to}")
         self._unknown.update(self._order[promises.tokens :])
         started, held = self.promises.started, promises.held
         self._back_to(promises)
@@ -107,7 +107,7 @@ class Judge:
     def alarms(self, remembered: int) -> None:
         """A leader finds that the database lost this mark."""
         if remembered not in self.marks:
-            raise Broken("R1", f"mark {remembered} is missed, which no database ever had")
+            raise Broken("R1", f"a loss is reported by mark {remembered}, which no database had")
 
     # -- commits --
 
@@ -142,11 +142,16 @@ class Judge:
     def _owner(self, claim: Claim) -> None:
         shard, epoch = claim.shard, claim.epoch
         if epoch < self._written[shard]:
-            raise Broken("S4", f"a write of epoch {epoch} after {self._written[shard]} on {shard}")
+            raise Broken(
+                "S4",
+                f"shard {shard}: a write of epoch {epoch} after epoch {self._written[shard]}",
+            )
         self._written[shard] = epoch
         owner = self._database.shards[shard].owner
         if owner is not None and owner != claim.tenure and self._may_own(owner):
-            raise Broken("S13", f"tenure {claim.tenure} writes for shard {shard} of {owner}")
+            raise Broken(
+                "S13", f"shard {shard}: tenure {claim.tenure} writes, but the owner is {owner}"
+            )
 
     def _lost(
         self,
@@ -159,11 +164,11 @@ class Judge:
             return
         self.seen["losses"] += 1
         if self._etcd.holds(key, self._database.now) and key not in self._etcd.excused:
-            raise Broken("S10", f"{key} is written off while its lease lives")
+            raise Broken("S10", f"{key} is stored as lost while its lease is valid")
 
     def _raised(self, term: int) -> None:
         if term <= self._term:
-            raise Broken("S3", f"term {term} after {self._term}")
+            raise Broken("S3", f"term {term} isn't greater than the earlier term {self._term}")
         self._term = term
 
     def _cluster(self, transaction: Transaction, old: Cluster, new: Cluster) -> None:
@@ -189,12 +194,14 @@ class Judge:
         if new.epoch != old.epoch:
             self.seen["epochs"] += 1
             if new.epoch <= self._epochs[shard]:
-                raise Broken("S3", f"epoch {new.epoch} of {shard} after {self._epochs[shard]}")
+                raise Broken(
+                    "S3", f"shard {shard}: epoch {new.epoch} after epoch {self._epochs[shard]}"
+                )
             self._epochs[shard] = new.epoch
         if None not in (old.owner, new.owner) and old.owner != new.owner:
             self.seen["takeovers"] += 1
             if old.owner is not None and self._may_own(old.owner):
-                raise Broken("S13", f"shard {shard} has two: {old.owner} and {new.owner}")
+                raise Broken("S13", f"shard {shard} has two owners: {old.owner} and {new.owner}")
 
     def _timer(self, job: JobId, old: Timer | None, new: Timer | None) -> None:
         if old is None or new is None:
@@ -205,22 +212,27 @@ class Judge:
         _spans(promises.thinned[job], *at, old.thin, new.thin)
         for run in promises.edited_early:
             if run[0] == job and not new.thin and instant(run[1]) > now:
-                raise Broken("L1", f"{run} ended for want of an instant that is back in time")
+                raise Broken(
+                    "L1",
+                    f"{run} was skipped by an edit, but its scheduled time was restored before it",
+                )
         if not old.paused or new.paused:
             return
         for run in self.promises.skipped_early:
             if run[0] == job and instant(run[1]) > self._database.now:
-                raise Broken("L1", f"{run} ended in a pause that is over before its instant")
+                raise Broken(
+                    "L1", f"{run} was skipped by a pause that ended before the run was due"
+                )
 
     def _run(self, transaction: Transaction, key: RunId, old: Run | None, new: Run) -> None:
         timer = transaction.get(self._database.timers, key[0])
         if ("runs", key) in transaction.inserts:
             self._inserted(transaction, key, new)
         elif old is not None and old.state not in LIVE and new.state != old.state:
-            raise Broken("S12", f"{key} went from {old.state} to {new.state}")
+            raise Broken("S12", f"{key} changed from the final state {old.state} to {new.state}")
         before = (old.state, old.token) if old else ("", 0)
         if timer is None and new.state in WAITING and new.state != before[0]:
-            raise Broken("L4", f"{key} of a deleted job waits for ever")
+            raise Broken("L4", f"{key} of a deleted job waits forever")
         if new.token != before[1] and new.token:
             self._issued(transaction, key, old, new)
         if old is not None and len(new.results) > len(old.results):
@@ -241,7 +253,7 @@ class Judge:
         if why != "OVERLAP":
             return
         if due_at(key[1]) > now:
-            raise Broken("L1", f"{key} is skipped before it is due: what is in its way may end")
+            raise Broken("L1", f"{key} is skipped for overlap before it is due")
         others = [
             (other, transaction.get(rows.runs, other))
             for other, _ in rows.runs_of(key[0])
@@ -258,7 +270,8 @@ class Judge:
             for other, run in admitted
         ):
             raise Broken(
-                "L1", f"{key} is skipped for {admitted[0][0]}, which was pre-dispatched after it"
+                "L1",
+                f"{key} is skipped because of {admitted[0][0]}, which was pre-dispatched later",
             )
         timer = rows.timers.get(key[0])
         if (
@@ -270,7 +283,7 @@ class Judge:
             )
         ):
             raise Broken(
-                "L1", f"{key} is skipped in a pause for {admitted[0][0]}, which waits for its end"
+                "L1", f"{key} is skipped because of {admitted[0][0]}, which waits for a resume"
             )
 
     def _inserted(self, transaction: Transaction, key: RunId, new: Run) -> None:
@@ -287,14 +300,16 @@ class Judge:
             raise Broken("S5", f"{key} was inserted twice")
         self.promises.fired.add(key)
         if new.generation <= self.promises.over.get(key[0], 0):
-            raise Broken("S8", f"{key} of generation {new.generation} fired after ok")
+            raise Broken(
+                "S8", f"{key} fired with generation {new.generation}, after ok for a later change"
+            )
 
     def _issued(self, transaction: Transaction, key: RunId, old: Run | None, new: Run) -> None:
         self.seen["assigned"] += 1
         self.promises.begins(key, first=old is not None and old.token == 0)
         job = key[0]
         if new.token <= self._tokens[job]:
-            raise Broken("S3", f"token {new.token} of job {job} after {self._tokens[job]}")
+            raise Broken("S3", f"job {job}: token {new.token} after token {self._tokens[job]}")
         self._tokens[job] = new.token
         self._order.append(new.token)
         self.promises.tokens = len(self._order)
@@ -304,19 +319,21 @@ class Judge:
             for other, _ in self._database.runs_of(job)
         )
         if at_once > self._jobs[job].limit:
-            raise Broken("S9", f"{at_once} runs of job {job} are RUNNING")
+            raise Broken("S9", f"job {job}: {at_once} runs are RUNNING, more than its limit")
         for token, incarnation in self._executing(key):
             if not self._excused(token, incarnation):
-                raise Broken("S10", f"{key}: token {new.token} is issued while {token} runs")
+                raise Broken("S10", f"{key}: token {new.token} is issued while token {token} runs")
         self.promises.issued[key] = new.token
 
     def _accepted(self, key: RunId, new: Run) -> None:
         self.seen["accepted"] += 1
         token, _ = new.results[-1]
         if token < self.promises.issued[key]:
-            raise Broken("S2", f"{key}: {token} is accepted after {self.promises.issued[key]}")
+            raise Broken(
+                "S2", f"{key}: old token {token} is accepted, newest {self.promises.issued[key]}"
+            )
         if key in self.promises.ended or token in [each for each, _ in new.results[:-1]]:
-            raise Broken("S1", f"{key}: a second result is accepted, of token {token}")
+            raise Broken("S1", f"{key}: a second result is accepted, with token {token}")
         if new.state not in LIVE:
             self.promises.ended.add(key)
 
@@ -345,10 +362,12 @@ class Judge:
         if key[1] < TRIGGERED and not self.promises.started[key] and not self._was_lost(key):
             self.promises.starts(key)
         if generation <= self.promises.over.get(key[0], 0):
-            raise Broken("S8", f"{key} of generation {generation} starts after ok")
+            raise Broken(
+                "S8", f"{key} starts with generation {generation}, after ok for a later change"
+            )
         newer = self.promises.issued[key]
         if newer > token and incarnation not in self._etcd.excused:
-            raise Broken("S10", f"{key}: token {token} starts after {newer} was issued")
+            raise Broken("S10", f"{key}: token {token} starts after token {newer} was issued")
         if self._jobs[key[0]].at_most_once and key[1] < AGAIN:  # that a person asked for again
             self._starts_at_most_once(key)
         self.promises.started[key].add(token)
@@ -365,21 +384,21 @@ class Judge:
         row = self._database.runs.get(key)
         reported = {token for token, how in row.results if how == "FAILED"} if row else set()
         if unreported := self.promises.started[key] - reported:
-            raise Broken("AMO", f"{key} starts again; {min(unreported)} never failed")
+            raise Broken("AMO", f"{key} starts again, but token {min(unreported)} didn't fail")
 
     def acknowledges(self, key: RunId, result: tuple[int, str], *, stale: bool) -> None:
         """Check the acknowledgement of a result; its worker forgets the result."""
         row = self._database.runs.get(key)
         stored = row is not None and result in row.results
         if not stale and not stored:
-            raise Broken("S11", f"{key}: {result} is acknowledged and not stored")
+            raise Broken("S11", f"{key}: result {result} is acknowledged but not stored")
         if stale and stored:
-            raise Broken("S11", f"{key}: {result} is stored and called stale")
+            raise Broken("S11", f"{key}: result {result} is stored but answered as stale")
 
     def ok(self, job: JobId, generation: int) -> None:
         """Check the answer that nothing up to this generation fires or starts any more."""
         self.seen["ok"] += 1
-        self.note(f"ok      job {job}: nothing up to generation {generation}")
+        self.note(f"ok      job {job}: no run up to generation {generation} starts any more")
         self.promises.over[job] = max(generation, self.promises.over.get(job, 0))
         for span in (*self.promises.pauses[job], *self.promises.thinned[job]):
             span.ok = span.ok or (span.generation <= generation and span.ended is None)

@@ -79,19 +79,17 @@ class Promises:
         """A worker starts a run for the first time. Raises Broken."""
         job, number = key
         if any(span.holds(instant(number)) for span in self.pauses[job]):
-            raise Broken("S8", f"{key} starts, that fell due in a pause; ok was said to it")
+            raise Broken("S8", f"{key} starts, but was due in a pause that was answered ok")
         lacked = not has(True, number)
         if lacked and any(span.holds(instant(number)) for span in self.thinned[job]):
-            raise Broken("S8", f"{key} starts, whose instant was edited away; ok was said to that")
+            raise Broken("S8", f"{key} starts, but an edit that was answered ok removed it")
 
     def begins(self, key: RunId, *, first: bool) -> None:
         """Check that a run may be fired or dispatched, for the first time or not. Raises Broken."""
         if self.held is not None:
-            raise Broken("R2", f"{key} begins in a database that went back; no operator resumed it")
+            raise Broken("R2", f"{key} begins after a loss of data, before the cluster was resumed")
         if key[1] >= TRIGGERED or not first:
             return
         for after, until in self.left_out:
             if after < instant(key[1]) <= until:
-                raise Broken(
-                    "R3", f"{key} may have run in what was lost; it wasn't to be caught up"
-                )
+                raise Broken("R3", f"{key} starts, but the user chose not to catch it up")

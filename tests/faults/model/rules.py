@@ -1,6 +1,6 @@
-"""The rules of the protocol that the model can do without, by name, and what each says.
+"""Rules of the protocol that the model can run without, by name, and their meanings.
 
-One that is off is replaced by its plain reading: what one would write who hadn't thought of it.
+If a rule is off, the model does what a developer would write who doesn't know the rule.
 """
 
 from __future__ import annotations
@@ -95,264 +95,368 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Its `place` in docs/protocol-rules.md; what holds `within` the rule, and what is done
-    `without` it.
-    """
+    """A rule: its `place` in docs/protocol-rules.md, its text, and what happens `without` it."""
 
     place: str
-    within: str
+    text: str
     without: str
     beside: Rule | None = None
-    """Another rule that is enough in its stead: they are taken out together, in a weather in which
-    that one alone isn't missed.
-    """
+    """Another rule that gives the same guarantee: both are removed together."""
 
 
 R = Rule
 MEANINGS: dict[Rule, Meaning] = {
     R.SHARD_ROW_FENCE: Meaning(
         "P1.1",
-        "owner and epoch are compared under the shard row's lock",
-        "the tenure FOR SHARE alone",
+        "owner and epoch of a shard are compared while its row is locked",
+        "only the member's own row is checked",
     ),
     R.TOKENS_UNDER_LOCK: Meaning(
-        "P1.2", "sequence numbers are drawn under the lock", "they are drawn before it"
+        "P1.2",
+        "token numbers are taken while the shard row is locked",
+        "token numbers are taken before the lock",
     ),
     R.DECIDE_AFTER_LOCK: Meaning(
-        "P1.1", "what decides is read in statements after the lock", "it is read before the lock"
+        "P1.1", "rows for a decision are read after the lock", "the rows are read before the lock"
     ),
     R.LOCK_ANSWER_AWAITED: Meaning(
-        "P1.3", "only the shards that the lock gave are written", "all is sent in one breath"
+        "P1.3",
+        "only shards whose rows were really locked are written",
+        "locks and writes are sent together",
     ),
     R.PUSH_AFTER_COMMIT: Meaning(
-        "P1.4", "pushed after a COMMIT that was seen", "pushed after one in doubt too"
+        "P1.4",
+        "an assignment is sent only after a confirmed COMMIT",
+        "it is also sent if the outcome of COMMIT is unknown",
     ),
     R.EPOCH_CLOCK_FLOOR: Meaning(
-        "P2.7", "epochs and terms grow past the clock", "they grow by one"
+        "P2.7",
+        "new epochs and terms are greater than the clock's seconds",
+        "epochs and terms grow by one",
     ),
     R.TIMELINE: Meaning(
-        "P2.6", "a claim holds for one timeline of PostgreSQL", "it holds across promotions"
+        "P2.6",
+        "ownership of a shard ends when PostgreSQL's timeline changes",
+        "ownership continues after a promotion",
     ),
     R.TAKE_FROM_FENCED: Meaning(
-        "P2.5", "a shard is taken when free or of a fenced tenure", "the leader's map is enough"
+        "P2.5",
+        "a shard is taken only if it has no owner or a fenced owner",
+        "the leader's shard map is enough",
     ),
     R.CALLS_LOCK_SHARD: Meaning(
         "P3.1",
         "pause, edit, delete and move lock the shard rows first",
-        "they lock the timer alone",
+        "these calls lock only the timer",
     ),
     R.MOVE_RAISES_EPOCH: Meaning(
-        "P3.2", "a move raises the new shard's epoch above the old one's", "it leaves both epochs"
+        "P3.2", "a move raises the new shard's epoch above the old shard's", "both epochs remain"
     ),
     R.MOVE_CLOCK_FLOOR: Meaning(
-        "P3.2", "that epoch grows past the clock, as a taking's does", "it grows by one"
+        "P3.2", "the epoch after a move is greater than the clock's seconds", "it grows by one"
     ),
     R.SHARD_FROM_TIMER: Meaning(
-        "P3.5", "a run's shard is read from its job's timer", "from the run, as it was inserted"
+        "P3.5",
+        "the shard of a run is read from the job's timer",
+        "the shard is read from the run's row",
     ),
     R.FIRE_FROM_ADVANCE: Meaning(
-        "P3.4", "runs are inserted from the timers that advanced", "inserted, then advanced"
+        "P3.4",
+        "one statement advances timers and inserts their runs",
+        "runs are inserted first, then timers advance",
     ),
     R.UNIQUE_INSTANT: Meaning(
-        "P7.1", "one row for a job and instant, the first stays", "each firing inserts its own"
+        "P7.1",
+        "a job has one row for a scheduled time; the first row stays",
+        "each firing inserts its own row",
     ),
     R.DATABASE_CLOCK: Meaning(
-        "P3.4", "the fire statement looks at the database's clock", "the owner's clock is believed"
+        "P3.4", "timers fire by the database's clock", "timers fire by the owner's clock"
     ),
     R.EARLY_ROWS_KEPT: Meaning(
-        "P3.7", "no call ends a run that was inserted early", "a pause skips what waits"
+        "P3.7",
+        "no call ends a run that was created ahead of its due time",
+        "a pause skips waiting runs",
     ),
     R.PAUSED_WHEN_BACK: Meaning(
-        "P3.7", "what is out then is skipped when it comes back unstarted", "it waits as any"
+        "P3.7",
+        "a run that is returned unstarted during a pause is skipped",
+        "the run waits as usual",
     ),
     R.EDITED_AWAY: Meaning(
-        "P3.18", "what an edit took out before it was due is skipped", "it runs, as edited"
+        "P3.18",
+        "a scheduled time that an edit removed is skipped",
+        "the run starts with the new definition",
     ),
-    R.EDITED_WHEN_DUE: Meaning("P3.18", "it ends when it is due", "when it is looked at"),
+    R.EDITED_WHEN_DUE: Meaning(
+        "P3.18",
+        "a removed scheduled time is skipped when it is due",
+        "it is skipped when the owner sees it",
+    ),
     R.EDIT_ENDS_WHAT_WAS_DUE: Meaning(
-        "P3.18", "a change ends what the schedule before it lacked", "the newest is asked, later"
+        "P3.18",
+        "a change of the job skips due times that the old schedule lacked",
+        "the newest schedule decides later",
     ),
     R.GENERATION_AT_ASSIGN: Meaning(
-        "P3.5", "assign joins timers: generation current, not paused", "bound when it was inserted"
+        "P3.5",
+        "assignment checks the job's current generation and pause",
+        "the values at insertion are used",
     ),
     R.OVERLAP_AT_ASSIGN: Meaning(
-        "P3.6", "overlap is judged in the assign statement", "when the run is inserted"
+        "P3.6",
+        "the statement that assigns runs applies the overlap policy",
+        "the policy is applied at insertion",
     ),
     R.OVERLAP_IN_STATEMENT: Meaning(
-        "P3.6", "a statement counts its own assignments too", "it sees committed ones alone"
+        "P3.6",
+        "the statement that assigns runs also counts its own assignments",
+        "it counts only committed assignments",
     ),
     R.ADMITTED_BY_TOKEN: Meaning(
-        "P3.6", "a run counts from its first token to its end", "only while it is RUNNING"
+        "P3.6",
+        "a run counts for overlap from its first token to its end",
+        "it counts only while it is RUNNING",
     ),
     R.OVERLAP_WHEN_DUE: Meaning(
-        "P3.6", "nothing is skipped for overlap before it is due", "as soon as it is asked for"
+        "P3.6",
+        "a run is skipped for overlap only when it is due",
+        "it is skipped as soon as it is considered",
     ),
     R.PRE_DISPATCHED_IN_TURN: Meaning(
         "P3.6",
-        "nothing is pre-dispatched while an earlier run of its job waits",
-        "unless one is admitted",
+        "no run is pre-dispatched while an earlier run of its job waits",
+        "it is, unless a run is active",
     ),
     R.INSERT_LOCKS_TIMER: Meaning(
-        "P3.1", "who inserts a run holds its job's timer", "the timer is only read"
+        "P3.1",
+        "a transaction that inserts a run locks the job's timer",
+        "the timer is read without a lock",
     ),
     R.DELETE_LOCKS_RUNS: Meaning(
-        "P3.1", "delete locks the runs, then looks", "it ends what it saw before"
+        "P3.1",
+        "delete locks the job's runs, then reads them",
+        "it ends the runs that it read before",
     ),
     R.OK_WAITS: Meaning(
-        "P3.8", "ok waits for each attempt that may still start", "ok at the COMMIT"
+        "P3.8",
+        "a call answers ok when no earlier attempt can start any more",
+        "it answers ok after the COMMIT",
     ),
     R.OK_ASKS_ENDED: Meaning(
-        "P3.8", "it waits for those of runs that were taken back too", "for RUNNING ones alone"
+        "P3.8",
+        "before ok, the call also waits for revoked attempts of ended runs",
+        "it waits only for RUNNING runs",
     ),
     R.OK_ONE_TIMELINE: Meaning(
         "P3.13",
         "no ok across a promotion: the standby may lack the change",
-        "ok once nothing can start",
+        "ok as soon as nothing can start",
     ),
-    R.START_BY: Meaning("P4.1", "an assignment may start until its start_by", "whenever it comes"),
+    R.START_BY: Meaning(
+        "P4.1",
+        "an assignment may start only until its start limit (start_by)",
+        "it may start at any time",
+    ),
     R.JUDGED_AT_START: Meaning(
-        "P4.1", "start_by is judged at the moment of the start", "when the frame is received"
+        "P4.1",
+        "the start limit is checked at the moment of the start",
+        "it is checked when the message arrives",
     ),
     R.RESEND_KEEPS_START_BY: Meaning(
-        "P4.5", "a frame sent on or again keeps its start_by", "it gets a new one"
+        "P4.5",
+        "a repeated or forwarded assignment keeps its start limit",
+        "it gets a new start limit",
     ),
     R.INCARNATION_NAMED: Meaning(
-        "P4.2", "an assignment names the incarnation", "any incarnation of that name takes it"
+        "P4.2",
+        "an assignment names the worker's incarnation",
+        "any incarnation of the worker accepts it",
     ),
     R.SAME_TOKEN_SAME_ANSWER: Meaning(
-        "P4.2", "a token taken before is answered as before", "a second copy is refused"
+        "P4.2",
+        "an assignment that was accepted before gets the same answer",
+        "a second copy is rejected",
     ),
     R.REFUSAL_FINAL: Meaning(
-        "P4.2", "what was refused or revoked is never taken", "a later copy is judged again"
+        "P4.2",
+        "a rejected or revoked assignment is never accepted later",
+        "a later copy is checked again",
     ),
     R.REFUSAL_OF_ITS_OWN: Meaning(
-        "P4.2", "only the incarnation it was given to can refuse", "any of that worker's"
+        "P4.2",
+        "only the incarnation that got an assignment can reject it",
+        "any incarnation of the worker can",
     ),
     R.BACK_AFTER_START_BY: Meaning(
-        "P4.3", "never started: by a heartbeat after start_by", "by any heartbeat"
+        "P4.3",
+        "only a heartbeat after start_by proves that a run never started",
+        "any heartbeat proves it",
     ),
     R.ASKED_BACK_ANSWERED: Meaning(
-        "P4.8", "what is asked back goes back by its worker's answer", "as soon as it is asked"
+        "P4.8",
+        "a revoked run is requeued when its worker has answered",
+        "it is requeued when the revoke is sent",
     ),
-    R.NOT_BEFORE: Meaning("P4.7", "what is pre-dispatched starts at its instant", "when it comes"),
+    R.NOT_BEFORE: Meaning(
+        "P4.7", "a pre-dispatched run starts at its due time", "it starts when it arrives"
+    ),
     R.LOWER_BOUND: Meaning(
-        "P4.7", "not before its worker's reading has surely reached it", "has likely reached it"
+        "P4.7",
+        "the worker starts a run when its clock has certainly reached the due time",
+        "has probably reached it",
     ),
     R.START_BY_FROM_INSTANT: Meaning(
-        "P4.7", "its start_by is counted from its instant, in its row too", "there from the COMMIT"
+        "P4.7",
+        "the start limit is counted from the due time, also in the row",
+        "in the row: from the COMMIT",
     ),
     R.BACK_AS_FRESH: Meaning(
-        "P4.7", "pre-dispatched and given back, it is as it was before", "it counts as admitted"
+        "P4.7",
+        "a pre-dispatched run that is returned counts as never dispatched",
+        "it counts for overlap",
     ),
     R.LOST_WAITS: Meaning(
-        "P4.7", "pre-dispatched and lost, it waits for its instant", "it is ready at once"
+        "P4.7",
+        "a pre-dispatched run of a lost worker waits for its due time",
+        "it may start at once",
     ),
     R.HEARTBEAT_STAMPED: Meaning(
-        "P4.3", "the worker stamps its heartbeat", "the time of its arrival counts"
+        "P4.3", "a heartbeat carries its worker's send time", "the time of arrival is used"
     ),
     R.HEARTBEAT_LISTS_SPOOL: Meaning(
-        "P4.3", "a heartbeat lists what is spooled too", "only what runs"
+        "P4.3", "a heartbeat also lists runs with spooled results", "it lists only executing runs"
     ),
     R.BACK_COMPARES_TOKEN: Meaning(
-        "P4.3", "what goes back is compared by token and state", "by state alone"
+        "P4.3", "a run is requeued only if token and state match", "only the state must match"
     ),
-    R.RESULT_COMPARES_TOKEN: Meaning("P5.2", "a result is accepted by its token", "by its run"),
+    R.RESULT_COMPARES_TOKEN: Meaning(
+        "P5.2", "a result is accepted only if its token matches", "only the run must match"
+    ),
     R.RESULT_COMPARES_STATE: Meaning(
-        "P5.2", "and only while that token is RUNNING", "whatever the state"
+        "P5.2", "a result is accepted only while its run is RUNNING", "the state isn't checked"
     ),
     R.ACKNOWLEDGE_AFTER_COMMIT: Meaning(
-        "P5.1", "a result is acknowledged after the COMMIT", "when it has come"
+        "P5.1", "a result is acknowledged after the COMMIT", "it is acknowledged on arrival"
     ),
     R.DIGEST_KNOWN: Meaning(
-        "P5.2", "a stored digest is answered OK again", "what isn't RUNNING is STALE"
+        "P5.2", "a repeated result is answered OK, by its stored digest", "it is answered STALE"
     ),
     R.LIST_AFTER_ROWS: Meaning(
         "P6.4",
-        "absence is judged on a list read after the rows",
-        "on one read before",
+        "a worker is absent only in a list that was read after the rows",
+        "the list was read before the rows",
         beside=R.DELETION_WATCHED,
     ),
     R.RESTORE_WAITS: Meaning(
-        "P6.4", "a key may be missing for a TTL after a restore of etcd", "a missing key is a loss"
+        "P6.4",
+        "after a restore of etcd, a missing key is no loss for one lease TTL",
+        "a missing key is a loss",
     ),
     R.DELETION_WATCHED: Meaning(
         "P6.4",
-        "absence counts when the deletion was watched, or after a TTL",
-        "unless cluster id or revision tell of a restore",
+        "a missing key counts if its deletion was seen, or after a lease TTL",
+        "it counts if etcd wasn't restored",
     ),
     R.LEFTOVERS_KILLED: Meaning(
-        "P6.6", "leftover processes are killed before hello", "they are left to end"
+        "P6.6",
+        "a starting worker kills old processes before it registers",
+        "the old processes continue",
     ),
     R.AT_MOST_ONCE_LOSS: Meaning(
-        "P6.8", "at_most_once: lost with its worker is FAILED", "it is tried again"
+        "P6.8", "at_most_once: a run of a lost worker is FAILED", "the run is retried"
     ),
     R.AT_MOST_ONCE_RETURNED: Meaning(
-        "P6.8", "at_most_once: ended by a drain is FAILED", "it goes back"
+        "P6.8", "at_most_once: a run that a drain ends is FAILED", "the run is requeued"
     ),
     R.LOOK_BEFORE_MAP: Meaning(
-        "P2.9", "a new term looks at the marks before its first map", "it maps, then looks"
+        "P2.9",
+        "a new leader checks for lost data before its first shard map",
+        "it writes the map first",
     ),
     R.MARK_COMMITTED_FIRST: Meaning(
-        "P2.9", "a mark is remembered once its COMMIT was seen", "remembered, then committed"
+        "P2.9",
+        "a mark is stored in etcd after its COMMIT in PostgreSQL",
+        "it is stored before the COMMIT",
     ),
     R.CONNECTION_LOOKED_AT: Meaning(
-        "P2.9", "who knew a later database ends its tenure", "a new connection is used as any"
+        "P2.9",
+        "a member that saw newer data than its database has ends its tenure",
+        "it uses the connection",
     ),
     R.HOLD_FROM_MARK: Meaning(
-        "P2.9", "the hold begins at the restored mark", "it begins when it is found"
+        "P2.9",
+        "the pause after data loss begins at the restored mark",
+        "it begins when the loss is detected",
     ),
     R.WORKERS_WRITTEN_OFF: Meaning(
-        "P2.9", "the workers of a database that went back are lost", "they continue"
+        "P2.9", "after data loss, all known workers count as lost", "the workers continue"
     ),
     R.BACK_NOT_OF_LOST: Meaning(
-        "P4.3", "nothing of one written off goes back as never started", "what it doesn't list does"
+        "P4.3",
+        "a run of a lost worker never counts as not started",
+        "it does if the worker doesn't list it",
     ),
     R.REFUSAL_DOUBTED: Meaning(
-        "P2.9", "a refusal from before it went back gives nothing back", "as any refusal"
+        "P2.9", "a rejection from before the data loss requeues no run", "it requeues the run"
     ),
     R.DOUBTFUL_ENDED: Meaning(
-        "P2.9", "at_most_once: what waits in restored rows is FAILED", "it is dispatched"
+        "P2.9",
+        "at_most_once: runs that wait in restored rows are FAILED",
+        "the runs are dispatched",
     ),
     R.REPORT_DOUBTED: Meaning(
-        "P2.9", "at_most_once: failed with a token from before isn't tried again", "it is, as any"
+        "P2.9",
+        "at_most_once: a failure with a token from before the loss isn't retried",
+        "it is retried",
     ),
     R.REPORTS_WAITED_FOR: Meaning(
-        "P2.9", "the hold waits for reports that are being stored", "it doesn't"
+        "P2.9",
+        "the pause after data loss waits for results that are being stored",
+        "it doesn't wait",
     ),
     R.ONCE_NOT_CAUGHT_UP: Meaning(
-        "P2.9", "at_most_once: never caught up on what may have run", "as was chosen"
+        "P2.9",
+        "at_most_once: times whose runs may have run aren't caught up",
+        "the user's choice applies",
     ),
     R.ONCE_LATE_NEITHER: Meaning(
-        "P2.9", "nor on what was late, or due later, at the mark", "by its catch-up policy"
+        "P2.9",
+        "at_most_once: runs that were late, or not due, at the mark aren't caught up",
+        "the catch-up policy applies",
     ),
     R.TURN_COMPARED: Meaning(
-        "P3.15", "a step goes by the timer's own count, or not at all", "by the count it has read"
+        "P3.15",
+        "a timer fires only if its count of runs is still the count that was read",
+        "it uses the read count",
     ),
     R.TURN_GIVEN_BACK: Meaning(
-        "P3.15", "a run skipped before it was dispatched gives its turn back", "it was one of them"
+        "P3.15", "a run that is skipped before its dispatch doesn't count for max_runs", "it counts"
     ),
     R.TURN_OF_NEW_ROWS: Meaning(
-        "P3.15", "an instant whose row was there already takes no turn", "it takes another"
+        "P3.15", "a scheduled time that already has a row doesn't count again", "it counts again"
     ),
     R.JOIN_ARRIVES_WITH_END: Meaning(
-        "P5.3", "what ends arrives in the transaction that ends it", "in one of its own, after it"
+        "P5.3", "the end of a parent and its arrival are stored together", "in two transactions"
     ),
     R.JOIN_UNDER_FENCE: Meaning(
-        "P5.3", "a join is judged under the lock of the child's shard", "by who read it"
+        "P5.3", "arrivals are processed under the lock of the child's shard", "without the lock"
     ),
     R.JOIN_COMPARES_ARRIVALS: Meaning(
-        "P5.3", "what has arrived is locked, and is what was read", "what was read is judged"
+        "P5.3", "arrivals are locked and compared with what was read", "what was read is used"
     ),
     R.JOIN_TAKES_AWAY_AT_ONCE: Meaning(
         "P5.3",
-        "arrivals go in the transaction that inserts the run",
-        "they go, then it is inserted",
+        "inserting the child's run also deletes the arrivals",
+        "they are deleted first",
     ),
     R.JOIN_ID_RECKONED: Meaning(
-        "P5.3", "a run's id is of child and cycle: its row is what was decided", "each has its own"
+        "P5.3",
+        "the id of the child's run is derived from job and cycle",
+        "each run has a random id",
     ),
     R.JOIN_COMING_IN_ONE: Meaning(
-        "P5.3", "who may still come is read in one statement", "who arrived, then who is under way"
+        "P5.3", "ended and active parents are read in one statement", "in two statements"
     ),
 }
 

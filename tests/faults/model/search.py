@@ -29,7 +29,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class MinuteTally:
+class Tally:
     """Outcome of many seeds."""
 
     seeds: int = 0
@@ -81,9 +81,9 @@ def outcomes(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> Iterator[
     return (outcome(seed, without) for seed in seeds)
 
 
-def tally(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> MinuteTally:
+def tally(seeds: Iterable[int], without: frozenset[Rule] = NONE) -> Tally:
     """All of them, counted."""
-    counted = MinuteTally()
+    counted = Tally()
     for each in outcomes(seeds, without):
         counted.add(each)
     return counted

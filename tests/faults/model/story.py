@@ -1,4 +1,4 @@
-"""Replay of one seed: its last commits, starts and answers, so that a person sees how it failed."""
+"""Replay of one seed: prints its last commits, starts and answers, which show the cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAST = 40
 
 
 def replay(seed: int, without: frozenset[Rule], say: Callable[[str], None]) -> Outcome:
-    """Run it, then say what happened last in it, and what broke."""
+    """Simulate the seed, and print its last events and the violation."""
     world = world_of(seed, without)
     lines: deque[str] = deque(maxlen=LAST)
 

@@ -60,7 +60,7 @@ def wrong(rows: Database, transaction: Transaction, job: JobId, most: int) -> st
         mine = key[0] == job and key[1] < TRIGGERED
         made += mine and run is not None and (run.state != "SKIPPED" or run.token > 0)
     if made > most:
-        return f"{made} runs were made, where {most} may be"
+        return f"{made} runs were created, more than max_runs {most}"
     if timer.ended and made < most:
-        return f"it has ended with {made} of {most} runs"
+        return f"the timer ended with {made} of {most} runs"
     return ""
