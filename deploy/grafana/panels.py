@@ -1,6 +1,6 @@
 """Parts of Grafana dashboards: panels in rows, as the JSON of file provisioning.
 
-    Row("On time?", [lines("Lateness", "s", Query("…", "99 of 100"))]) ──dashboard──→ {…}
+    Row("Lateness", [lines("Start lateness", "…", "s", Query("…", "p99"))]) ──dashboard──→ {…}
 
 Invariants
 - Each panel names the variable `datasource` and no fixed data source.
@@ -179,14 +179,14 @@ LINKS: Final[Json] = {
     "asDropdown": False,
     "keepTime": True,
 }
-"""Links to all of our dashboards."""
+"""Links to all dashboards of schedd."""
 TERMS: Final[Json] = {
     "name": "change of leader",
     "datasource": SOURCE,
     "enable": True,
     "iconColor": BLUE,
     "expr": "changes(max(schedd_term)[1m:15s]) > 0",
-    "titleFormat": "another term",
+    "titleFormat": "new leader",
 }
 """An annotation on every panel: each change of leader."""
 
