@@ -28,9 +28,14 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum:
-            raise ValueError(f"need 0 < initial <= maximum, have {self.initial}, {self.maximum}")
+            raise ValueError(
+                f"initial {self.initial} and maximum {self.maximum} aren't valid: initial must be"
+                " more than 0, and at most the maximum"
+            )
         if self.factor < 1 or not 0 <= self.jitter < 1:
-            raise ValueError(f"need factor >= 1 and 0 <= jitter < 1, have {self}")
+            raise ValueError(
+                f"{self} isn't valid: factor must be at least 1, jitter from 0 to below 1"
+            )
         self._following = self.initial
 
     def next(self) -> float:

@@ -199,7 +199,7 @@ class Follower:
                 mirror = await self._once(mirror)
             except (Unavailable, Doubt) as why:
                 level = logging.WARNING if isinstance(why, Doubt) else logging.INFO
-                log.log(level, "following %r: %s; listing again", self._prefix, why)
+                log.log(level, "watch of %r in etcd restarts: %s", self._prefix, why)
                 mirror = None
                 self._broken()
             await asyncio.sleep(self._backoff.next())

@@ -475,7 +475,11 @@ def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:
     pinned = {one.name: one for one in calendars}
     for name in spec.exclude.calendars:
         if name not in pinned:
-            raise ScheduleError("exclude.calendars", f"calendar {name!r} not found")
+            raise ScheduleError(
+                "exclude.calendars",
+                f"calendar {name!r} not found",
+                "see `schedctl calendar list`, or create the calendar first",
+            )
     return Exclude(
         tuple(calendar_of(pinned[name]) for name in spec.exclude.calendars),
         tuple(spec.exclude.cron),

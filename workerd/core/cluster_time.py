@@ -94,7 +94,7 @@ class MemberTime:
     @property
     def _bounds(self) -> RoundTrip:
         if self._best is None:
-            raise ValueError("no reading of cluster time yet")
+            raise ValueError("cluster time is unknown: no member has sent it yet")
         return self._best
 
 

@@ -60,7 +60,9 @@ class Starter:
                 self.kill()
                 if self.overran():  # by the program, before it began
                     raise ValueError(out_of_memory(program.bounds)) from error
-                raise Begun(errno.EAGAIN, "starter process was lost", program.argv[0]) from error
+                raise Begun(
+                    errno.EAGAIN, "the process that starts it has ended", program.argv[0]
+                ) from error
         if not pid:
             about = str(program.cwd) if about_cwd else program.argv[0]
             raise OSError(number, os.strerror(number), about)

@@ -38,7 +38,8 @@ START_TIMEOUT: Final = 30.0
 """Seconds for a launcher to start and answer, on a slow host."""
 IDLE_FOR: Final = 30.0
 """Seconds for which an idle starter is kept; it uses memory, and descriptors in the worker."""
-GONE: Final = "launcher process has ended"
+GONE: Final = "the process that starts programs has ended"
+SLOW: Final = "the process that starts programs timed out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,8 @@ class Launcher:
             pid, number = self._running.receive(timeout)
         except (TimeoutError, BlockingIOError) as error:
             if boottime() - request.asked > START_TIMEOUT:
-                self._give_up("launcher process timed out")
-            raise _refusal("launcher process timed out", request.group.path) from error
+                self._give_up(SLOW)
+            raise _refusal(SLOW, request.group.path) from error
         except OSError as error:
             self._give_up(GONE)
             raise _refusal(error.strerror or str(error), request.group.path) from error

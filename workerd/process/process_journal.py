@@ -147,7 +147,7 @@ class Journal:
         content = os.fsencode("\n".join(lines) + "\n")
         size = os.write(fd, content)
         if size < len(content):
-            raise OSError(errno.ENOSPC, "file was partially written", str(self.path))
+            raise OSError(errno.ENOSPC, "the file was only partially written", str(self.path))
         return size
 
 

@@ -47,7 +47,7 @@ def configure(level: str, fmt: Format, name: str) -> None:
         ValueError: the level or the format is unknown.
     """
     if fmt not in ("json", "text"):
-        raise ValueError(f"log format {fmt!r} is neither json nor text")
+        raise ValueError(f"the log format {fmt!r} isn't valid: use json or text")
     handler = LimitedHandler(sys.stderr)
     handler.setFormatter(JsonLines(name) if fmt == "json" else TextLines())
     root = logging.getLogger()

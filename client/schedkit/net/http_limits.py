@@ -109,7 +109,9 @@ class OneLength(h11.Connection):
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
-                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
+                raise h11.RemoteProtocolError(
+                    "a request must not have both Content-Length and Transfer-Encoding"
+                )
         return event
 
 

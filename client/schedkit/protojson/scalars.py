@@ -110,7 +110,9 @@ def read_instant(value: Any) -> Timestamp:
             problem = "its offset from UTC is a day or more" if "offset" in str(error) else error
             raise InvalidText(f"{shown(value)} isn't a valid time: {problem}") from None
     if at.tzinfo is None:
-        raise InvalidText(f"{shown(value)} has no time zone")
+        raise InvalidText(
+            f"{shown(value)} has no time zone: add an offset, for example 2026-01-31T09:00:00Z"
+        )
     stamp = Timestamp()
     try:
         stamp.FromDatetime(at.astimezone(UTC))

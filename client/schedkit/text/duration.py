@@ -52,7 +52,7 @@ def render(duration: timedelta) -> str:
     """
     left = duration // timedelta(milliseconds=1)
     if left < 0:
-        raise ValueError(f"a duration is never negative: {duration!r}")
+        raise ValueError(f"the duration {duration!r} isn't valid: it must not be negative")
     parts = []
     for unit, size in _UNITS.items():
         count, left = divmod(left, size)

@@ -182,7 +182,7 @@ async def read_logs(
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
         raise refused(
-            request.resume_after, f"is the cursor of another attempt than that with token {token}"
+            request.resume_after, f"belongs to another attempt, not to the one with token {token}"
         )
     if request.follow:
         async for piece in logs.followed(services, run_id, token, after):

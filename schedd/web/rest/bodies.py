@@ -49,7 +49,7 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     if not content.strip():
         return {} if expected else None
     if not expected:
-        raise wrong("this call takes no body")
+        raise wrong("this call takes no body: send the request without a body")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestProblem(

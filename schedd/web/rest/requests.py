@@ -303,7 +303,9 @@ def _set_mask(message: Message, found: RouteMatch, body: Mapping[str, Any] | Non
         named = named_fields(body, kind)
         mask.paths.extend(name for name in named if name not in IDENTITY)
     if not mask.paths:
-        raise wrong("the body has no field to change", reason="BAD_UPDATE_MASK")
+        raise wrong(
+            "the body has no field to change: give at least one field", reason="BAD_UPDATE_MASK"
+        )
 
 
 def _beside_overlap(body: Mapping[str, Any], paths: Collection[str]) -> list[str]:

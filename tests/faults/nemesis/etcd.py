@@ -52,7 +52,7 @@ def compacted_unseen(journal: Journal, world: World) -> Iterator[Fault]:
     marks = [(member, member.mark()) for member in world.members.values()]
 
     def unseen() -> bool:
-        return all("listing again" in member.said_since(mark) for member, mark in marks)
+        return all("in etcd restarts" in member.said_since(mark) for member, mark in marks)
 
     with journal.fault("etcd compacted", "etcd") as fault:
         old = _written(world)

@@ -133,7 +133,7 @@ async def test_a_pool_that_another_caller_changed_is_left_unchanged(ctl, member)
         ((), "no change is given"),
         (("--limit", "3", "--no-limit"), "--limit can't be combined with --no-limit"),
         (("--limit", "0"), "--limit"),
-        (("--rate", "100"), "rate '100' needs a time, such as 100/s or 100/m"),
+        (("--rate", "100"), "rate '100' has no time: write for example 100/s or 100/m"),
         (("--rate", "1.5/m"), "must have a whole number"),
     ],
 )

@@ -59,5 +59,5 @@ def test_rendering_uses_the_greatest_units_that_fit() -> None:
 
 
 def test_a_negative_duration_is_never_rendered() -> None:
-    with pytest.raises(ValueError, match="never negative"):
+    with pytest.raises(ValueError, match="must not be negative"):
         render(timedelta(seconds=-1))
