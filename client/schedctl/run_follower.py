@@ -45,7 +45,7 @@ async def wait(session: Session, client: Client, run: Run) -> Run:
     try:
         return await client.runs.wait(run, timeout=session.timeout, changed=progress.on_change)
     except asyncio.CancelledError:
-        message(f"run {run.run_id} continues: schedctl run wait {run.run_id}")
+        message(f"run {run.run_id} continues; to wait for it: schedctl run wait {run.run_id}")
         raise
     finally:
         explaining.cancel()
@@ -74,7 +74,7 @@ class WaitMessages:
             return
         if (run.run_id, found.answer) not in self._printed:
             self._printed.add((run.run_id, found.answer))
-            message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
+            message(f"run {run.run_id}: {found.answer} Details: schedctl run why {run.run_id}")
 
     async def on_change(self, run: Run) -> None:
         """Print what is new about a changed run."""
@@ -95,7 +95,7 @@ class WaitMessages:
             return  # waiting for the run reports the error
         if found.refused and (at := (run.run_id, found.answer)) not in self._printed:
             self._printed.add(at)
-            message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
+            message(f"run {run.run_id}: {found.answer} Details: schedctl run why {run.run_id}")
 
 
 async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> Run:
@@ -162,7 +162,7 @@ async def follow_to_end(
 def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
     """Return whether all ended runs succeeded; else print their states and how to list them.
 
-    The line is `3 of 5 runs didn't succeed (3 failed): schedctl run list … --state failed`.
+    The line is `3 of 5 runs didn't succeed (3 failed); to list them: schedctl run list …`.
     """
     ends = sorted(
         (state, count)
@@ -173,7 +173,10 @@ def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
         counts = ", ".join(f"{count:,} {state.lower()}" for state, count in ends)
         listed = ",".join(state.lower() for state, _ in ends)
         missed = sum(count for _, count in ends)
-        message(f"{missed:,} of {total:,} runs didn't succeed ({counts}): {see} --state {listed}")
+        message(
+            f"{missed:,} of {total:,} runs didn't succeed ({counts});"
+            f" to list them: {see} --state {listed}"
+        )
     return not ends
 
 

@@ -115,7 +115,7 @@ def _resumptions_of(record: JobRecord) -> Sequence[Resumption]:
         return ()
     timer, skipped = timer_edit.after_pause(record, record.paused_until)
     was = pause.pause_state(True, record.paused_by, record.pause_note, record.paused_until)
-    entry = _entry(record, "resume", was, {"paused": False}, "its pause has ended")
+    entry = _entry(record, "resume", was, {"paused": False}, "the pause reached its end time")
     resumption = Resumption(
         stored.job_id,
         record.shard,

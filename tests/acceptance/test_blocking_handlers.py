@@ -78,7 +78,7 @@ def test_nine_good_runs_beside_a_blocking_handler_continue_and_the_handler_is_na
             return answer if "blocks" in answer else ""
 
         why = wait_until(named, WAIT_TIMEOUT, "the handler's name in `run why`")
-        assert "Does its handler block the event loop?" in why
+        assert "Does the run's handler block the event loop?" in why
         assert re.search(r"blocking_handlers\.py:\d+ in blocks", why)
         doctor = cluster.schedctl("cluster", "doctor").stdout
         assert f"handler 'blocks' of run {blocking.run_id} has blocked an event loop" in doctor

@@ -200,7 +200,7 @@ def test_a_worker_with_a_certificate_for_one_namespace_gets_runs_of_no_other(
         with worker_with(cluster, config):
             assert client.runs.wait(theirs.run_id, timeout=WAIT_TIMEOUT).worker == "w1"
             why = cluster.schedctl("run", "why", elsewhere.run_id).stdout
-            assert "of namespace 'default', which none of their certificates has" in why
+            assert "of namespace 'default', which no worker's certificate names" in why
             assert client.runs.get(elsewhere.run_id).state == "PENDING"
             assert cluster.json("worker", "describe", "w1")["namespaces"] == ["billing"]
     finally:

@@ -87,4 +87,6 @@ def test_any_unary_method_is_called_with_json_from_the_command_line(
     assert 'no field named "servise"' in wrong.stdout + wrong.stderr
     unfit = quiet_cluster.schedctl("submit", "--grpc", f"http://{endpoint}")
     assert unfit.returncode == 2
-    assert "is neither host:port (in the clear) nor grpcs://host:port" in unfit.stderr
+    assert (
+        "isn't a valid endpoint: write host:port (without TLS) or grpcs://host:port" in unfit.stderr
+    )

@@ -44,9 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         default="submitted",
         help="how the backlog is created",
     )
-    asked.add_argument(
-        "--payloads", action="store_true", help="give each run a different payload"
-    )
+    asked.add_argument("--payloads", action="store_true", help="give each run a different payload")
     options = asked.parse_args(arguments)
     if options.shape == "due":
         size = [f"--{name}={getattr(options, name)}" for name in ("members", "workers", "slots")]

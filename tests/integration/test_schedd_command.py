@@ -86,12 +86,12 @@ key = "/none/key.pem"
         said = done.stderr.removeprefix("schedd: ").replace(f"{file}", "FILE").splitlines()
         starts = [
             "FILE:2: log_level must be one of debug, info, warning, error, not 'loud'",
-            "FILE:6: listen.advertise_http: address 'nowhere' isn't host:port",
+            "FILE:6: listen.advertise_http: address 'nowhere' isn't valid: write host:port",
             "SCHEDD_ETCD__ENDPOINTS: etcd.endpoints: no server is given",
             "FILE:8: postgres.dsn: must be a URL",
             "FILE:9: postgres.lanes: must be from 1 to 64",
             "FILE:3: member_ttl: must be from 3s to 1d",
-            "FILE:5: listen.http: address 'nonsense' isn't host:port",
+            "FILE:5: listen.http: address 'nonsense' isn't valid: write host:port",
             "FILE:11: tls.ca: /none/ca.pem can't be read",
             "FILE:12: tls.cert: /none/cert.pem can't be read",
             "FILE:13: tls.key: /none/key.pem can't be read",

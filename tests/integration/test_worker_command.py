@@ -81,10 +81,10 @@ cert = "/none/cert.pem"
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
         ("FILE:4: slots: must be from 1 to 20000, not 0; for more slots run several workers"),
         "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",
-        "FILE:2: endpoints: address 'nonsense' isn't host:port",
+        "FILE:2: endpoints: address 'nonsense' isn't valid: write host:port",
         (
-            "FILE:6: listen.http: address '::1' isn't host:port; write an IPv6 address in"
-            " brackets, such as [fd00::7]:7420"
+            "FILE:6: listen.http: address '::1' isn't valid: write host:port, or"
+            " [address]:port for IPv6, such as [fd00::7]:7420"
         ),
     ]
 

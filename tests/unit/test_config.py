@@ -77,13 +77,13 @@ def test_a_port_for_tokens_takes_tls() -> None:
 def test_an_invalid_address_is_reported_by_its_key(key: str, wrong: str, tls: TlsConfig) -> None:
     config = replace(HERE, listen=replace(ListenConfig(), **{key: wrong}), tls=tls)
     [said] = map(str, config.faults())
-    assert said.startswith(f"listen.{key}: address {wrong!r} isn't host:port")
+    assert said.startswith(f"listen.{key}: address {wrong!r} isn't valid: write host:port")
 
 
 def test_an_address_for_tokens_is_read_with_tls() -> None:
     config = replace(HERE, listen=ListenConfig(grpc_tokens="zzz"), tls=SECURE)
     [said] = map(str, config.faults())
-    assert said == "listen.grpc_tokens: address 'zzz' isn't host:port"
+    assert said == "listen.grpc_tokens: address 'zzz' isn't valid: write host:port"
 
 
 def test_advertised_addresses_are_checked_too() -> None:
@@ -92,7 +92,7 @@ def test_advertised_addresses_are_checked_too() -> None:
     ] == []
     for key in ("advertise_grpc", "advertise_http"):
         [said] = ListenConfig(**{key: "nonsense"}).faults()  # type: ignore[arg-type]
-        assert (said.where, said.what) == (key, "address 'nonsense' isn't host:port")
+        assert (said.where, said.what) == (key, "address 'nonsense' isn't valid: write host:port")
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_advertised_addresses_are_checked_too() -> None:
         ("h:0", "port 0 can't be reached by other hosts: give an address"),
         ("0.0.0.0:7420", "0.0.0.0 can't be reached by other hosts: give an address"),
         ("[::]:7420", ":: can't be reached by other hosts: give an address"),
-        ("a b:7420", "address 'a b:7420' isn't host:port: 'a b' isn't a valid host"),
-        ("a\nb:7420", r"address 'a\nb:7420' isn't host:port: 'a\nb' isn't a valid host"),
+        ("a b:7420", "address 'a b:7420' isn't valid: 'a b' isn't a valid host name"),
+        ("a\nb:7420", r"address 'a\nb:7420' isn't valid: 'a\nb' isn't a valid host name"),
         (
             "256.0.0.1:7420",
-            "address '256.0.0.1:7420' isn't host:port: '256.0.0.1' isn't a valid host",
+            "address '256.0.0.1:7420' isn't valid: '256.0.0.1' isn't a valid host name",
         ),
     ],
 )
@@ -178,8 +178,11 @@ def test_two_listeners_cannot_share_a_port() -> None:
         (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
         (Etcd(endpoints=("a:1", "x://a:1")), "endpoints: 'x://a:1' isn't a valid endpoint; write"),
         (Etcd(endpoints=("a:0",)), "endpoints: port 0 isn't valid: 'a:0'"),
-        (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' isn't host:port: 'a b'"),
-        (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' isn't host:port"),
+        (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' isn't valid: 'a b'"),
+        (
+            Etcd(endpoints=("256.0.0.1:1",)),
+            "endpoints: address '256.0.0.1:1' isn't valid: '256.0.0.1' isn't a valid host name",
+        ),
         (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
         (Etcd(user="u"), "user: user and password must be given together"),
         (Etcd(password="p"), "password: user and password must be given together"),

@@ -301,11 +301,11 @@ class _Sources:
         except OSError as error:
             self.problem(str(file), f"can't be read: {error.strerror}")
         except UnicodeDecodeError:
-            self.problem(str(file), "is not UTF-8")
+            self.problem(str(file), "isn't valid UTF-8")
         except tomllib.TOMLDecodeError as error:
             at = re.search(r"\(at line (\d+)", str(error))
             line = at[1] if at else text.count("\n") + 1
-            self.problem(f"{file}:{line}", f"is not TOML: {error}")
+            self.problem(f"{file}:{line}", f"isn't valid TOML: {error}")
         except RecursionError:
             deepest = max(enumerate(text.splitlines(), 1), key=lambda at: _brackets(at[1]))
             self.problem(f"{file}:{deepest[0]}", f"{_key(deepest[1])}is nested too deep to be read")

@@ -20,13 +20,13 @@ _TRUTH: Final = {
 }
 
 SHAPES: Final[Mapping[Any, str]] = {
-    str: "a text",
+    str: "a string",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
     timedelta: "a duration such as 90s or 1h30m",
     Path: "a path",
-    tuple[str, ...]: "a list of texts",
+    tuple[str, ...]: "a list of strings",
     dict[str, str]: "a table of texts",
 }
 """The types a field may have (and `Literal` of texts), as people call them."""

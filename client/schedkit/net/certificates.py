@@ -126,6 +126,6 @@ def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
             size = length & 0x7F
             length, at = int.from_bytes(data[at : at + size]), at + size
         if at + length > len(data):
-            raise ValueError("the certificate is cut short")
+            raise ValueError("the certificate is incomplete")
         yield tag, data[at : at + length]
         at += length

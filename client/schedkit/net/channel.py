@@ -136,18 +136,18 @@ def split_address(address: str) -> tuple[str, int]:
         raise ValueError("an address isn't valid: it contains an @; write host:port")
     host, colon, port = address.rpartition(":")
     if not colon or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
-        raise ValueError(f"address {address!r} isn't host:port")
+        raise ValueError(f"address {address!r} isn't valid: write host:port")
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
         raise ValueError(
-            f"address {address!r} isn't host:port; write an IPv6 address in brackets, such as"
-            " [fd00::7]:7420"
+            f"address {address!r} isn't valid: write host:port, or [address]:port for IPv6,"
+            " such as [fd00::7]:7420"
         )
     host = host[1:-1] if bracketed else host
     if not host or "/" in host:
-        raise ValueError(f"address {address!r} isn't host:port")
+        raise ValueError(f"address {address!r} isn't valid: write host:port")
     if not (_is_v6(host) if bracketed else _may_be_host(host)):
-        raise ValueError(f"address {address!r} isn't host:port: {host!r} isn't a valid host")
+        raise ValueError(f"address {address!r} isn't valid: {host!r} isn't a valid host name")
     return host, int(port)
 
 

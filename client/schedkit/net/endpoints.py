@@ -46,8 +46,8 @@ def endpoint_of(text: str) -> Endpoint:
         if not port or "%" in host:  # a link of this host
             raise ValueError
     except ValueError:
-        forms = f"host:port (in the clear) nor {_TLS}host:port (with TLS)"
-        raise ValueError(f"{text[:140]!r} is neither {forms}") from None
+        forms = f"host:port (without TLS) or {_TLS}host:port (with TLS)"
+        raise ValueError(f"{text[:140]!r} isn't a valid endpoint: write {forms}") from None
     return Endpoint(host, port, tls)
 
 
@@ -59,5 +59,5 @@ def method_of(text: str) -> tuple[str, str]:
     """
     named = _METHOD.fullmatch(text)
     if named is None:
-        raise ValueError(f"{text[:140]!r} isn't package.Service/Method")
+        raise ValueError(f"{text[:140]!r} isn't a valid method: write package.Service/Method")
     return named[1], named[2]

@@ -213,7 +213,7 @@ class _Reader:
             self._one_more(path)
             values = wanted if isinstance(wanted, list | tuple) else [wanted]
             if not values or not all(isinstance(one, str) for one in values):
-                self._problem((*path, str(key)), "must be a text or a list of texts")
+                self._problem((*path, str(key)), "must be a string or a list of strings")
                 continue
             into.add(key=str(key), any_of=values)
 
@@ -293,7 +293,7 @@ def _typed(value: Any) -> Any:
         return None
     if value.lower().lstrip("+-") in (".nan", ".inf"):
         raise ValueError(
-            f"{value} isn't a number in JSON; write {value!r} with quotes if it is a text"
+            f"{value} isn't a valid number in JSON; for a string, write {value!r} with quotes"
         )
     try:
         return json.loads(value)

@@ -143,11 +143,14 @@ def read_rate(value: Any) -> Rate:
     """Read `100/s`, `100/m`, `3/30s`: a whole number per time."""
     if not isinstance(value, str):
         raise InvalidText(
-            f"{shown(value)} isn't a valid rate; write it as text, such as 100/s or 100/m"
+            f"{shown(value)} isn't a valid rate; write a string, such as 100/s or 100/m"
         )
     count, per = rate.parse(value)
     if count.denominator != 1:
-        raise InvalidText(f"rate {shown(value)} must have a whole number; 2.5/s is 5/2s")
+        raise InvalidText(
+            f"rate {shown(value)} isn't valid: the count must be a whole number;"
+            " instead of 2.5/s, write 5/2s"
+        )
     return Rate(
         count=read_integer(int(count), False, 1, MOST), per=_bounded(Duration(), per, value)
     )
@@ -156,7 +159,7 @@ def read_rate(value: Any) -> Rate:
 def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
     """Check that the duration is within ten thousand years, the limit of the wire."""
     if abs(span.total_seconds()) > LONGEST:
-        raise InvalidText(f"duration {shown(value)} is too long")
+        raise InvalidText(f"duration {shown(value)} is too long: give less than 10,000 years")
     length.FromTimedelta(span)
     return length
 
@@ -171,8 +174,10 @@ def read_enum(enum: EnumDescriptor, value: Any) -> int:
                 return known[candidate]
         hint = did_you_mean(value, [name.lower() for name in known])
         choice = ", ".join(name.lower() for name in known)
-        raise InvalidText(f"{shown(value)} is none of {choice}" + (f"; {hint}" if hint else ""))
-    raise InvalidText(f"{shown(value)} is none of {', '.join(name.lower() for name in known)}")
+        problem = f"{shown(value)} isn't valid: use one of {choice}"
+        raise InvalidText(problem + (f"; {hint}" if hint else ""))
+    choice = ", ".join(name.lower() for name in known)
+    raise InvalidText(f"{shown(value)} isn't valid: use one of {choice}")
 
 
 def read_bytes(value: Any) -> bytes:
@@ -190,7 +195,7 @@ def read_bytes(value: Any) -> bytes:
 def read_string(value: Any) -> str:
     """Return a text; reject values of other types."""
     if not isinstance(value, str):
-        raise InvalidText(f"must be a text, not {shown(value)}; put it into quotes")
+        raise InvalidText(f"must be a string, not {shown(value)}; put the value into quotes")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -74,8 +74,8 @@ def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime |
     chosen = request.HasField("catch_up_since")
     if chosen + request.catch_up + request.catch_up_nothing > 1:
         raise _wrong(
-            "catch_up, catch_up_nothing and catch_up_since exclude each other",
-            remedy="give one of them",
+            "only one of catch_up, catch_up_nothing and catch_up_since can be given",
+            remedy="remove the others",
         )
     if not chosen:
         return None

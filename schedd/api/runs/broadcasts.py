@@ -98,7 +98,7 @@ def waits_for(
     elif all(one.heartbeats_missing for one in fit):
         answer = f"no member receives heartbeats of worker {name}"
     elif all(one.refusal_reason for one in fit):
-        answer = f"worker {name} takes no work: {fit[0].refusal_reason}"
+        answer = f"worker {name} accepts no runs: {fit[0].refusal_reason}"
         remedy = refusal_of(fit[0].refusal_reason).remedy_for(fit[0].incarnation.worker)
         return [Check(question=question, answer=answer, remedy=remedy)]
     elif why := next((said[one.incarnation.id] for one in fit if one.incarnation.id in said), ""):

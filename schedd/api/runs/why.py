@@ -133,15 +133,15 @@ def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
         what = f"for {seconds:.1f} s, at {block.place}; {block.waiting} other coroutines wait"
         if (block.key.run_id, block.key.fencing_token) == (str(run.key.run_id), run.token):
             yield Check(
-                question="Does its handler block the event loop?",
-                answer=f"yes, handler {block.handler!r} has blocked it {what}",
+                question="Does the run's handler block the event loop?",
+                answer=f"yes, handler {block.handler!r} has blocked the event loop {what}",
                 remedy="replace the blocking call by an await, or use a plain `def`",
             )
         else:
             yield Check(
-                question="Does another run block an event loop of its worker?",
+                question="Does another run block an event loop of the worker?",
                 answer=f"yes, handler {block.handler!r} of run {block.key.run_id} has blocked"
-                f" it {what}",
+                f" an event loop {what}",
                 remedy=f"schedctl run why {block.key.run_id}",
             )
 
@@ -150,8 +150,8 @@ def _lost(run: LiveRun) -> Iterator[Check]:
     if run.losses:
         times = "once" if run.losses == 1 else f"{run.losses} times"
         yield Check(
-            question="Was its worker lost while it ran?",
-            answer=f"yes, {times}; at {MAX_LOSSES} losses it fails (TOO_MANY_LOSSES)",
+            question="Was the worker lost during the run?",
+            answer=f"yes, {times}; after {MAX_LOSSES} losses the run fails (TOO_MANY_LOSSES)",
         )
 
 
@@ -170,27 +170,28 @@ def _checks_of_waiting_run(services: Services, record: RunRecord) -> Iterator[Ch
     if record.paused:
         name = record.job
         yield Check(
-            question="Is its job paused?",
+            question="Is the job paused?",
             answer=f"yes, job {name} is paused",
             remedy=f"schedctl job resume {name}",
         )
     else:
-        yield Check(question="Is its job paused?", answer="no")
+        yield Check(question="Is the job paused?", answer="no")
     left = (run.ready_at - services.clock.now()).total_seconds()
     if left > 0:
         retrying = run.state is State.RETRYING
-        when = f"its backoff ends in {left:.1f} s" if retrying else f"it is due in {left:.1f} s"
+        what = "its backoff before the next attempt ends" if retrying else "the run is due"
+        when = f"{what} in {left:.1f} s"
         yield Check(
-            question="Is it due?",
+            question="Is the run due?",
             answer=f"no, {when}",
-            remedy="wait, or `schedctl run cancel` it",
+            remedy=f"wait, or run `schedctl run cancel {run.key.run_id}`",
         )
     else:
-        yield Check(question="Is it due?", answer="yes")
+        yield Check(question="Is the run due?", answer="yes")
     view = services.cluster.view()
     owner = view.member(view.assigned.get(run.shard))
     yield Check(
-        question="Does its shard have an owner?",
+        question="Does the shard of the job have an owner?",
         answer=f"yes, {owner.name} owns shard {run.shard}"
         if owner
         else f"no, shard {run.shard} has no owner",
@@ -216,7 +217,9 @@ async def _pool(services: Services, definition: Definition) -> list[Check]:
             answer=f"no, pool {name} is full: {usage.why_full}"
             if not usage.paused
             else f"no, pool {name} is paused",
-            remedy=f"wait, or schedctl pool {command} {name}" + " --limit N" * (command == "set"),
+            remedy=(
+                f"wait, or run `schedctl pool {command} {name}{' --limit N' * (command == 'set')}`"
+            ),
         )
     ]
 
@@ -236,8 +239,8 @@ async def _needs(
     if not fit:
         return [await _no_worker(services, need, definition, workers)]
     if need_of(definition, run).each:
-        answer = f"{len(fit)} can run it, and each gets a run of its own"
-        return [Check(question="Can a worker run it?", answer=answer)]
+        answer = f"yes, {len(fit)} can, and each gets its own run"
+        return [Check(question="Can a worker execute the run?", answer=answer)]
     whys = sorted({why for one in fit if (why := said.get(one.incarnation.id)) is not None})
     able_so_far = [one for one in fit if one.incarnation.id not in said]
     if not able_so_far:
@@ -245,7 +248,7 @@ async def _needs(
     no = len(fit) - len(able_so_far)
     but = f", {no} {'has' if no == 1 else 'have'} rejected it: {'; '.join(whys)}" if no else ""
     fit = able_so_far
-    checks = [Check(question="Can a worker run it?", answer=f"{len(fit)} can run it{but}")]
+    checks = [Check(question="Can a worker execute the run?", answer=f"yes, {len(fit)} can{but}")]
     takers = [one for one in fit if one.speaks and not (one.draining or one.refusal_reason)]
     if not any(one.free >= definition.slots for one in takers):
         checks.append(_taken(fit, takers))
@@ -266,18 +269,18 @@ async def _no_worker(
         what = f"jobs of {need.slots} slots: the largest has {most}"
     anywhere = [replace(one.incarnation, namespaces=None) for one in workers]
     if any(able(one, need) for one in anywhere):
-        what += f" of namespace {need.namespace!r}, which none of their certificates has"
+        what += f" of namespace {need.namespace!r}, which no worker's certificate names"
     but, remedy = "", "schedctl worker list -o wide"
     if stopped := await _stopped(services, need, workers):
         isnt = "is drained and stopped" if len(stopped) == 1 else "are drained and stopped"
         but = f"; {', '.join(stopped)} could, but {isnt}"
         if len(stopped) == 1:
-            remedy = f"start it, and schedctl worker undrain {stopped[0]}"
+            remedy = f"start worker {stopped[0]}, then run `schedctl worker undrain {stopped[0]}`"
     elif lost := [one.worker for one in (await lost_now(services)).workers if able(one, need)]:
         but = f"; {', '.join(_few(lost))} could, but {'is' if len(lost) == 1 else 'are'} lost"
         remedy = f"start worker {lost[0]} again"
     return Check(
-        question="Can a worker run it?",
+        question="Can a worker execute the run?",
         answer=f"no connected worker runs {what}{but}",
         remedy=remedy,
     )
@@ -315,12 +318,14 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
         if not one.speaks and not one.draining
     )
     refusing = [one for one in fit if one.refusal_reason and one.speaks and not one.draining]
-    full = _few(f"{one.incarnation.worker} takes no work: {one.refusal_reason}" for one in refusing)
+    full = _few(
+        f"{one.incarnation.worker} accepts no runs: {one.refusal_reason}" for one in refusing
+    )
     if (full or silent) and not takers:
         more = f" ({', '.join(leaving)} draining)" if leaving else ""
         answer = f"no, {'; '.join(full + silent)}{more}"
         remedy = _remedy(refusing) if full else "schedctl worker list"
-        return Check(question="Does one of them take work?", answer=answer, remedy=remedy)
+        return Check(question="Does a suitable worker accept runs?", answer=answer, remedy=remedy)
     remedy = "schedctl worker list"
     if not takers:
         answer = f"no, all suitable workers are draining: {', '.join(leaving)}"
@@ -354,9 +359,9 @@ def _late(services: Services, run: LiveRun, definition: Definition) -> list[Chec
         return []
     return [
         Check(
-            question="Is it late?",
+            question="Is the run late?",
             answer=waits_late(services, definition),
-            remedy="wait, or `schedctl run cancel` it",
+            remedy=f"wait, or run `schedctl run cancel {run.key.run_id}`",
         )
     ]
 
@@ -364,10 +369,10 @@ def _late(services: Services, run: LiveRun, definition: Definition) -> list[Chec
 def waits_late(services: Services, definition: Definition) -> str:
     """Describe what a late run waits for."""
     if definition.catch_up.policy is not CatchUpPolicy.ALL:
-        return "it is late; runs that are due now have priority over it"
+        return "the run is late: runs that are due now have priority"
     rate, left = services.late.release_rate, 1 - services.late.reserved
     return (
-        "it is late, and waits for its release: late runs of jobs with catch_up: all are dispatched"
+        "the run is late: late runs of jobs with catch_up: all are dispatched"
         f" at {rate:g}/s, oldest first, after runs that are due now, in at most {left:.0%} of the"
         " slots"
     )

@@ -120,21 +120,27 @@ def _kept_from(
 ) -> OmittedTime | None:
     for row in rows:
         if row.state in LIVE:
-            return OmittedTime(at, row.state, "it is under way", row.run_id)
+            return OmittedTime(at, row.state, "a run of this time is in progress", row.run_id)
     if at in existing.queued:
-        return OmittedTime(at, State.PENDING, "another backfill will run it")
+        return OmittedTime(at, State.PENDING, "another backfill will run this time")
     if existing.ahead is not None and at >= existing.ahead:
-        return OmittedTime(at, State.PENDING, "its schedule will still fire it")
+        return OmittedTime(at, State.PENDING, "the job's schedule will still run this time")
     succeeded = next((row for row in rows if row.state is State.SUCCEEDED), None)
     if succeeded is not None:
         if rerun is Rerun.ALL:
             return None
         return OmittedTime(
-            at, succeeded.state, "it has run: rerun all runs it again", succeeded.run_id
+            at,
+            succeeded.state,
+            "a run of this time succeeded; to run it again, use rerun all",
+            succeeded.run_id,
         )
     failed = next((row for row in rows if row.dispatched), None)
     if failed is not None and rerun is Rerun.NONE:
         return OmittedTime(
-            at, failed.state, "it has run: rerun failed runs it again", failed.run_id
+            at,
+            failed.state,
+            "a run of this time failed; to run it again, use rerun failed",
+            failed.run_id,
         )
     return None

@@ -279,7 +279,7 @@ def _priority(form: dict[str, Any], value: Any) -> None:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         empty = "is empty: give a text, or leave it out"
-        raise ValueError(empty if value == "" else "must be a text")
+        raise ValueError(empty if value == "" else "must be a string")
     return value
 
 

@@ -272,8 +272,8 @@ async def test_instants_that_ran_are_left_out_unless_a_rerun_is_requested(past: 
 
     assert minutes(plain.instants) == [0, 3]
     assert omitted_times(plain) == {
-        1: "it has run: rerun all runs it again",
-        2: "it has run: rerun failed runs it again",
+        1: "a run of this time succeeded; to run it again, use rerun all",
+        2: "a run of this time failed; to run it again, use rerun failed",
     }
     assert [one.state for one in plain.omitted] == [
         common_pb2.RUN_STATE_SUCCEEDED,
@@ -308,11 +308,13 @@ async def test_a_backfill_does_not_rerun_a_dead_letter_that_was_retried(past: Pa
     await past.api("RetryRun", RetryRunRequest(run_id=str(dead.key.run_id)))
     failed = {"dry_run": True, "rerun": Rerun.Value("RERUN_FAILED")}
 
-    assert omitted_times(await past.backfill(1, 1, **failed)) == {1: "it is under way"}
+    assert omitted_times(await past.backfill(1, 1, **failed)) == {
+        1: "a run of this time is in progress"
+    }
     [again] = await past.me.store.owner.live_runs([*past.me.epochs], [State.PENDING])
     await past.ran(again)
     assert omitted_times(await past.backfill(1, 1, **failed)) == {
-        1: "it has run: rerun all runs it again"
+        1: "a run of this time succeeded; to run it again, use rerun all"
     }
 
 
@@ -327,9 +329,9 @@ async def test_instants_in_progress_or_in_a_backfill_are_left_out_for_any_reques
 
     assert minutes(answer.instants) == [3]
     assert omitted_times(answer) == {
-        0: "it is under way",
-        1: "it is under way",
-        2: "another backfill will run it",
+        0: "a run of this time is in progress",
+        1: "a run of this time is in progress",
+        2: "another backfill will run this time",
     }
 
 
@@ -343,8 +345,8 @@ async def test_a_backfill_leaves_out_future_times_unless_the_job_is_paused(
     past: Past,
 ) -> None:
     assert omitted_times(await past.backfill(59, 61, dry_run=True)) == {
-        60: "its schedule will still fire it",
-        61: "its schedule will still fire it",
+        60: "the job's schedule will still run this time",
+        61: "the job's schedule will still run this time",
     }
 
     await past.api("PauseJob", wire.PauseJobRequest(job="j"))

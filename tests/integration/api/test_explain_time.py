@@ -146,8 +146,8 @@ async def test_the_answer_for_a_waiting_run_refers_to_run_why(past):
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("ALL", "waits for its release: late runs of jobs with catch_up: all are"),
-        ("LATEST", "it is late; runs that are due now have priority over it."),
+        ("ALL", "the run is late: late runs of jobs with catch_up: all are"),
+        ("LATEST", "the run is late: runs that are due now have priority."),
     ],
 )
 async def test_late_runs_wait_behind_runs_due_now_and_say_so(past, policy, words):
@@ -161,7 +161,7 @@ async def test_late_runs_wait_behind_runs_due_now_and_say_so(past, policy, words
     found = await past.asked(START)
     assert words in found.answer
     why = await past.api("ExplainRun", run_service_pb2.ExplainRunRequest(run_id=found.run.run_id))
-    assert why.checks[-1].question == "Is it late?"
+    assert why.checks[-1].question == "Is the run late?"
     assert words.rstrip(".") in why.checks[-1].answer
 
 

@@ -260,7 +260,7 @@ async def test_a_run_that_needs_more_slots_than_any_worker_has_is_explained(api)
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), slots=99)
     run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
-    (check,) = [one for one in why.checks if one.question == "Can a worker run it?"]
+    (check,) = [one for one in why.checks if one.question == "Can a worker execute the run?"]
     assert check.answer == "no connected worker runs jobs of 99 slots: the largest has 2"
 
 
@@ -280,10 +280,10 @@ async def test_a_run_that_each_worker_rejected_is_explained(api):
     assert by_all.refused
     by_one = await why(one)
     assert not by_one.refused
-    assert "1 can run it, 1 has rejected it: no cgroup" in [each.answer for each in by_one.checks]
+    assert "yes, 1 can, 1 has rejected it: no cgroup" in [each.answer for each in by_one.checks]
     by_none = await why()
     assert not by_none.refused
-    assert "2 can run it" in [each.answer for each in by_none.checks]
+    assert "yes, 2 can" in [each.answer for each in by_none.checks]
 
 
 async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
@@ -300,20 +300,20 @@ async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
         return answer.checks[-1]
 
     alone = await why(one)
-    assert alone.answer == f"no, worker-1 takes no work: {full}"
+    assert alone.answer == f"no, worker-1 accepts no runs: {full}"
     assert alone.remedy.startswith("free space on the spool's disk")
     blocked = "handlers block all 8 event loops of this worker: export"
     both = (await why(one, replace(other, refusal_reason=blocked))).remedy
     assert both.startswith("worker-1: free space on the spool's disk")
     assert "; worker-2: 1. pause the jobs of the handler" in both
     leaving = await why(one, replace(other, draining=True))
-    assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"
+    assert leaving.answer == f"no, worker-1 accepts no runs: {full} (worker-2 draining)"
     busy = await why(one, replace(other, refusal_reason="", free=0))
     assert busy.answer == (
-        f"no, all slots of 2 workers are in use (worker-1 takes no work: {full})"
+        f"no, all slots of 2 workers are in use (worker-1 accepts no runs: {full})"
     )
     assert busy.remedy == "schedctl run list --state RUNNING --worker worker-2"
-    assert (await why(one, replace(other, refusal_reason=""))).answer == "2 can run it"
+    assert (await why(one, replace(other, refusal_reason=""))).answer == "yes, 2 can"
     held = await why(replace(one, refusal_reason="", free=0))
     assert held.answer == "no, all slots of worker-1 are in use"
     assert held.remedy == "schedctl run list --state RUNNING --worker worker-1"
@@ -339,7 +339,7 @@ async def test_a_run_whose_worker_sends_no_heartbeats_is_explained(api):
     answer = "no, all slots of 2 workers are in use (no member receives heartbeats of worker-1)"
     assert (await why()).answer == answer
     api.lines.attached = [replace(busy, free=1)]
-    assert (await why()).answer == "2 can run it"
+    assert (await why()).answer == "yes, 2 can"
     api.lines.attached = [WorkerView(one, True, False, 1, running=0, lease_age=0.0, silent=40.2)]
     assert (await why()).answer == "no, worker-1 has sent no heartbeat for 40 s"
 
@@ -374,15 +374,15 @@ async def test_a_run_is_explained_when_its_only_worker_is_lost_or_drained_and_st
         await store.drain(name, "ops", "", lambda *_: entry)
     found = await why()
     assert found.answer == f"{no_worker}; w9 could, but is drained and stopped"
-    assert found.remedy == "start it, and schedctl worker undrain w9"
+    assert found.remedy == "start worker w9, then run `schedctl worker undrain w9`"
 
 
 async def test_losses_of_a_run_are_counted_against_a_bound_that_is_shown(api):
     run = await api("SubmitRun", submit())
     await api.world.sql("UPDATE runs SET losses = 3 WHERE run_id = %s RETURNING 1", run.run_id)
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
-    [check] = [one for one in why.checks if one.question == "Was its worker lost while it ran?"]
-    assert check.answer == "yes, 3 times; at 10 losses it fails (TOO_MANY_LOSSES)"
+    [check] = [one for one in why.checks if one.question == "Was the worker lost during the run?"]
+    assert check.answer == "yes, 3 times; after 10 losses the run fails (TOO_MANY_LOSSES)"
     found = await api("GetRun", wire.GetRunRequest(run_id=run.run_id))
     assert (found.losses, found.max_losses) == (3, 10)
 

@@ -27,7 +27,7 @@ def test_a_child_reports_why_its_worker_takes_no_work_and_the_remedy() -> None:
     one, full = worker(), "spool rejects writes: No space left on device"
     views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refusal_reason=full)]
     [check] = waits_for(Need("shell", worker=one.worker), views, {})
-    assert check.answer == (f"worker {one.worker} takes no work: {full}")
+    assert check.answer == (f"worker {one.worker} accepts no runs: {full}")
     assert check.remedy.startswith("free space on the spool's disk")
     blocked = "handlers block all 8 event loops of this worker: export"
     [check] = waits_for(

@@ -28,17 +28,17 @@ def test_plain_schedules_have_no_findings(expression):
 @pytest.mark.parametrize(
     ("expression", "rule", "message"),
     [
-        ("0 6 13 * 5", "either-day", "either is enough"),
-        ("5 6 */5 * 1", "both-days", "must match as well"),
-        ("*/7 * * * *", "uneven-step", "starts again after 56, so the last step is 4 and not 7"),
+        ("0 6 13 * 5", "either-day", "only one of them"),
+        ("5 6 */5 * 1", "both-days", "must match both"),
+        ("*/7 * * * *", "uneven-step", "starts again after 56, so the last step is 4, not 7"),
         ("H/7 * * * *", "uneven-step", "@every 7m"),
-        ("3 */5 * * *", "uneven-step", "starts again after 20, so the last step is 4 and not 5"),
+        ("3 */5 * * *", "uneven-step", "starts again after 20, so the last step is 4, not 5"),
         ("*/90 * * * *", "step-past-range", "@every 90m"),
         ("0-59/45 * * * *", "uneven-step", "last step is 15"),
         ("*/1 * * * *", "step-of-one", "write *"),
         ("5 1 31 * *", "short-months", "February, April, June, September, November"),
-        ("5 1 30 2,3 *", "short-months", "February: nothing"),
-        ("5 1 29 2 *", "rare", "next 2028-02-29"),
+        ("5 1 30 2,3 *", "short-months", "run in February: day 30"),
+        ("5 1 29 2 *", "rare", "next on 2028-02-29"),
         ("0 * * * *", "herd", "H * * * *"),
         ("@daily", "herd", "H 0 * * *"),
         (
@@ -46,12 +46,12 @@ def test_plain_schedules_have_no_findings(expression):
             "each-minute",
             "write 0 2 * * * (every day at 02:00; other fire times: not every min",
         ),
-        ("0 0 12 ? * 2", "quartz-weekday", "on Tuesday at 12:00 | if that is meant, write 0 12"),
+        ("0 0 12 ? * 2", "quartz-weekday", "on Tuesday at 12:00 | if you mean this, write 0 12"),
         ("0 0 9 ? * 2-6", "quartz-weekday", "write 0 9 * * 1-5 (Monday to Friday at 09:00)"),
-        ("30 2 * * * *", "seconds-first", "the last * looks like a year | if that is meant, wri"),
+        ("30 2 * * * *", "seconds-first", "the last * looks like a year | if you mean this, wri"),
         ("0 9 1-7 * 1", "either-day", "write 0 9 * * 1#1 (on the first Monday of every month"),
         ("0 9 8-21 * mon,fri", "either-day", "write 0 9 * * 1#2,1#3,5#2,5#3 ("),
-        ("*/45 9-17 * * 1-5", "uneven-step", "list the values that are meant"),
+        ("*/45 9-17 * * 1-5", "uneven-step", "list the values that you mean"),
         ("CRON_TZ=Etc/GMT+2 5 4 * * *", "zone-offset", "for UTC+2 write Etc/GMT-2"),
         ("CRON_TZ=MST 5 4 * * *", "zone-abbreviation", "America/Denver (other offsets: UTC−7 and"),
         ("0 12 * * ? *", "year-last", "write 0 12 * * * (every day at 12:00)"),
@@ -70,7 +70,7 @@ def test_a_surprising_expression_is_a_warning_with_a_rewrite(expression, rule, m
         ("@reboot", "create the job with on_demand"),
         ("0 0 1 1 * 2027", "write 0 0 1 1 * with start: 2027-01-01"),
         ("0 22-2 * * *", "write 0 22-23,0-2 * * *"),
-        ("0~30 * * * *", "H(0-59) for 0~59"),
+        ("0~30 * * * *", "write H(0-59) instead of 0~59"),
         ("0 0 31 2 *", "never matches"),
         ("CRON_TZ=PST 5 4 * * *", "write America/Los_Angeles"),
         ("61 * * * *", "61 is out of range"),
@@ -85,9 +85,9 @@ def test_a_rejected_expression_is_one_error_with_the_rewrite(expression, message
 def test_six_fields_with_a_final_star_get_a_hint_about_the_year():
     (found,) = lint("30 2 * * * *", after=NOW)
     assert found.level is LintLevel.WARNING
-    assert found.problem.startswith("six fields: the first is seconds, so it runs at ")
+    assert found.problem.startswith("in six fields, the first is seconds: the job runs at ")
     assert found.problem.endswith("the last * looks like a year")
-    assert found.hint == "if that is meant, write 30 2 * * * (every day at 02:30)"
+    assert found.hint == "if you mean this, write 30 2 * * * (every day at 02:30)"
 
 
 def test_a_fixed_time_in_a_clock_change_is_explained():
@@ -102,9 +102,9 @@ def test_a_fixed_time_in_a_clock_change_is_explained():
 
 def test_a_stepped_time_in_a_gap_is_reported_as_without_a_run_that_day():
     spring, autumn = lint("*/30 2 * * *", "Europe/Berlin", after=NOW)
-    assert "no runs for them, and nothing runs that day" in spring.problem
+    assert "these times don't run, so no run on that day" in spring.problem
     assert "write 0,30 2 * * *" in spring.hint
-    assert "other fire times: on days with a clock change alone" in spring.hint
+    assert "other fire times: only on days of a clock change" in spring.hint
     assert "runs in both passes" in autumn.problem
     assert rules("*/30 * * * *", "Europe/Berlin") == {}
     (hours, *_) = lint("0 */2 * * *", "Europe/Berlin", after=NOW)

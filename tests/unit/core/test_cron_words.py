@@ -146,7 +146,7 @@ def test_an_explanation_has_words_instants_in_the_zone_and_notes() -> None:
         (DstPolicy(), "runs once, at 03:00+02:00.", "runs once, in the first pass (02:30+02:00)."),
         (
             DstPolicy(DstGap.SKIP, DstOverlap.SECOND),
-            "does not run for it.",
+            "this time doesn't run.",
             "runs once, in the second pass (02:30+01:00).",
         ),
         (
@@ -166,7 +166,7 @@ def test_notes_explain_that_a_wildcard_follows_elapsed_time() -> None:
     parsed = cron.parse("*/30 * * * *", zone="Europe/Berlin", seed="")
     spring, autumn = cron.notes(parsed, datetime(2024, 3, 1, tzinfo=UTC))
     assert "02:00, 02:30 do not exist" in spring
-    assert autumn.endswith("it follows elapsed time: runs in both passes.")
+    assert autumn.endswith("the schedule follows elapsed time and runs in both passes.")
 
 
 def test_an_expression_without_clock_changes_has_no_notes() -> None:
@@ -181,5 +181,5 @@ def test_an_explanation_names_the_job_of_its_hash() -> None:
         "H 3 * * *", after=datetime(2024, 1, 1, tzinfo=UTC), count=1, seed="default/etl"
     )
     assert explained.notes == (
-        "H is a value hashed from namespace and job name: here for default/etl.",
+        "H is a hash of namespace and job name; these times use the hash of default/etl.",
     )

@@ -61,8 +61,8 @@ def test_macros_and_every_expressions_are_schedules():
 def test_an_invalid_entry_is_reported_with_its_line():
     found = read_crontab("\n# fine\n* * * * *\nhello\n@daily\n0 1 * * * /bin/fine\n")
     assert [(one.number, one.problem) for one in found.unread] == [
-        (3, "has a schedule and no command"),
-        (4, "1 word: neither an entry nor a variable"),
+        (3, "has a schedule but no command"),
+        (4, "1 word: the line is neither an entry nor a variable"),
         (5, "@daily has no command"),
     ]
     assert [line.number for line in found.lines] == [6]
@@ -109,5 +109,5 @@ def test_lines_are_split_at_newlines_only_and_words_at_spaces_and_tabs():
     found = read_crontab(text)
     assert [line.number for line in found.lines] == [2]
     assert [(one.number, one.problem) for one in found.unread] == [
-        (3, "has the space U+00A0, which cron doesn't read")
+        (3, "has the space U+00A0, which cron can't read")
     ]

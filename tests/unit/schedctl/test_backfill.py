@@ -94,12 +94,12 @@ LISTED = "schedctl run list --backfill b1 --state"
         (
             {"succeeded": 2, "failed": 1},
             1,
-            [f"1 of 3 runs didn't succeed (1 failed): {LISTED} failed", AGAIN],
+            [f"1 of 3 runs didn't succeed (1 failed); to list them: {LISTED} failed", AGAIN],
         ),
         (
             {"succeeded": 1, "skipped": 2},
             1,
-            [f"2 of 3 runs didn't succeed (2 skipped): {LISTED} skipped", AGAIN],
+            [f"2 of 3 runs didn't succeed (2 skipped); to list them: {LISTED} skipped", AGAIN],
         ),
     ],
 )
@@ -131,7 +131,7 @@ async def test_a_backfill_canceled_during_the_wait_reports_the_missing_runs(ctl,
 
     assert ended.code == 1, ended.err
     assert ended.err.splitlines()[-3:] == [
-        f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} cancelled",
+        f"1 of 3 runs didn't succeed (1 cancelled); to list them: {LISTED} cancelled",
         "1 of 3 scheduled times have no run: the backfill was cancelled",
         AGAIN,
     ]

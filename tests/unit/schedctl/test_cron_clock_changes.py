@@ -82,7 +82,7 @@ def test_explain_names_each_policy_of_a_repeated_hour(explain, expression, zone,
 def test_a_gap_may_be_skipped(explain, expression, zone, day):
     times, note = explain(expression, zone, day, "--dst-gap", "skip")
     assert times == []
-    assert note.endswith("; does not run for it.")
+    assert note.endswith("; this time doesn't run.")
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_each_half_hour_runs_on_elapsed_time_whatever_the_policy(explain, flags)
     back, note = explain("*/30 * * * *", BERLIN, "2026-10-25", *flags)
     assert len(back) == 50, "a day of 25 hours"
     assert back[3:8] == ["01:30+02:00", "02:00+02:00", "02:30+02:00", "02:00+01:00", "02:30+01:00"]
-    assert note.endswith("it follows elapsed time: runs in both passes.")
+    assert note.endswith("the schedule follows elapsed time and runs in both passes.")
     forward, note = explain("*/30 * * * *", BERLIN, "2026-03-29", *flags)
     assert len(forward) == 46, "a day of 23 hours"
     assert forward[2:5] == ["01:00+01:00", "01:30+01:00", "03:00+02:00"]
-    assert note.endswith("it follows elapsed time: no runs for them.")
+    assert note.endswith("the schedule follows elapsed time: these times don't run.")

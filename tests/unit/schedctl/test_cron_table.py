@@ -40,7 +40,7 @@ def test_lint_reports_each_finding_at_its_line(offline, jobs):
     assert ended.code == 0
     heads = [line for line in ended.lines if not line.startswith("  try: ")]
     assert [line.split(": ")[0].rpartition(":")[2] for line in heads] == ["2", "7", "7", "8"]
-    assert "warning: 0 * * * *: every hour at minute 0" in heads[0]
+    assert "warning: 0 * * * *: runs at minute 0 of every hour" in heads[0]
     assert "4 expressions: 0 errors, 4 warnings" in ended.err
     assert offline("cron", "lint", "-f", str(jobs), "--strict").code == 1
 
@@ -240,7 +240,9 @@ def test_an_expression_in_a_block_is_shown_on_one_line(offline, tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text("name: a\ncron: |\n  0 * * * *\nshell: {argv: [x]}\n")
     ended = offline("cron", "lint", "-f", str(path))
-    assert ended.lines[0].startswith(f"{path}:2: warning: 0 * * * *: every hour at minute 0")
+    assert ended.lines[0].startswith(
+        f"{path}:2: warning: 0 * * * *: runs at minute 0 of every hour"
+    )
 
 
 def test_a_rewrite_that_cant_be_made_in_place_is_named_and_leaves_1(offline, tmp_path):
@@ -375,30 +377,30 @@ def test_a_job_whose_runs_end_each_other_is_a_warning(offline, tmp_path):
 
 TRAPS = {
     "0 9 * * * /bin/x\r\n1 9 * * * /bin/y\r\n": (
-        *("1", "crlf", "2 lines with CRLF: cron passes the \\r to the command", "with LF"),
+        *("1", "crlf", "2 lines with CRLF: cron passes the \\r to commands", "with LF"),
     ),
     "0 9 * * * /bin/x": (
-        *("1", "final-newline", "cron ignores this line, or refuses the file", "add a newline"),
+        *("1", "final-newline", "cron ignores this line, or rejects the file", "add a newline"),
     ),
     "0 9 * * * date +%F\n": (
-        *("1", "percent", "passes the rest to its standard input", "write \\%"),
+        *("1", "percent", "passes the rest of the line to standard input", "write \\%"),
     ),
     "TZ=America/New_York\n0 9 * * 1-5 /bin/x\n": (
-        *("1", "tz", "TZ=America/New_York reaches the commands alone"),
-        "for the schedules CRON_TZ=America/New_York",
+        *("1", "tz", "TZ=America/New_York changes only the time zone of commands"),
+        "for schedules, write CRON_TZ=America/New_York",
     ),
     "\ufeff0 9 * * * /bin/x\n": (
-        *("1", "byte-order-mark", "a part of the first line", "save the file as UTF-8"),
+        *("1", "byte-order-mark", "reads as part of the first line", "save the file as UTF-8"),
     ),
     "# mine\n0 9 L * * /bin/x\n": (
         "2",
         "not-cron",
         "cron can't read this",
-        "keep it in a manifest",
+        "move the job to a manifest",
     ),
     "0 9 * * * lbdumps /usr/bin/dump\n0 9 1 * * freeside /usr/bin/f\n": (
-        *("1", "user-column", "perhaps has a column of users (lbdumps, freeside)"),
-        "--user-column or --no-user-column",
+        *("1", "user-column", "may have a user column (lbdumps, freeside)"),
+        "else --no-user-column",
     ),
 }
 

@@ -358,7 +358,7 @@ async def test_runs_that_failed_again_are_reported_with_exit_1(ctl, member, word
     assert ended.code == 1, ended.err
     assert ended.err.splitlines()[1:] == [
         "3 of 3 created (2 failed, 1 succeeded)",
-        f"2 of 3 runs didn't succeed (2 failed): {LISTED} --state failed",
+        f"2 of 3 runs didn't succeed (2 failed); to list them: {LISTED} --state failed",
     ]
 
 
@@ -376,7 +376,10 @@ async def test_waiting_includes_runs_in_progress_after_the_last_is_created(ctl, 
         "0 of 3 created",
         "3 of 3 created (1 running, 2 succeeded)",
         "3 of 3 created (1 cancelled, 2 succeeded)",
-        f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} --job etl --state cancelled",
+        (
+            "1 of 3 runs didn't succeed (1 cancelled);"
+            f" to list them: {LISTED} --job etl --state cancelled"
+        ),
     ]
 
 

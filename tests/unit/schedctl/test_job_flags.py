@@ -151,7 +151,7 @@ async def test_a_job_whose_runs_end_each_other_is_created_with_a_warning(ctl, me
     flags = ("--every", "5m", "--overlap", "cancel_other", "--timeout", "10m", "--", "true")
     ended = await ctl("job", "create", "x", *flags)
     assert ended.code == 0
-    assert "warning: a run starts 5 minutes after the one before and cancels it" in ended.err
+    assert "warning: each run cancels the previous run after 5 minutes" in ended.err
     assert "a run that takes longer than 5 minutes never finishes (timeout 10 minutes)" in ended.err
 
 

@@ -144,8 +144,11 @@ def test_invalid_yaml_is_reported_at_its_line():
         ("labels: {a: b}\n", "name is missing"),
         ("kind: jbo\nname: x\n", "'jbo' is unknown"),
         ("kind: pool\nlimit: 3\n", "name is missing"),
-        ("kind: pool\nname: x\nrate: 100\n", "rate '100' has no time: write for example 100/s or 100/m"),
-        ("kind: pool\nname: x\nrate: 2.5/m\n", "must have a whole number"),
+        (
+            "kind: pool\nname: x\nrate: 100\n",
+            "rate '100' has no time: write for example 100/s or 100/m",
+        ),
+        ("kind: pool\nname: x\nrate: 2.5/m\n", "the count must be a whole number"),
         ("kind: pool\nname: x\nlimits: 3\n", "limits"),
         ("kind: calendar\nweekdays: [sun]\n", "name is missing"),
         ("kind: calendar\nname: x\nweekday: [sun]\n", "weekday"),

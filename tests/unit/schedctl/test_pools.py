@@ -134,7 +134,7 @@ async def test_a_pool_that_another_caller_changed_is_left_unchanged(ctl, member)
         (("--limit", "3", "--no-limit"), "--limit can't be combined with --no-limit"),
         (("--limit", "0"), "--limit"),
         (("--rate", "100"), "rate '100' has no time: write for example 100/s or 100/m"),
-        (("--rate", "1.5/m"), "must have a whole number"),
+        (("--rate", "1.5/m"), "the count must be a whole number"),
     ],
 )
 async def test_an_empty_or_wrong_pool_change_is_refused_before_any_request(

@@ -40,7 +40,7 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
     out, err = await process.communicate()
     assert process.returncode == 130
     assert out == b""
-    assert err.decode() == "run r1 continues: schedctl run wait r1\n"
+    assert err.decode() == "run r1 continues; to wait for it: schedctl run wait r1\n"
     assert member.received("CancelRun") == []
 
 

@@ -83,7 +83,7 @@ async def test_waiting_reports_once_that_each_worker_has_rejected_the_run(ctl, m
         member.say("ExplainRun", said, refused)
         ended = await ctl(*words)
         assert ended.code == 0
-        assert ended.err.count(f"run r1: {answer} schedctl run why r1\n") == 1
+        assert ended.err.count(f"run r1: {answer} Details: schedctl run why r1\n") == 1
         assert "slots" not in ended.err
 
 
@@ -301,4 +301,6 @@ async def test_waiting_reports_after_a_while_why_the_run_waits(ctl, member, monk
     member.say("ExplainRun", explain)
     member.say("WatchRuns", [*events_of(pending), asked, *events_of(run_of(exit_code=0))])
     ended = await ctl("submit", "--wait", "-o", "json", "--", "date")
-    assert ended.err.count("It waits: no worker has the label gpu. schedctl run why r1") == 1
+    assert (
+        ended.err.count("It waits: no worker has the label gpu. Details: schedctl run why r1") == 1
+    )

@@ -38,5 +38,5 @@ def test_a_thousand_failures_overflow_nothing() -> None:
 def test_a_backoff_that_does_not_grow_or_may_be_zero_is_rejected(
     initial: float, maximum: float, factor: float, jitter: float
 ) -> None:
-    with pytest.raises(ValueError, match="(is|are)n't valid: "):
+    with pytest.raises(ValueError, match=r"(is|are)n't valid: "):
         Backoff(initial, maximum, factor, jitter)

@@ -206,8 +206,8 @@ level = "info"
             r"labels must be a table of texts without a NUL, not {'a': '\x00'}",
         ),
         (f"slots = {'[' * 100_000}{']' * 100_000}", "slots is nested too deep to be read"),
-        ("slots == 1", "is not TOML: Invalid value (at line 1, column 8)"),
-        ("slots = ", "is not TOML: Invalid value (at end of document)"),
+        ("slots == 1", "isn't valid TOML: Invalid value (at line 1, column 8)"),
+        ("slots = ", "isn't valid TOML: Invalid value (at end of document)"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_reported_with_its_line(
@@ -302,7 +302,7 @@ def test_a_missing_file_is_reported(world: World) -> None:
 
 def test_a_secret_appears_in_no_message_and_no_repr(world: World) -> None:
     (problem,) = world.problems("[etcd]\npassword = 31415")
-    assert problem == "schedd.toml:2: etcd.password must be a text"
+    assert problem == "schedd.toml:2: etcd.password must be a string"
     settings = world.load("[etcd]\npassword = 'hunter2'")
     assert "hunter2" not in repr(settings)
     assert masked(settings)["etcd.password"] == "***"
@@ -314,7 +314,9 @@ def test_the_user_part_of_an_address_is_never_shown(world: World) -> None:
     settings = world.load("[etcd]\nendpoints = ['http://u:s3cr3t@a:1', 'u:s3@cr3t@b:1', 'c:1']")
     assert masked(settings)["etcd.endpoints"] == ("http://***@a:1", "u:***@b:1", "c:1")
     (problem,) = world.problems("[etcd]\nendpoints = 'http://u:s3cr3t@a:1'")
-    assert problem == "schedd.toml:2: etcd.endpoints must be a list of texts, not 'http://***@a:1'"
+    assert (
+        problem == "schedd.toml:2: etcd.endpoints must be a list of strings, not 'http://***@a:1'"
+    )
     for plain in ("me@example.com", "file:///a/b@c", "[::1]:1"):
         assert hidden(plain) == plain
 

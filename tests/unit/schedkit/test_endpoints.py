@@ -36,7 +36,9 @@ def test_an_endpoint_is_a_host_and_a_port_in_the_clear_or_with_tls(
     ],
 )
 def test_an_invalid_endpoint_is_reported_with_the_valid_forms(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is neither host:port \(in the clear\) nor grpcs://host"):
+    with pytest.raises(
+        ValueError, match=r"isn't a valid endpoint: write host:port \(without TLS\) or grpcs://host"
+    ):
         endpoint_of(text)
 
 
@@ -54,5 +56,5 @@ def test_a_method_is_a_service_with_its_package_and_a_name() -> None:
     ],
 )
 def test_an_invalid_method_is_reported(text: str) -> None:
-    with pytest.raises(ValueError, match="isn't package"):
+    with pytest.raises(ValueError, match="isn't a valid method: write package"):
         method_of(text)

@@ -183,7 +183,7 @@ def test_all_problems_are_reported_at_once_with_path_and_suggestion():
     )
     assert reported["crno"] == 'unknown field|did you mean "cron"?'
     assert reported["priority"].startswith(
-        '"hihg" is none of low, medium, high; did you mean "high"?'
+        '"hihg" isn\'t valid: use one of low, medium, high; did you mean "high"?'
     )
     assert "unit" in reported["timeout"]
     assert "needs a unit" in reported["every"]
@@ -365,7 +365,7 @@ def test_a_rate_is_a_text_with_a_whole_count():
     assert to_json(pool)["rate"] == "100/m"
     assert to_json(Pool())["rate"] is None
     assert "such as 100/s" in problems({"rate": 100}, Pool)["rate"]
-    assert "2.5/s is 5/2s" in problems({"rate": "2.5/m"}, Pool)["rate"]
+    assert "instead of 2.5/s, write 5/2s" in problems({"rate": "2.5/m"}, Pool)["rate"]
     assert "must be from 1 to" in problems({"rate": "5000000000/m"}, Pool)["rate"]
 
 

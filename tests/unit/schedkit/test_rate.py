@@ -33,7 +33,9 @@ def test_a_count_and_a_time_are_that_rate(text: str, rate: tuple[Fraction, timed
 
 def test_a_bare_number_has_the_readers_default_unit_or_is_rejected() -> None:
     assert parse(".5", bare="s") == (Fraction(1, 2), timedelta(seconds=1))
-    with pytest.raises(ValueError, match="rate '100' has no time: write for example 100/s or 100/m"):
+    with pytest.raises(
+        ValueError, match="rate '100' has no time: write for example 100/s or 100/m"
+    ):
         parse("100")
 
 

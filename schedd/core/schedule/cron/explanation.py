@@ -51,8 +51,8 @@ def explain(
     info = _zone_info(parsed)
     found = list(notes(parsed, after, dst))
     if is_hashed(expression):
-        whose = f"here for {seed}" if seed else "here for a job without a name"
-        found.insert(0, f"H is a value hashed from namespace and job name: {whose}.")
+        whose = f"of {seed}" if seed else "of a job without a name"
+        found.insert(0, f"H is a hash of namespace and job name; these times use the hash {whose}.")
     return CronExplanation(
         expression=expression,
         time_zone=parsed.zone,
@@ -114,16 +114,16 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: DstPol
         happens = "do not exist" if forward else "come twice"
     moved = f"clocks go {'forward' if forward else 'back'} from {_clock(left)} to {_clock(reached)}"
     if expression.wildcard:
-        does = "it follows elapsed time: runs in both passes"
+        does = "the schedule follows elapsed time and runs in both passes"
         if forward:
-            does = "it follows elapsed time: no runs for them"
-            does += "" if _runs_that_day(expression, change) else ", and nothing runs that day"
+            does = "the schedule follows elapsed time: these times don't run"
+            does += "" if _runs_that_day(expression, change) else ", so no run on that day"
     elif forward:
         does = f"runs once, at {_shown(expression, change.start)}"
         if affected > 1:
             does = f"runs once for all of them, at {_shown(expression, change.start)}"
         if dst.gap is DstGap.SKIP:
-            does = "does not run for " + ("them" if affected > 1 else "it")
+            does = f"{'these times don' if affected > 1 else 'this time doesn'}'t run"
     else:
         does = _repeated(expression, masks, change, dst, each=affected > 1)
     return f"{_date(min(left, reached))}: {times} {happens} in {expression.zone} ({moved}); {does}."

@@ -231,22 +231,22 @@ def _wrapped_in_aws(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
         return
     kind, inner = found[1].lower(), found[2].strip()
     if kind == "at":
-        yield "at(…) is an expression of AWS", f"use at: {inner} with time_zone", None
+        yield "at(…) is an AWS expression", f"write at: {inner} and time_zone", None
         return
     if kind == "rate":
         rate = re.fullmatch(r"(\d{1,6})\s+(minute|hour|day)s?", inner, re.IGNORECASE | re.ASCII)
         if rate and int(rate[1]):
             text = f"@every {int(rate[1])}{rate[2][0].lower()}"
-            difference = "rate counts from its creation, @every from 1970-01-01T00:00Z"
+            difference = "AWS counts from the rule's creation, @every from 1970-01-01T00:00Z"
             described = describe_parsed(parse_plainly(text, zone=zone, seed=""))
-            problem = "rate(…) is an expression of AWS"
+            problem = "rate(…) is an AWS expression"
             yield problem, "", Rewrite(text, described, difference=difference)
         return
     try:
         reading = foreign.read_fields(inner, foreign.AWS)
     except UnknownExpression:
         return
-    yield from _foreign(reading, prefix, zone, "cron(…) is an expression of AWS")
+    yield from _foreign(reading, prefix, zone, "cron(…) is an AWS expression")
 
 
 def _foreign(reading: ForeignReading, prefix: str, zone: str, problem: str) -> Iterator[Proposal]:
@@ -257,8 +257,8 @@ def _foreign(reading: ForeignReading, prefix: str, zone: str, problem: str) -> I
     if reading.years and _span_of(reading.years) == ():
         listed = ", ".join(map(str, sorted(reading.years)[:5]))
         yield (
-            "a year field is refused",
-            f"the years {listed} aren't one span: make a job with start and end for each span",
+            "a year field isn't supported",
+            f"the years {listed} aren't consecutive: create one job, with start and end, per range",
             None,
         )
 
@@ -272,10 +272,10 @@ def _zone_last(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
         zone_of(last)
         rewrite = _plain_rewrite(f"CRON_TZ={last} {' '.join(words)}", zone)
     except UnknownZone as unknown:
-        yield "a zone after the expression", unknown.hint, None
+        yield "the expression ends with a time zone", unknown.hint, None
         return
     if rewrite is not None:
-        problem = "a zone after the expression isn't read"
+        problem = "the expression ends with a time zone, which isn't supported"
         yield problem, f"{rewrite}; or time_zone: {last}", rewrite
 
 
@@ -312,8 +312,8 @@ def _crontab_line(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
         command = " ".join(rest)
         shown = command if len(command) <= 60 else f"{command[:59]}…"
         yield (
-            f"a line of a crontab: {shown!r} isn't part of the schedule",
-            f"{rewrite}, and the command as shell; cron lint -f reads crontabs",
+            f"the expression is a line of a crontab: {shown!r} isn't part of the schedule",
+            f"{rewrite}, and the command in shell; to check a crontab: schedctl cron lint -f FILE",
             rewrite,
         )
 
@@ -343,10 +343,10 @@ def _dialect(dialect: Dialect, prefix: str, body: str, zone: str) -> Iterator[Pr
 def _looks_like(dialect: Dialect, body: str) -> str:
     if dialect.exclusive_days:
         numbered = re.search(r"\d", body.split()[dialect.fields.split().index("W")])
-        sunday = "; 1 is Sunday there" if numbered else ""
-        last = "the last field is a year" if "Y" in dialect.fields else "seconds first"
-        return f"looks like {dialect.name}: {last}{sunday}"
-    return f"a year field is refused: looks like {dialect.name}"
+        sunday = "; in this format, day 1 is Sunday" if numbered else ""
+        last = "the last field is a year" if "Y" in dialect.fields else "the first field is seconds"
+        return f"the expression looks like {dialect.name}: {last}{sunday}"
+    return f"a year field isn't supported: the expression looks like {dialect.name}"
 
 
 def _six_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
@@ -356,7 +356,7 @@ def _six_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     if re.search(r"\d{4}", words[5]) or words[5] in "*?":
         dialect = foreign.AWS if "?" in words[2:5] else foreign.WITH_YEAR
         for problem, hint, rewrite in _dialect(dialect, prefix, body, zone):
-            yield f"six fields begin with seconds; {problem}", hint, rewrite
+            yield f"in six fields, the first is seconds; {problem}", hint, rewrite
     for problem, hint, rewrite in _dialect(foreign.QUARTZ_SHORT, prefix, body, zone):
         yield problem, hint, rewrite
 
@@ -386,7 +386,7 @@ def _slips(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
             prefix + " ".join([*words[:number], better, *words[number + 1 :]]), zone
         )
         if rewrite is not None:
-            yield problem, f"if that is meant, {rewrite}", rewrite
+            yield problem, f"if you mean this, {rewrite}", rewrite
 
 
 _PROPOSALS: Final[Sequence[Callable[[str, str, str], Iterator[Proposal]]]] = (

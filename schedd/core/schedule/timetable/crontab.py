@@ -141,7 +141,9 @@ def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
             user, *others = re.split(r"[ \t]+", rest, maxsplit=1)
             if not others or not _is_user(user):
                 problem = f"{user!r} isn't a user followed by a command: the user is missing"
-                unread.append(UnreadLine(number, problem, "in a system crontab: user command …"))
+                unread.append(
+                    UnreadLine(number, problem, "in a system crontab, write: schedule user command")
+                )
                 continue
             command = others[0]
         command, stdin = _halves(command)
@@ -169,18 +171,19 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _traps_of_text(text: str) -> Iterator[CrontabWarning]:
     lines = text.split("\n")
     if text.startswith("\ufeff"):
-        problem = "begins with a byte order mark: cron takes it for a part of the first line"
-        yield CrontabWarning(1, "byte-order-mark", problem, "save the file as UTF-8 without it")
+        problem = "begins with a byte order mark, which cron reads as part of the first line"
+        hint = "save the file as UTF-8 without a byte order mark"
+        yield CrontabWarning(1, "byte-order-mark", problem, hint)
     carriage = [number for number, line in enumerate(lines, 1) if line.endswith("\r")]
     if carriage:
         count = f"{len(carriage)} line{'s' if len(carriage) > 1 else ''}"
-        problem = f"{count} with CRLF: cron passes the \\r to the command and into variables"
+        problem = f"{count} with CRLF: cron passes the \\r to commands and variables"
         yield CrontabWarning(
             carriage[0], "crlf", problem, "save the file with LF: sed -i 's/\\r$//'"
         )
     if text and not text.endswith("\n") and lines[-1].strip(" \t"):
-        problem = "no newline at the end: cron ignores this line, or refuses the file"
-        yield CrontabWarning(len(lines), "final-newline", problem, "add a newline")
+        problem = "the last line has no newline: cron ignores this line, or rejects the file"
+        yield CrontabWarning(len(lines), "final-newline", problem, "add a newline at the end")
 
 
 def _time_zones(text: str, entries: Sequence[int]) -> Iterator[CrontabWarning]:
@@ -195,34 +198,33 @@ def _time_zones(text: str, entries: Sequence[int]) -> Iterator[CrontabWarning]:
             zone = _unquoted(variable[4])
         if variable and name == "TZ" and number < entries[-1] and not zone:
             given = _unquoted(variable[4])
-            problem = f"TZ={given} reaches the commands alone: cron reads the schedules in its zone"
-            yield CrontabWarning(
-                number, "tz", problem, f"for the schedules CRON_TZ={given} (cronie), or --tz"
-            )
+            problem = f"TZ={given} changes only the time zone of commands, not that of schedules"
+            hint = f"for schedules, write CRON_TZ={given} (cronie only), or give --tz"
+            yield CrontabWarning(number, "tz", problem, hint)
 
 
 def _percent(number: int) -> CrontabWarning:
-    problem = "% ends the command: cron passes the rest to its standard input"
-    return CrontabWarning(number, "percent", problem, "write \\% for a percent sign")
+    problem = "% ends the command: cron passes the rest of the line to standard input"
+    return CrontabWarning(number, "percent", problem, "to write a percent sign, write \\%")
 
 
 def _column(number: int, users: Sequence[str]) -> CrontabWarning:
-    problem = f"perhaps has a column of users ({', '.join(users)}): read as a user's crontab"
-    return CrontabWarning(
-        number, "user-column", problem, "--user-column or --no-user-column says which"
-    )
+    problem = f"may have a user column ({', '.join(users)}), but is read without one"
+    hint = "give --user-column if this is a system crontab, else --no-user-column"
+    return CrontabWarning(number, "user-column", problem, hint)
 
 
 def _not_an_entry(line: str) -> tuple[str, str]:
     words = re.split(r"[ \t]+", line)
     if odd := _odd_space(line):
-        return f"has the space U+{ord(odd):04X}, which cron doesn't read", "use spaces and tabs"
+        return f"has the space U+{ord(odd):04X}, which cron can't read", "use plain spaces or tabs"
     if line.startswith("@"):
-        return f"{words[0]} has no command", f"{words[0]} command …"
+        return f"{words[0]} has no command", f"write: {words[0]} command"
     if len(words) == 5:
-        return "has a schedule and no command", "minute hour day month weekday command …"
+        return "has a schedule but no command", "write: minute hour day month weekday command"
     count = f"{len(words)} word{'s' if len(words) > 1 else ''}"
-    return f"{count}: neither an entry nor a variable", "minute hour day month weekday command …"
+    problem = f"{count}: the line is neither an entry nor a variable"
+    return problem, "write: minute hour day month weekday command"
 
 
 def _odd_space(text: str) -> str:

@@ -97,7 +97,7 @@ def lint(
 def _refused(error: CronError) -> LintFinding:
     hint = error.hint
     if "~" in error.problem:
-        hint = "a random minute is H here, stable for each job: H(0-59) for 0~59"
+        hint = "write H(0-59) instead of 0~59: H chooses one value for each job, and keeps it"
     rule = error.field.replace(" ", "-").replace("_", "-")
     problem = error.problem if error.field == "expression" else f"{error.field}: {error.problem}"
     return LintFinding(LintLevel.ERROR, rule, problem, hint, error.rewrites)
@@ -145,9 +145,10 @@ def never_finishes(
         return None
     ends = "cancels" if overlap == "cancel_other" else "kills"
     length = _length(shortest)
-    problem = f"a run starts {length} after the one before and {ends} it: a run that takes longer"
-    problem += f" than {length} never finishes (timeout {_length(timeout)})"
-    return _warn("never-finishes", problem, f"overlap: skip, or a timeout of at most {length}")
+    problem = f"each run {ends} the previous run after {length}: a run that takes longer than"
+    problem += f" {length} never finishes (timeout {_length(timeout)})"
+    hint = f"set overlap: skip, or set a timeout of at most {length}"
+    return _warn("never-finishes", problem, hint)
 
 
 def _length(length: timedelta) -> str:
@@ -165,8 +166,9 @@ def _unknown_to_cron(parsed: CronExpression) -> Iterator[LintFinding]:
     try:
         foreign.read_fields(" ".join(words), foreign.VIXIE)
     except foreign.UnknownExpression:
-        problem = f"cron can't read this; read here it runs {describe_parsed(parsed)}"
-        yield _warn("not-cron", problem, "keep it in a manifest, or write plain numbers and ranges")
+        problem = f"cron can't read this expression; schedd runs it {describe_parsed(parsed)}"
+        hint = "move the job to a manifest of schedd, or write plain numbers and ranges"
+        yield _warn("not-cron", problem, hint)
 
 
 # -- Six fields --
@@ -183,7 +185,7 @@ def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding
         yield _warn(
             "each-minute",
             f"runs {60 * masks.hour.bit_count()} times a day: {describe_parsed(parsed)}",
-            *_offer(parsed, once, "for once an hour "),
+            *_offer(parsed, once, "to run once an hour, "),
         )
 
 
@@ -203,13 +205,13 @@ def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFi
     """Warn of six fields: seconds are first here; others have a year last, or count from 1."""
     if is_hashed(parsed.text):
         return
-    reads = f"six fields: the first is seconds, so it runs {describe_parsed(parsed)}"
+    reads = f"in six fields, the first is seconds: the job runs {describe_parsed(parsed)}"
     if "?" in (words[2], words[4]):
         if meant := if_meant(parsed.text, (AWS, WITH_YEAR), parsed.zone):
-            yield _warn("year-last", f"{reads}; looks like AWS, with a year last", meant, _IF)
+            yield _warn("year-last", f"{reads}; in AWS, the last field is the year", meant, _IF)
     elif "?" in (words[3], words[5]):
         if meant := if_meant(parsed.text, (QUARTZ_SHORT,), parsed.zone):
-            runs = f"looks like Quartz, where 1 is Sunday; here it runs {describe_parsed(parsed)}"
+            runs = f"in Quartz, day 1 is Sunday; in schedd, the job runs {describe_parsed(parsed)}"
             yield _warn("quartz-weekday", runs, meant, _IF)
     elif (
         words[5] == "*"
@@ -221,10 +223,10 @@ def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFi
             yield _warn("seconds-first", f"{reads}; the last * looks like a year", meant, _IF)
     elif not re.fullmatch(r"\d+", words[0]):
         meant = if_meant(parsed.text, (WITH_YEAR,), parsed.zone)
-        yield _warn("seconds-first", reads, meant or "", "if minutes were meant, ")
+        yield _warn("seconds-first", reads, meant or "", "if the first field means minutes, ")
 
 
-_IF: Final = "if that is meant, "
+_IF: Final = "if you mean this, "
 
 
 # -- Steps --
@@ -245,22 +247,22 @@ def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> It
             written = term.upper() if term.startswith("h") else term
             if step == 1 and found[1] == "*":
                 plain = " ".join([*_prefix(parsed), *(w if w != word else "*" for w in words)])
-                problem = f"{spec.name}: {term} is *"
+                problem = f"{spec.name}: {term} means the same as *"
                 yield _warn("step-of-one", problem, *_offer(parsed, plain, ""))
             elif found[1] not in ("*", "h") and not _whole(found[1], spec.low, size):
                 continue
             elif step >= size:
                 yield _warn(
                     "step-past-range",
-                    f"{spec.name}: {written} has one value, for there are only {size}",
+                    f"{spec.name}: {written} matches one value, as the field has {size} values",
                     *_evenly(words, spec, step, parsed, crontab=crontab),
                 )
             elif size % step:
                 last = spec.low + (size - 1) // step * step
                 yield _warn(
                     "uneven-step",
-                    f"{spec.name}: {written} starts again after {last}, so the last step is "
-                    f"{size - last + spec.low} and not {step}",
+                    f"{spec.name}: {written} starts again after {last}, so the last step is"
+                    f" {size - last + spec.low}, not {step}",
                     *_evenly(words, spec, step, parsed, crontab=crontab),
                 )
 
@@ -278,11 +280,11 @@ def _evenly(
     unit, place = _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
     below = {"0"} if spec.name != "hour" else {"0", *words[-5:-4]}
     if crontab or unit is None or any(word not in "*?" for word in words[place + 1 :]):
-        return "list the values that are meant", ""
+        return "list the values that you mean", ""
     if any(word not in below for word in words[:place]):
-        return "list the values that are meant", ""
-    every = instead(parsed, f"@every {step}{unit}", parsed.zone, "the steps are even")
-    return every, "for even steps "
+        return "list the values that you mean", ""
+    every = instead(parsed, f"@every {step}{unit}", parsed.zone, "all steps are equal")
+    return every, "for equal steps, "
 
 
 # -- Days --
@@ -299,15 +301,15 @@ def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Ite
     if by_week and by_month and not masks.both_days:
         yield _warn(
             "either-day",
-            f"both day fields are restricted, so either is enough: day {day}, and also each "
-            f"weekday {week}",
+            "both day fields are set, so a day needs to match only one of them: day"
+            f" {day} of the month, or weekday {week}",
             *_both(words, parsed, crontab=crontab),
         )
     if by_week and by_month and masks.both_days:
         yield _warn(
             "both-days",
-            f"a day field that begins with * must match as well: {day} and {week} together",
-            "list its days to have either",
+            f"one day field begins with *, so a day must match both fields: {day} and {week}",
+            "to match either field, list the days instead of *",
         )
     yield from _short_months(masks, bool(by_week and not masks.both_days), crontab=crontab)
 
@@ -323,10 +325,10 @@ def _both(
     """Return how to write the days that match both fields."""
     if crontab:
         schedule = " ".join([*words[:-1], "*"])
-        return f"for days that match both: {schedule}, and test date +\\%u in the command", ""
+        return f"to match both: write {schedule}, and test date +\\%u in the command", ""
     if not is_hashed(parsed.text) and (found := both_days(parsed.text, parsed.zone)):
-        return found, "for the days that match both, "
-    return "for one of the fields alone, write * in the other", ""
+        return found, "to match both fields, "
+    return "to use only one day field, write * in the other", ""
 
 
 def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[LintFinding]:
@@ -348,13 +350,14 @@ def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterato
         if masks.month >> month & 1 and month_length(2001, month) < first
     ]
     if short:
-        ends = " but in leap years" if first == 29 else ""
+        ends = ", except in leap years" if first == 29 else ""
         yield _warn(
             "short-months",
-            f"has no day {first} in {', '.join(short)}{ends}: nothing runs then",
-            "cron has no last day of a month: use 28-31, and test date -d tomorrow +\\%d"
+            f"doesn't run in {', '.join(short)}{ends}: day {first} doesn't exist there",
+            "for the last day of a month, write 28-31, and test date -d tomorrow +\\%d in the"
+            " command"
             if crontab
-            else "the last day of a month is L",
+            else "for the last day of a month, write L",
         )
 
 
@@ -380,7 +383,7 @@ def _clock_changes(
         if words[-4][0] != "*" and len(minutes) <= _MOST_LISTED and not is_hashed(parsed.text):
             listed = ",".join(map(str, minutes))
             text = " ".join([*_prefix(parsed), *words[:-5], listed, *words[-4:]])
-            note = "on days with a clock change alone, once after the gap and in the first pass"
+            note = "only on days of a clock change: once after the gap, once in the repeated hour"
             hint, before = instead(parsed, text, parsed.zone, note), "choose another hour; or "
     for note in notes(parsed, after, dst):
         yield _warn("clock-change", note, hint, before)
@@ -396,16 +399,16 @@ def _herd(
     assert masks is not None, "asked of calendar expressions alone"
     if masks.minute != 1 or masks.second != 1:
         return
-    when = {24: "every hour at minute 0", 1: "at midnight sharp"}.get(masks.hour.bit_count())
+    when = {24: "at minute 0 of every hour", 1: "at midnight"}.get(masks.hour.bit_count())
     if when and masks.hour & 1 and (moved := spread(parsed.text, parsed.zone, seed, dst)):
         text = fixed(moved, seed) if crontab else moved
-        difference = "another minute, as often, on nights with a clock change too"
+        difference = "at another minute, equally often"
         rewrite = Rewrite(text, describe(text, seed), difference=difference)
-        yield _warn("herd", f"{when}, when many jobs start", rewrite, "to spread the load, ")
+        yield _warn("herd", f"runs {when}, when many jobs start", rewrite, "to spread the load, ")
 
 
 def _rare(parsed: CronExpression, after: datetime) -> Iterator[LintFinding]:
     found = parsed.next_after(after)
     if found is None or found - after > _FAR:
-        when = f"{found:%Y-%m-%d}" if found else "never"
-        yield _warn("rare", f"is not due within a year: next {when}", "is that date meant?")
+        when = f"next on {found:%Y-%m-%d}" if found else "never"
+        yield _warn("rare", f"doesn't run within a year: {when}", "check day and month")
