@@ -100,7 +100,7 @@ class HandlerCaller:
 
 
 def _run(call: HandlerCall, report: Callable[[HandlerCall, AttemptOutcome], object]) -> None:
-    report(call, call.called())
+    report(call, Context().run(call.called))
 
 
 def import_all(modules: Sequence[str]) -> None:

@@ -174,23 +174,20 @@ class HandlerCall(CurrentRun):
         return await beside_surely(partial(self._returned, answer))
 
     def called(self) -> AttemptOutcome:
-        """Call the function in this thread."""
+        """Call the function in this thread, in a context of its own."""
         context = self.context
         if context is None:
             return _ENDED
-        token = current.set(self)
+        current.set(self)
         try:
-            try:
-                values = self._values()
-            except BaseException as error:  # noqa: BLE001 - as above
-                return self._misread(error)
-            try:
-                answer = self._function(*values, context)
-            except BaseException as error:  # noqa: BLE001 - as above
-                return self._raised(error)
-            return self._returned(answer)
-        finally:
-            current.reset(token)
+            values = self._values()
+        except BaseException as error:  # noqa: BLE001 - as above
+            return self._misread(error)
+        try:
+            answer = self._function(*values, context)
+        except BaseException as error:  # noqa: BLE001 - as above
+            return self._raised(error)
+        return self._returned(answer)
 
     def _log(self, text: str) -> None:
         self.write(True, text.encode(errors="backslashreplace"))
