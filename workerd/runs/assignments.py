@@ -1,7 +1,7 @@
 """The runs in hand: accept assignments, delay, start and stop runs, and report their results.
 
     assign ─→ admission ─┬─ rejected → answered on the stream that brought it
-                         └─ accepted → (`delayed_start`) → `attempts` → (upload) → result sender
+                         └─ accepted → `delayed_start` → `attempts` → (upload) → result sender
 
 Runs that arrive together are accepted, started and ended together: the batch is the unit, and a run
 is a batch and a place in it. A single assignment is a batch of one.
@@ -150,7 +150,6 @@ class HeldRuns:
         batches: Iterable[pb.RunBatch] = (),
     ) -> None:
         """Handle assignments received over `origin`. `time`: of its member."""
-        taken: list[AssignmentKey] = []
         for assignment in assignments:
             found = FRAME.violations(assignment)
             if found or not assignment.HasField("key"):
@@ -158,16 +157,13 @@ class HeldRuns:
                 self._reject([assignment.key], why, origin)
             else:
                 with set_aside("assignment", f"run {assignment.key.run_id}"):
-                    taken += self._take(AssignedBatch.of_one(assignment), time, origin)
+                    self._take(AssignedBatch.of_one(assignment), time, origin)
         for message in batches:
             if found := violations(message):
                 self._reject(_readable_keys(message), problem(found), origin)
             else:
                 with set_aside("batch of assignments", f"job {message.common.job}"):
-                    taken += self._take(AssignedBatch.of(message), time, origin)
-        if taken:
-            with set_aside("start of assignments", f"run {taken[0].run}"):
-                self._begin(taken)
+                    self._take(AssignedBatch.of(message), time, origin)
         self.on_change()
 
     def _reject(self, keys: Sequence[pb.AssignmentKey], why: str, origin: Origin) -> None:
@@ -181,13 +177,11 @@ class HeldRuns:
             if not FRAME.violations(key):
                 self._refuse(key, refused, origin)
 
-    def _take(
-        self, batch: AssignedBatch, time: MemberTime, origin: Origin
-    ) -> Sequence[AssignmentKey]:
-        """Offer a batch to admission. Return the runs that were accepted."""
-        now = boottime()
+    def _take(self, batch: AssignedBatch, time: MemberTime, origin: Origin) -> None:
+        """Offer a batch to admission, and start the runs that were accepted when they are due."""
+        now, offered = boottime(), batch.offered(time)
         answers = self._admission.offer(
-            batch.offered(time),
+            offered,
             self._clock.read(now),
             trusted=self._trusted(now),
             unable=self._attempts.objection(batch),
@@ -209,7 +203,7 @@ class HeldRuns:
                     self._items[key].find_tail(tail)
         if taken:
             self._idle.clear()
-        return taken
+            self._delayed.put(taken, now if offered.not_before is None else offered.not_before)
 
     def rearm(self, time: MemberTime) -> None:
         """Restart the timers of all pre-dispatched runs: the cluster's clock was set. `time`: of

@@ -1,10 +1,13 @@
-"""Start pre-dispatched runs when they are due, with one timer for all of them.
+"""Start runs when they are due, at once or later, with one timer for all of them.
 
     put ─→ heap by boot time ──due──→ a batch ─→ a turn of the loop ─→ the next batch …
     let_start ─→ ended runs ──no run is due, or the wait expired──→ a batch …
 
 Of many runs that are due at the same time, a batch is started in each turn of the loop: its
-executors begin before the next batch, and heartbeats are sent between. The results of ended runs
+executors begin before the next batch, and heartbeats are sent between. A run of a later batch can
+still be revoked. Handlers in threads that use the processor delay the loop, which then waits for
+the interpreter's lock. So the first batch is small, each batch is larger than the one before, and
+after a turn of the loop that took long a batch has one run. The results of ended runs
 wait briefly until all due runs have started: a result may be a second late, a start must not. An
 ended run keeps its slot meanwhile, so the number of starts is limited. Ended runs that were
 pre-dispatched themselves wait longest; other results may unblock the next run of their job.
@@ -25,7 +28,13 @@ from schedkit.clock import boottime
 from workerd.core.ids import AssignmentKey
 
 AT_ONCE: Final = 100
-"""Starts, or ends, in one turn of the loop: about 1 ms."""
+"""Starts, or ends, in one turn of the loop at most: about 1 ms."""
+FIRST: Final = 4
+"""Starts in the first of several turns."""
+GROWTH: Final = 4
+"""Factor from one batch to the next."""
+LONG_TURN: Final = 0.05
+"""Seconds of a turn of the loop, with its starts, after which only one run is started."""
 LOOKS_EVERY: Final = 1.0
 """Seconds between two checks. The loop's clock stops in a suspend, boot time doesn't."""
 MAX_END_DELAY: Final = 0.5
@@ -51,6 +60,8 @@ class DelayedStarts:
         """A heap, by the end of the wait."""
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
+        self._batch, self._last_turn = FIRST, inf
+        """The size of the next batch, and when the last one was started."""
         self._herd_since: float | None = None
         """Since when due runs have waited for others."""
         self._rests = False
@@ -98,25 +109,37 @@ class DelayedStarts:
 
     def _come(self) -> None:
         self._timer = None
-        now, started = boottime(), 0
+        now, keys = boottime(), list[AssignmentKey]()
         tired = self._ended and self._ended[0][0] < now
-        most = AT_ONCE // 2 if tired else AT_ONCE
-        try:
-            while started < most and (first := self._first()) and first[0] <= now:
-                started += (count := min(len(first[2]), most - started))
-                keys = [first[2].pop() for _ in range(count)]
-                keys = [key for key in keys if self._at.get(key) == first[0]]
-                for key in keys:
+        most = self._next_batch(now) // (2 if tired else 1) or 1
+        while len(keys) < most and (first := self._first()) and first[0] <= now:
+            at, _, waiting = first
+            for _ in range(min(len(waiting), most - len(keys))):
+                if self._at.get(key := waiting.pop()) == at:
                     del self._at[key]
-                if keys:
-                    self._start(keys)
+                    keys.append(key)
+        try:
+            if keys:
+                self._start(keys)
         finally:
             first = self._first()
             herd = first is not None and first[0] <= now
-            self._let_end(AT_ONCE - started, before=now if herd else inf)
+            self._last_turn = now if herd else inf
+            self._let_end(AT_ONCE - len(keys), before=now if herd else inf)
             self._sweep(now, herd=herd)
             if first is not None or self._ended:
                 self._ring(first[0] if first and not self._ended else boottime())
+
+    def _next_batch(self, now: float) -> int:
+        """Return how many runs to start in this turn of the loop."""
+        took = now - self._last_turn
+        if took < 0:  # the turn before left no due run
+            self._batch = FIRST
+        elif took > LONG_TURN:
+            self._batch = 1
+        else:
+            self._batch = min(GROWTH * self._batch, AT_ONCE)
+        return self._batch
 
     def _sweep(self, now: float, *, herd: bool) -> None:
         """Disable the cycle collector while many runs start, for a limited time."""

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import gc
 import random
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns, slots_of
+from workerd.runs.delayed_start import FIRST
 
 ME = Incarnation("11111111-2222-3333-4444-555555555555")
 of_a_handler: ContextVar[str | None] = ContextVar("of_a_handler", default=None)
@@ -93,8 +97,10 @@ class Handler:
         conduct = self.conduct.get(ctx.run_id)
         return None if conduct is None else await conduct()
 
-    def handle_in_a_thread(self, _payload: Any, ctx: Context) -> None:
+    def handle_in_a_thread(self, _payload: Any, ctx: Context) -> Any:
         self.began.append(ctx.run_id)
+        conduct = self.conduct.get(ctx.run_id)
+        return None if conduct is None else conduct()
 
 
 async def waits() -> None:
@@ -191,7 +197,7 @@ async def working(
 
 async def test_runs_of_a_batch_start_together_and_are_reported_as_columns(tmp_path: Path) -> None:
     async with working(tmp_path) as worker:
-        keys = worker.assign(50)
+        keys = worker.assign(FIRST)
         await worker.ended(*keys)
         assert sorted(worker.handler.began) == sorted(key.run_id for key in keys)
         (batch,) = worker.stream.batches
@@ -221,12 +227,12 @@ async def test_a_repeated_batch_starts_nothing_and_brings_its_results_once_more(
 ) -> None:
     monkeypatch.setattr(result_sender, "RESEND_AFTER", 0.0)
     async with working(tmp_path) as worker:
-        keys = [worker.member.key() for _ in range(5)]
+        keys = [worker.member.key() for _ in range(FIRST)]
         batch = worker.batch(keys)
         worker.receive(batch, batch)
         await worker.ended(*keys)
         worker.receive(batch)
-        assert len(worker.handler.began) == 5
+        assert len(worker.handler.began) == FIRST
         assert len(worker.stream.batches) == 2
         assert not worker.stream.refused
 
@@ -236,13 +242,13 @@ async def test_cancels_of_ended_runs_bring_the_results_of_these_runs_together(
 ) -> None:
     monkeypatch.setattr(result_sender, "RESEND_AFTER", 0.0)
     async with working(tmp_path) as worker:
-        keys = worker.assign(20)
+        keys = worker.assign(FIRST)
         await worker.ended(*keys)
-        for key in keys[5:8]:
+        for key in keys[1:3]:
             worker.work.cancel(pb.Cancel(key=key), worker.stream)
         worker.work.send_again()
         _, again = worker.stream.batches
-        assert runs_of(again) == [(key.run_id, key.fencing_token) for key in keys[5:8]]
+        assert runs_of(again) == [(key.run_id, key.fencing_token) for key in keys[1:3]]
         worker.work.send_again()
         assert len(worker.stream.batches) == 2
 
@@ -411,6 +417,62 @@ async def test_a_handler_that_prints_is_reported_with_its_output(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", [Mode.LOOP, Mode.THREAD])
+async def test_a_context_variable_that_a_handler_sets_isnt_seen_by_the_next_run(
+    tmp_path: Path, mode: Mode
+) -> None:
+    async with working(tmp_path, mode=mode) as worker:
+        seen = []
+
+        def sets() -> None:
+            seen.append((of_a_handler.get(), threading.get_ident()))
+            of_a_handler.set("set by a handler")
+
+        async def sets_there() -> None:
+            sets()
+
+        for _ in range(3):
+            key = worker.member.key()
+            worker.handler.conduct[key.run_id] = sets if mode is Mode.THREAD else sets_there
+            worker.receive(worker.batch([key]))
+            await worker.ended(key)
+        assert len({thread for _, thread in seen}) == 1, "the same thread ran them"
+        assert [value for value, _ in seen] == [None, None, None]
+
+
+def computes() -> None:
+    """Use a processor, and the interpreter's lock, for 20 ms."""
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.mark.parametrize("many", ["at once", "pre-dispatched"])
+async def test_the_loop_keeps_running_while_many_runs_begin_that_use_a_processor(
+    tmp_path: Path, many: str
+) -> None:
+    """Heartbeats are sent, and a cancel prevents a run that hasn't begun."""
+    async with working(tmp_path, slots=200, mode=Mode.THREAD) as worker:
+        keys = [worker.member.key() for _ in range(200)]
+        worker.handler.conduct = {key.run_id: computes for key in keys}
+        turns = [boottime()]
+
+        async def beats() -> None:
+            while True:
+                await asyncio.sleep(0.01)
+                turns.append(boottime())
+
+        beating = asyncio.create_task(beats())
+        worker.receive(worker.batch(keys, start_in=0.1 if many == "pre-dispatched" else None))
+        await worker.began(keys[0])
+        worker.work.cancel(pb.Cancel(key=keys[-1]), worker.stream)
+        await worker.ended(*keys[:-1])
+        beating.cancel()
+        assert worker.stream.whys == {keys[-1].run_id: pb.Refusal.WHY_REVOKED}
+        longest = max(after - before for before, after in pairwise(turns))
+        assert longest < (turns[-1] - turns[0]) / 3
+
+
+@pytest.mark.parametrize("mode", [Mode.LOOP, Mode.THREAD])
 async def test_ended_runs_leave_nothing_to_the_cycle_collector(tmp_path: Path, mode: Mode) -> None:
     async with working(tmp_path, mode=mode) as worker:
         await worker.ended(*worker.assign(50))
@@ -487,6 +549,7 @@ async def test_a_drain_returns_the_waiting_batch_and_lets_the_running_one_end(
 ) -> None:
     async with working(tmp_path) as worker:
         running = worker.assign(3)
+        await worker.began(*running)
         waiting = worker.assign(3, start_in=30.0)
         worker.work.drain(on=True)
         assert worker.stream.whys == dict.fromkeys(
@@ -565,7 +628,8 @@ async def test_runs_that_end_with_the_worker_are_reported(tmp_path: Path) -> Non
     async with working(tmp_path) as worker:
         worker.assign(3)
         async with asyncio.timeout(WAIT_TIMEOUT):
-            while AssignmentState.RUNNING in worker.states().values():  # noqa: ASYNC110 - no later
+            unended = {AssignmentState.HELD, AssignmentState.RUNNING}
+            while not unended.isdisjoint(worker.states().values()):  # noqa: ASYNC110 - no later
                 await asyncio.sleep(0)
     assert len([*worker.sender.unanswered()]) == 3
 

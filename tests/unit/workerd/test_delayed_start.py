@@ -30,6 +30,16 @@ def key() -> AssignmentKey:
     return AssignmentKey(new_id(), 1)
 
 
+def batches(many: int) -> list[int]:
+    """Return the sizes of the batches in which so many due runs start, with short turns."""
+    sizes, size = [], module.FIRST
+    while many:
+        sizes.append(min(size, many))
+        many -= sizes[-1]
+        size = min(module.GROWTH * size, module.AT_ONCE)
+    return sizes
+
+
 async def herd(
     many: int, *, beside: float | None = None, pre_dispatched_ends: bool = True
 ) -> tuple[DelayedStarts, list[str]]:
@@ -98,8 +108,31 @@ async def test_other_tasks_get_their_turn_between_batches_of_starts() -> None:
     await wait_until_async(
         lambda: turns.count("runs") == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd"
     )
-    few = [*["starts"] * module.AT_ONCE, *["runs"] * module.AT_ONCE]
-    assert turns == [*few, *few, *few]
+    assert turns == [
+        turn for size in batches(3 * module.AT_ONCE) for turn in ["starts"] * size + ["runs"] * size
+    ]
+
+
+async def test_after_a_long_turn_of_the_loop_one_run_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Started handlers keep the loop from running; more of them would make it worse."""
+    now, sizes = boottime(), list[int]()
+    monkeypatch.setattr(module, "boottime", lambda: now)
+
+    def start(keys: Sequence[AssignmentKey]) -> None:
+        nonlocal now
+        sizes.append(len(keys))
+        if len(sizes) <= 3:
+            now += 2 * module.LONG_TURN
+
+    starts = DelayedStarts(start)
+    starts.put([key() for _ in range(60)], now)
+    await wait_until_async(lambda: sum(sizes) == 60, WAIT_TIMEOUT, "all")
+    assert sizes == [4, 1, 1, 1, 4, 16, 33]
+    starts.put([key() for _ in range(10)], now)
+    await wait_until_async(lambda: sum(sizes) == 70, WAIT_TIMEOUT, "ten more")
+    assert sizes[-2:] == [4, 6]
 
 
 @pytest.mark.parametrize("how", ["again", "earlier", "breaks"])
@@ -154,7 +187,7 @@ async def test_an_attempt_that_is_canceled_while_it_waits_blocks_no_other() -> N
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
         starts.put([key()], instant)
-    await wait_until_async(lambda: len(tasks) >= module.AT_ONCE, WAIT_TIMEOUT, "the first few")
+    await wait_until_async(lambda: len(tasks) >= module.FIRST, WAIT_TIMEOUT, "the first few")
     tasks[0].cancel()
     ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in ended if one is not None] in ([], [asyncio.CancelledError])
@@ -218,8 +251,9 @@ async def test_garbage_collection_is_off_for_a_bounded_time_while_many_runs_star
     try:
         await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd")
         await starts.let_start(pre_dispatched=True)
-        assert looked[: module.AT_ONCE] == [runs] * module.AT_ONCE, "it isn't known yet"
-        assert looked[module.AT_ONCE :] == [runs and most < 0] * 2 * module.AT_ONCE
+        first, rest = looked[: module.FIRST], looked[module.FIRST :]
+        assert first == [runs] * module.FIRST, "it isn't known yet"
+        assert rest == [runs and most < 0] * len(rest)
         assert gc.isenabled() == runs
     finally:
         gc.enable()

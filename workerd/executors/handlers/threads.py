@@ -13,6 +13,7 @@ import contextlib
 import errno
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -28,9 +29,9 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        self._idle = 0
+        self._idle: deque[None] = deque()
+        """An entry for each idle thread. No lock: its holder might wait for the interpreter's."""
         self._made = 0
-        self._lock = threading.Lock()
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Run a function in a thread. The future belongs to the running loop.
@@ -60,10 +61,9 @@ class Threads:
         Raises:
             OSError: EAGAIN, the host is out of threads.
         """
-        with self._lock:
-            fresh = self._idle == 0
-            self._idle -= not fresh
-        if fresh:
+        try:
+            self._idle.pop()
+        except IndexError:
             self._start_thread(call)
         else:
             self._calls.put(call)
@@ -80,8 +80,7 @@ class Threads:
     def _serve(self, call: _Call) -> None:
         while True:
             call()
-            with self._lock:
-                self._idle += 1
+            self._idle.append(None)
             call = self._calls.get()
 
 
