@@ -154,8 +154,7 @@ class Dispatch:
             chosen: list[Chosen] = [*placed, *begin]
             if chosen:
                 try:
-                    with self._run_index.starting():
-                        more = await self._assigner.dispatch_runs(chosen, choice) or more
+                    more = await self._assigner.dispatch_runs(chosen, choice) or more
                 finally:  # a batch that timed out is tried again with fewer runs
                     self._size.record_batch(len(chosen), boottime() - began)
         more = more or await self._pre_dispatch()
@@ -284,8 +283,7 @@ class Dispatch:
             if chosen:
                 began = boottime()
                 try:
-                    with self._run_index.starting():
-                        await self._assigner.dispatch_runs(chosen, choice)
+                    await self._assigner.dispatch_runs(chosen, choice)
                 finally:
                     self._early_size.record_batch(len(chosen), boottime() - began)
         return bool(chosen) and len(self._run_index.early) > 0

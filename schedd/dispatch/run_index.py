@@ -83,8 +83,6 @@ class RunIndex:
         """Called when a run has ended while runs wait for pools, which may have room now."""
         self.on_short: Callable[[], None] = lambda: None
         """Called when few waiting runs are left here and more wait in their rows."""
-        self.busy = 0
-        """How many batches are being fired or dispatched (`starting`)."""
         self._reading = 0
         self._over: dict[RunId, Token] = {}
         """Runs that ended while rows were read, with their tokens."""
@@ -98,15 +96,6 @@ class RunIndex:
         self._judged: dict[JobId, int] = {}
         """Runs ended meanwhile, by job whose runs are being checked."""
         ownership.listen(self._shards_changed)
-
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Surround a batch that is fired or dispatched: results of ended runs can wait for it."""
-        self.busy += 1
-        try:
-            yield
-        finally:
-            self.busy -= 1
 
     @contextmanager
     def reading(self) -> Iterator[None]:

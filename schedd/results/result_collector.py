@@ -64,8 +64,6 @@ sends its results again, and the scan finds refused runs, which never started. R
 this member dispatched are always kept: a drain returns thousands.
 """
 
-GATHER: Final = 0.1
-"""Seconds; see `_gathers`."""
 TAKEN: Final = frozenset({Verdict.ACCEPTED, Verdict.CANCELLED})
 """Verdicts of results that this transaction stored."""
 ALARM_EVERY: Final = 60.0
@@ -172,8 +170,6 @@ class ResultCollector:
         self._successes: dict[_Ended, _Times] = {}
         self._refusals: dict[tuple[RunId, Token], AssignmentRefusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
-        self._since = 0.0
-        """When the first waiting result arrived."""
         self.loop = Loop("collect", self.step, interval=5.0)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -189,8 +185,6 @@ class ResultCollector:
         if self._sends_too_many(reported.worker):
             return
         at = (reported.key.run_id, reported.token, reported.digest)
-        if not self._queued:
-            self._since = self._boot()
         if at in self._results or len(self._results) < QUEUE:
             self._results[at] = (reported, line)
             self._note_ends([at[0]], [at[1]])
@@ -201,8 +195,6 @@ class ResultCollector:
         """
         if self._sends_too_many(worker):
             return
-        if not self._queued:
-            self._since = self._boot()
         keys = zip(successes.run_ids, successes.tokens, successes.senders, strict=True)
         times = zip(
             successes.scheduled, successes.started, successes.finished, repeat((worker, line))
@@ -270,27 +262,13 @@ class ResultCollector:
         """Store one batch of each kind; return the seconds until the next."""
         if self._refusals:
             await self._store_refusals()
-        gathers = self._gathers()
-        if self._successes and not gathers:
+        if self._successes:
             await self._store_successes()
-        if self._results and not gathers:
+        if self._results:
             await self._store_results()
         if self._starts:
             await self._store_starts()
-        if self._starts:
-            return 0.0
-        return (gathers or self._gathers()) if self._queued or self._refusals else 5.0
-
-    def _gathers(self) -> float:
-        """Return the seconds for which results wait for more of them.
-
-        While other runs are about to start, ended runs can wait: larger batches cost less per
-        result.
-        """
-        many = self._queued >= BATCH
-        if many or not self._queued or self.run_index is None or not self.run_index.busy:
-            return 0.0
-        return max(0.0, self._since + GATHER - self._boot())
+        return 0.0 if self._queued or self._refusals or self._starts else 5.0
 
     async def _store_successes(self) -> None:
         """Store the plain ones of a batch of successes. The others become single results."""

@@ -440,8 +440,7 @@ class FireLoop:
         """
         full = len(due) >= self._size.now
         began = self._boot()
-        with self._run_index.starting():
-            rows = await self._fire(due)
+        rows = await self._fire(due)
         ended = self._boot()
         self._size.record_batch(len(due), ended - began)
         self._rows.record_batch(rows, ended - began)

@@ -34,7 +34,6 @@ from schedd.ports import WakeUps
 from schedd.results.result_collector import (
     AUDITED_A_MINUTE,
     BATCH,
-    GATHER,
     NEVER_ASSIGNED,
     NO_SUCH_RUN,
     QUEUE,
@@ -363,42 +362,6 @@ async def test_the_state_of_a_run_before_a_retry_is_read_from_its_row() -> None:
     assert [report.state for report in world.rows.accepted] == [State.RETRYING]
     assert world.rows.read == [world.run.key]
     assert (run_index.running, len(run_index.waiting)) == ({}, 0)
-
-
-async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> None:
-    """Due runs go first; results are stored the cheaper the more share a commit."""
-    world = World()
-    run_index = world.collector.run_index = RunIndex(owning(0))
-    with run_index.starting():
-        world.succeeds()
-        assert await world.collector.step() == pytest.approx(GATHER)
-        assert world.rows.accepted == []
-        world.now += GATHER / 2
-        world.run = replace(world.run, token=Token(world.run.token + 1))
-        world.succeeds()
-        assert await world.collector.step() == pytest.approx(GATHER / 2), "the first one counts"
-        world.now += GATHER
-        await world.collector.step()
-    assert len(world.rows.accepted) == 2
-
-
-async def test_results_dont_wait_when_nothing_is_about_to_start_or_a_batch_is_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Runs that no worker takes may be ready for hours."""
-    world = World()
-    run_index = world.collector.run_index = RunIndex(owning(0))
-    run_index.put_runs([run(2)], NOW)
-    world.succeeds()
-    await world.collector.step()
-    assert len(world.rows.accepted) == 1
-
-    monkeypatch.setattr("schedd.results.result_collector.BATCH", 1)
-    world.run = replace(world.run, token=Token(world.run.token + 1))
-    with run_index.starting():
-        world.succeeds()
-        await world.collector.step()
-    assert len(world.rows.accepted) == 2
 
 
 async def test_dispatch_is_notified_when_a_late_run_reports_and_others_wait() -> None:
@@ -888,20 +851,6 @@ async def test_no_transaction_stores_more_successes_than_its_limit() -> None:
     await world.collector.step()
     assert [len(some) for some in world.rows.succeeded] == [SUCCESSES, 100]
     assert sorted(world.line.acknowledged) == sorted(answers(runs))
-
-
-async def test_successes_wait_for_each_other_while_runs_are_about_to_start() -> None:
-    world = World()
-    runs = dispatched(world, 1, 2)
-    run_index = world.collector.run_index
-    assert run_index is not None
-    with run_index.starting():
-        world.collector.succeeded("w1", batch(runs[:1]), world.line)
-        assert await world.collector.step() == pytest.approx(GATHER)
-        world.now += GATHER
-        world.collector.succeeded("w1", batch(runs[1:]), world.line)
-        await world.collector.step()
-    assert [len(some) for some in world.rows.succeeded] == [2]
 
 
 async def test_a_full_queue_takes_no_more_successes_but_answers_resent_ones(
