@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 
 from schedd.api import calendars, deadlines, pools
 from schedd.api.auth import access_tokens
-from schedd.api.auth.authorization import authorise
+from schedd.api.auth.authorization import authorize_request
 from schedd.api.cluster import cluster, cluster_pause, doctor, drain, leader_transfer, rebalance
 from schedd.api.dead_letters import dead_letters, redrives
 from schedd.api.errors import dependency_error
@@ -49,13 +49,13 @@ TRIALS: Final = ("dry_run", "validate_only")
 """Fields that make the other methods change nothing."""
 
 
-def _authorised(method: str, call: Unary) -> Unary:
+def _authorized(method: str, call: Unary) -> Unary:
     @wraps(call)
-    async def authorised(services: Services, caller: Caller, request: Any) -> Message:
-        await authorise(services, caller.who, method, request)
+    async def authorized(services: Services, caller: Caller, request: Any) -> Message:
+        await authorize_request(services, caller.who, method, request)
         return await call(services, caller, request)
 
-    return authorised
+    return authorized
 
 
 def _in_time(method: str, call: Unary) -> Unary:
@@ -91,7 +91,7 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
         services: Services, caller: Caller, request: Any
     ) -> AsyncGenerator[Message, None]:
         check_wellformed(request)
-        await authorise(services, caller.who, method, request)
+        await authorize_request(services, caller.who, method, request)
         authentication, who = services.authentication, caller.who
         async with (
             aclosing(call(services, caller, request)) as answers,
@@ -181,7 +181,7 @@ BATCHES: Final[dict[str, Unary]] = {
 """Batch calls. Each of their requests is checked separately."""
 
 _TIMELY: Final = {
-    name: _in_time(name, _authorised(name, call)) for name, call in (_UNARY | BATCHES).items()
+    name: _in_time(name, _authorized(name, call)) for name, call in (_UNARY | BATCHES).items()
 }
 UNARY: Final = _TIMELY | {name: _checked(_TIMELY[name]) for name in _UNARY}
 """Calls with one answer."""

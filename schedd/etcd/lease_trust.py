@@ -2,7 +2,7 @@
 
     sent ├────────────── granted TTL ──────────────┤ etcd may expire the lease
          ├── interval ──┼─ try ─┼─ try ─┤
-         ├──────────── trust ───────────┤─ margin ─┤
+         ├──────────── trust ───────────┤ safety ─┤
                         ↑ only while the last beat of the main loop is younger than TTL/3
 
 Invariants
@@ -10,7 +10,7 @@ Invariants
   moment, so it can't expire the lease while it is trusted.
 - Trust that has ended never returns, not even by a keepalive answered a moment later.
 - Two tries in a row may stay unanswered before trust ends:
-  `interval + 2 × deadline + margin ≤ TTL` is checked.
+  `interval + 2 × deadline + safety margin ≤ TTL` is checked.
 - Without a beat there is no keepalive: a hung process loses its lease.
 - All times are seconds of CLOCK_BOOTTIME.
 """
@@ -54,7 +54,7 @@ class Timings:
     ttl: float
 
     @property
-    def margin(self) -> float:
+    def safety_margin(self) -> float:
         """The time by which trust ends before the lease."""
         return max(1.0, self.ttl / 5)
 
@@ -69,7 +69,7 @@ class Timings:
         Raises:
             Misconfigured: the message has the numbers.
         """
-        needed = self.interval + 2 * deadline + self.margin
+        needed = self.interval + 2 * deadline + self.safety_margin
         if needed > self.ttl + 1e-9:
             raise Misconfigured(
                 f"a lease of {self.ttl:g} s can't be renewed in time if a call may take"
@@ -84,7 +84,7 @@ class LeaseTrust:
         self._timings = Timings(ttl)
         self._timings.check(deadline)
         self._retry = deadline / 2
-        self.until = sent + ttl - self._timings.margin
+        self.until = sent + ttl - self._timings.safety_margin
         self.loss: LeaseLoss | None = None
         self._due = sent + self._timings.interval
         self._beat = sent
@@ -120,7 +120,7 @@ class LeaseTrust:
             self.loss = LeaseLoss.EXPIRED
             return
         self._timings = Timings(ttl)
-        self.until = max(self.until, sent + ttl - self._timings.margin)
+        self.until = max(self.until, sent + ttl - self._timings.safety_margin)
         self._due = sent + self._timings.interval
 
     def failed(self, now: float) -> None:

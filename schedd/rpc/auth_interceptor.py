@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from schedd.api.auth.authentication import Authentication, UnknownSubject
-from schedd.api.auth.authorization import admitted
+from schedd.api.auth.authorization import authorize_method
 from schedd.api.auth.policy import OPEN, POLICY
 from schedd.api.errors import CallError, UnauthenticatedError, dependency_error
 from schedd.core.auth.rights import ANONYMOUS, CallerIdentity
@@ -95,7 +95,7 @@ class AuthInterceptor:
             who = await self._authentication.identify_caller(
                 _authorization(context), lambda: self._certified(context), lately=lately
             )
-            admitted(who, method)
+            authorize_method(who, method)
         except CallError as error:
             return error.with_traceback(None)
         except Unavailable as error:

@@ -140,9 +140,9 @@ def epochs(world: World) -> dict[int, tuple[int, int]]:
 @contextmanager
 def everyone_stays(world: World) -> Iterator[None]:
     """No member and no worker is given up in this block, no shard taken again, no term begun."""
-    before = standing(world)
+    before = ownership_state(world)
     yield
-    after = standing(world)
+    after = ownership_state(world)
     changed = [
         f"{what}: {before[what]!s:.200} became {after[what]!s:.200}"
         for what in before
@@ -151,7 +151,7 @@ def everyone_stays(world: World) -> Iterator[None]:
     assert not changed, "; ".join(changed)
 
 
-def standing(world: World) -> dict[str, object]:
+def ownership_state(world: World) -> dict[str, object]:
     """Return the leader, living tenures and incarnations, each shard's owner and epoch, and
     how many takings of shards there were.
     """

@@ -1,7 +1,7 @@
 """Until when this worker may trust its lease.
 
     sent ──────── answered "refreshed" ─────────────── trusted until ──── lease may end
-     └──────────────────────── ttl - margin ───────────────┘ └─ margin ─┘
+     └──────────────────────── ttl - safety ───────────────┘ └─ safety ─┘
 
 Invariants
 - Trust runs from the SENDING of the last heartbeat that was answered "refreshed in etcd". The

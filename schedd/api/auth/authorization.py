@@ -1,7 +1,8 @@
 """Authorize callers: every call, before its function runs, by the rules of `policy`.
 
-    admitted    by the method alone, before the request is read
-    authorise   by the request: the namespaces that it names, or those of the objects it names by id
+    authorize_method    by the method alone, before the request is read
+    authorize_request   by the request: the namespaces in the request, or the namespaces of objects
+                        that the request names by id
 
 Invariant: namespaces are isolated. An object in a namespace that the caller may not view is
 reported as not found.
@@ -24,7 +25,7 @@ from schedd.core.ids import BackfillId, Id, RedriveId, RunId
 ASK: Final = "ask an admin for a token with that role: `schedctl auth token create`"
 
 
-def admitted(who: CallerIdentity, method: str) -> None:
+def authorize_method(who: CallerIdentity, method: str) -> None:
     """Raise PermissionDeniedError if the caller may never call this method (its full name)."""
     rule = _rule(who, method)
     if IdentityKind.ANYBODY in (rule.kind, who.kind):
@@ -34,7 +35,9 @@ def admitted(who: CallerIdentity, method: str) -> None:
         raise _lacking(who, method, rule.role, where)
 
 
-async def authorise(services: Services, who: CallerIdentity, method: str, request: Message) -> None:
+async def authorize_request(
+    services: Services, who: CallerIdentity, method: str, request: Message
+) -> None:
     """Raise PermissionDeniedError, or NotFoundError for an object that the caller may not view.
 
     Needs no query for a caller with the role in all namespaces, else one at most.
@@ -47,7 +50,7 @@ async def authorise(services: Services, who: CallerIdentity, method: str, reques
     if isinstance(rule.where, In):
         namespaces = rule.where.namespaces_of(request)
     else:
-        admitted(who, method)
+        authorize_method(who, method)
         namespaces = await _of_named(services, who, rule.where, request)
     for namespace in sorted(namespaces):
         if not who.may(rule.role, namespace):

@@ -123,14 +123,14 @@ def accept(connection: Connection, reports: Sequence[ResultDecision]) -> list[Ve
     keys = key_arguments([report.key for report in reports])
     rows = connection.exec_driver_sql(LOCK, keys).all()
     table = table_of(keys, {row.place for row in rows})
-    standing = {
+    locked_runs = {
         reports[n - 1].key: LockedRun(State(state), token, incarnation, _bytes(digest), *others)
         for n, state, token, incarnation, digest, *others, _, _ in rows
     }
     verdicts: list[Verdict | None] = [None] * len(reports)
     fresh: dict[RunKey, int] = {}
     for index, report in enumerate(reports):
-        row = standing.get(report.key)
+        row = locked_runs.get(report.key)
         if report.key in fresh:
             verdicts[index] = _again(report, reports[fresh[report.key]])
         elif row is not None and _runs_under(row, report):
@@ -138,7 +138,9 @@ def accept(connection: Connection, reports: Sequence[ResultDecision]) -> list[Ve
         elif row is not None and _stored_in(row, report):
             verdicts[index] = Verdict.REPEATED
     if fresh:
-        written = _write(connection, [reports[index] for index in fresh.values()], standing, table)
+        written = _write(
+            connection, [reports[index] for index in fresh.values()], locked_runs, table
+        )
         for index in fresh.values():
             verdicts[index] = written.get(reports[index].key)
     doubtful = [index for index, verdict in enumerate(verdicts) if verdict is None]
@@ -150,9 +152,9 @@ def accept(connection: Connection, reports: Sequence[ResultDecision]) -> list[Ve
     stale = [report for report, each in zip(reports, final, strict=True) if each is Verdict.STALE]
     # Anyone can invent runs that don't exist: they are only counted (`worker_audit`). The same for
     # tokens: only those that were assigned are audited (`ResultDecision.audited`).
-    stale = [report for report in stale if report.key in standing]
+    stale = [report for report in stale if report.key in locked_runs]
     unsure = [report for report in stale if not report.audited]
-    assigned = _assigned(connection, unsure, standing) if unsure else set()
+    assigned = _assigned(connection, unsure, locked_runs) if unsure else set()
     write_once(
         connection,
         [_refusal(each) for each in stale if each.audited or (each.key, each.token) in assigned],
@@ -161,7 +163,9 @@ def accept(connection: Connection, reports: Sequence[ResultDecision]) -> list[Ve
 
 
 def _assigned(
-    connection: Connection, reports: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
+    connection: Connection,
+    reports: Sequence[ResultDecision],
+    locked_runs: Mapping[RunKey, LockedRun],
 ) -> set[tuple[RunKey, Token]]:
     """Return the keys and tokens that were assigned to a worker: real fencing rejections."""
     arguments = {
@@ -172,7 +176,7 @@ def _assigned(
     return {
         (report.key, report.token)
         for place, report in enumerate(reports)
-        if place in known or standing[report.key].token == report.token
+        if place in known or locked_runs[report.key].token == report.token
     }
 
 
@@ -210,12 +214,12 @@ def _again(report: ResultDecision, first: ResultDecision) -> Verdict:
 def _write(
     connection: Connection,
     reports: Sequence[ResultDecision],
-    standing: dict[RunKey, LockedRun],
+    locked_runs: dict[RunKey, LockedRun],
     table: str,
 ) -> dict[RunKey, Verdict]:
     """Write the reports. Returns the verdict of each written one. `table`: the runs' partition."""
-    final = resolve_states(connection, reports, standing)
-    spots = arrays.spots(standing[report.key].spot for report in final)
+    final = resolve_states(connection, reports, locked_runs)
+    spots = arrays.spots(locked_runs[report.key].spot for report in final)
     rows = connection.exec_driver_sql(statement(table), _arguments(final) | {"spots": spots})
     accepted = {final[n - 1].key for (n,) in rows}
     written = [report for report in final if report.key in accepted]
@@ -230,7 +234,7 @@ def _write(
         connection.exec_driver_sql(RESULTS, _keys(results) | _stored(results) | {"values": values})
     if dead:
         columns = {
-            "jobs": arrays.ids(standing[report.key].job_id for report in dead),
+            "jobs": arrays.ids(locked_runs[report.key].job_id for report in dead),
             "fingerprints": arrays.texts(report.fingerprint for report in dead),
         }
         connection.exec_driver_sql(DEAD, _keys(dead) | columns)
@@ -240,13 +244,13 @@ def _write(
             (of.job_id, of.shard, well, report.pause_after)
             for report in written
             if report.pause_after
-            and (of := standing[report.key])
+            and (of := locked_runs[report.key])
             and ((well := report.state is State.SUCCEEDED) or report.state is State.FAILED)
         ),
     )
     noticed = [report for report in written if report.notices is not None]
     if noticed:
-        outbox.write_notifications(connection, _happened(connection, noticed, standing))
+        outbox.write_notifications(connection, _happened(connection, noticed, locked_runs))
     return {
         said.key: Verdict.CANCELLED if _was_cancelled(said, stored) else Verdict.ACCEPTED
         for said, stored in zip(reports, final, strict=True)
@@ -267,14 +271,14 @@ def statement(table: str) -> str:
 def _happened(
     connection: Connection,
     noticed: Sequence[ResultDecision],
-    standing: Mapping[RunKey, LockedRun],
+    locked_runs: Mapping[RunKey, LockedRun],
 ) -> Iterable[NotifiableEvent]:
     """Return the events to notify: ends, and late starts that weren't reported before."""
     late = outbox.first_time_late(connection, [one.key for one in noticed if one.late])
     for report in noticed:
         assert report.notices is not None, "only reports with notices were chosen"
         key = report.key
-        of = standing[key]
+        of = locked_runs[key]
         happened = NotifiableEvent(
             key.scheduled_at, key.run_id, of.job_id, of.shard, report.notices, report.state
         )

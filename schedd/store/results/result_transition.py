@@ -51,13 +51,15 @@ class LockedRun:
 
 
 def resolve_states(
-    connection: Connection, reports: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
+    connection: Connection,
+    reports: Sequence[ResultDecision],
+    locked_runs: Mapping[RunKey, LockedRun],
 ) -> list[ResultDecision]:
     """Return the reports with the final states of their runs. The caller has locked these rows."""
     again = [report for report in reports if report.state in (State.PENDING, State.RETRYING)]
-    deleted = _deleted(connection, again, standing)
-    doubtful = _doubtful(connection, again, standing)
-    return [_resolved(report, standing[report.key], deleted, doubtful) for report in reports]
+    deleted = _deleted(connection, again, locked_runs)
+    doubtful = _doubtful(connection, again, locked_runs)
+    return [_resolved(report, locked_runs[report.key], deleted, doubtful) for report in reports]
 
 
 def _resolved(
@@ -107,17 +109,17 @@ def _as_final_failure(report: ResultDecision, row: LockedRun) -> ResultDecision:
 
 
 def _deleted(
-    connection: Connection, again: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
+    connection: Connection, again: Sequence[ResultDecision], locked_runs: Mapping[RunKey, LockedRun]
 ) -> set[object]:
     """Return the deleted jobs of runs that would be retried. Read under the runs' locks."""
-    jobs = [standing[report.key].job_id for report in again]
+    jobs = [locked_runs[report.key].job_id for report in again]
     if not jobs:
         return set()
     return {row[0] for row in connection.exec_driver_sql(DELETED, {"jobs": arrays.ids(jobs)})}
 
 
 def _doubtful(
-    connection: Connection, again: Sequence[ResultDecision], standing: Mapping[RunKey, LockedRun]
+    connection: Connection, again: Sequence[ResultDecision], locked_runs: Mapping[RunKey, LockedRun]
 ) -> set[RunKey]:
     """Return at-most-once runs that would be retried, and may have been retried in a lost database.
     Read under the runs' locks.
@@ -128,5 +130,5 @@ def _doubtful(
     [(until,)] = connection.exec_driver_sql(f"SELECT {cluster_pauses.DOUBTFUL}")
     if until is None:
         return set()
-    assigned = {key: standing[key].assigned_at for key in once}
+    assigned = {key: locked_runs[key].assigned_at for key in once}
     return {key for key, at in assigned.items() if at is not None and at <= until}

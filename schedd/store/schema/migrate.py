@@ -28,7 +28,7 @@ from schedd.store.connection.errors import DRIVER_ERRORS, judge, sqlstate
 from schedd.store.connection.primary_selection import Servers
 from schedd.store.connection.session import ENCODING
 from schedd.store.schema import grants, partitions
-from schedd.store.schema.revisions import MIGRATIONS, admitted, read_schema_state
+from schedd.store.schema.revisions import MIGRATIONS, read_schema_state, runs_with_newer
 from schedkit.errors import Misconfigured
 
 log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def _upgrade(engine: Engine) -> str:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{HOLDS_UP}'")
         found = read_schema_state(connection)
         _check_encoding(connection, exists=found.revision is not None)
-        if not admitted(found):
+        if not runs_with_newer(found):
             command.upgrade(_config(connection), "head")
             connection.exec_driver_sql(PROMISE, (compatible_from(),))
         for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):

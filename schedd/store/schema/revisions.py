@@ -85,7 +85,7 @@ def read_schema_state(connection: Connection) -> SchemaState:
 def check_schema(connection: Connection) -> None:
     """Raise `SchemaMismatch` unless this schedd may use the schema."""
     found = read_schema_state(connection)
-    if found.revision == head() or admitted(found):
+    if found.revision == head() or runs_with_newer(found):
         return
     if found.revision is None and (lacks := grants.missing(connection)):
         raise SchemaMismatch(f"{lacks}\nThen run `schedd migrate`.")
@@ -112,7 +112,7 @@ def check_timeouts(connection: Connection) -> list[str]:
     return unset
 
 
-def admitted(found: SchemaState) -> bool:
+def runs_with_newer(found: SchemaState) -> bool:
     """Return whether the schema is newer and allows this schedd. Raises `SchemaMismatch` if it is
     newer and doesn't, or if no step leads from it.
     """

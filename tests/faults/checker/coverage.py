@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from faults import oracle
 from faults.checker.instants import describe, wrote
-from faults.checker.ledger import Due, Standing
+from faults.checker.ledger import Due, LedgerRow
 from faults.checker.lives import Deletion
 from faults.checker.overlap import limit_of
 from faults.checker.rows import NEVER_RAN, ticks
@@ -39,12 +39,12 @@ def l1(world: World) -> Iterator[Violation]:
             quiet = ", in a quiet time" if due.in_time else ""
             what = f"{due.name} at {clock(due.at)} stands in no row{quiet}"
             yield Violation("L1", what, _around(world, due))
-        for standing in due.rows[:1]:
-            why = _unjustified(world, due, standing)
+        for ledger_row in due.rows[:1]:
+            why = _unjustified(world, due, ledger_row)
             if why is not None:
                 what = f"{due.name} at {clock(due.at)}: {why}"
                 yield Violation(
-                    "L1", what, (describe(standing), f"ended by {standing.ended.where}")
+                    "L1", what, (describe(ledger_row), f"ended by {ledger_row.ended.where}")
                 )
     yield from _deleted(world)
 
@@ -58,11 +58,11 @@ def _deleted(world: World) -> Iterator[Violation]:
         if not due.rows:
             what = f"{where} stands in no row, and its job was {gone}"
             yield Violation("L1", what, _around(world, due))
-        for standing in due.rows[:1]:
-            why = _by_deletion(due, due.life.deletion, standing)
+        for ledger_row in due.rows[:1]:
+            why = _by_deletion(due, due.life.deletion, ledger_row)
             if why is not None:
                 what = f"{where}: {why}, and its job was {gone}"
-                yield Violation("L1", what, (describe(standing),))
+                yield Violation("L1", what, (describe(ledger_row),))
 
 
 def l2(world: World) -> Iterator[Violation]:
@@ -109,17 +109,17 @@ def started(world: World, due: Due) -> float | None:
     return starts[0].at if starts else None
 
 
-def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Iterator[Violation]:
-    row = standing.row
+def _by_id(world: World, due: Due, ledger_row: LedgerRow, deadline: float) -> Iterator[Violation]:
+    row = ledger_row.row
     starts = world.starts.get(row.run_id, ())
     where = f"{due.name} at {clock(due.at)}"
     if not starts:
-        yield Violation("L2", f"{where} fired and never started", (describe(standing),))
+        yield Violation("L2", f"{where} fired and never started", (describe(ledger_row),))
         return
     for start in starts:
         if ticks(start.instant) != ticks(row.scheduled_at):
             what = f"{where} was given the scheduled time {start.nominal}"
-            yield Violation("L2", what, (wrote(start), describe(standing)))
+            yield Violation("L2", what, (wrote(start), describe(ledger_row)))
     late = starts[0].at - deadline
     if late > 0:
         kind = "quiet" if due.in_time else "the fault's"
@@ -130,14 +130,14 @@ def _by_id(world: World, due: Due, standing: Standing, deadline: float) -> Itera
             (
                 f"deadline {clock(deadline)}",
                 wrote(starts[0]),
-                describe(standing),
+                describe(ledger_row),
                 *_stood_still(world, due.at, starts[0].at),
             ),
         )
     end = None if row.ended else world.ends.get((row.run_id, row.token))
     if end is not None and world.meta.ended - end.at > world.windows.timeout:
         what = f"{where} ran to its end, and its row is still {row.state}"
-        yield Violation("L2", what, (describe(standing), f"ended {clock(end.at)}"))
+        yield Violation("L2", what, (describe(ledger_row), f"ended {clock(end.at)}"))
 
 
 def _by_time(
@@ -188,32 +188,32 @@ def _around(world: World, due: Due) -> tuple[str, ...]:
     rows = world.rows_by_job.get(due.life.job_id, ())
     before = [each for each in rows if each.row.scheduled_at < due.at][-1:]
     behind = [each for each in rows if each.row.scheduled_at > due.at][:1]
-    return tuple(describe(standing) for standing in before + behind)
+    return tuple(describe(ledger_row) for ledger_row in before + behind)
 
 
-def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
+def _unjustified(world: World, due: Due, ledger_row: LedgerRow) -> str | None:
     """Why the row may not account for the instant so; None: it may."""
-    row = standing.row
-    if standing.ran:
-        return _unwanted(world, due, standing)
-    phase = due.life.at_generation(standing.first.generation)
+    row = ledger_row.row
+    if ledger_row.ran:
+        return _unwanted(world, due, ledger_row)
+    phase = due.life.at_generation(ledger_row.first.generation)
     policy = phase.definition.catch_up if phase else "latest"
     if row.reason in ("EDITED", "PAUSED"):
-        return _by_control(due, standing, row.reason)
+        return _by_control(due, ledger_row, row.reason)
     if row.state == "SKIPPED" and row.reason == "OVERLAP":
-        return _by_overlap(world, standing, phase.definition if phase else None)
+        return _by_overlap(world, ledger_row, phase.definition if phase else None)
     if row.state == "SKIPPED" and row.reason == "BUFFER_FULL":
         buffers = phase is not None and phase.definition.overlap.startswith("buffer")
         return None if buffers else "SKIPPED (BUFFER_FULL), and its job has no buffer"
     outcome = f"{row.state} ({row.reason})" if row.reason else row.state
     if due.in_time:
         return f"{outcome} in a quiet time"
-    late = _accounted_late(due, standing)
+    late = _accounted_late(due, ledger_row)
     if late is not None:
         return f"{outcome} {late}"
     if row.state == "COALESCED" and policy == "latest":
-        return _into(world, due, standing)
-    age = standing.inserted.at - due.at
+        return _into(world, due, ledger_row)
+    age = ledger_row.inserted.at - due.at
     justified = {
         ("MISSED", "CATCH_UP_NONE"): policy == "none",
         ("MISSED", "WINDOW"): phase is not None and age > phase.definition.window - ON_TIME,
@@ -223,20 +223,20 @@ def _unjustified(world: World, due: Due, standing: Standing) -> str | None:
     return f"{outcome} is not what catch_up {policy} may do"
 
 
-def _accounted_late(due: Due, standing: Standing) -> str | None:
+def _accounted_late(due: Due, ledger_row: LedgerRow) -> str | None:
     """Return how late the row was written, if it was written after the window of its instant."""
-    at = standing.inserted.at
+    at = ledger_row.inserted.at
     if at <= due.deadline or due.life.paused(due.at, due.deadline) is not None:
         return None
     return f"was written {at - due.at:.1f} s late, {at - due.deadline:.1f} s out of its window"
 
 
-def _unwanted(world: World, due: Due, standing: Standing) -> str | None:
+def _unwanted(world: World, due: Due, ledger_row: LedgerRow) -> str | None:
     """Return why the cancellation is unjustified: no caller asked for it. None: it is justified."""
-    row = standing.row
+    row = ledger_row.row
     if row.state != "CANCELLED":
         return None
-    at = standing.ended.at
+    at = ledger_row.ended.at
     asked = {
         "DELETED": due.life.stopped <= at,
         "BY_USER": any(
@@ -250,8 +250,8 @@ def _unwanted(world: World, due: Due, standing: Standing) -> str | None:
     return None if asked.get(row.reason or "") else f"CANCELLED ({row.reason}), and no caller asked"
 
 
-def _by_control(due: Due, standing: Standing, reason: str) -> str | None:
-    at = standing.ended.at
+def _by_control(due: Due, ledger_row: LedgerRow, reason: str) -> str | None:
+    at = ledger_row.ended.at
     if reason == "PAUSED":
         pauses = [p for p in due.life.pauses if p.committed <= at]
         touching = [p for p in pauses if not due.in_time or due.at >= p.committed - EDIT_SLACK]
@@ -262,20 +262,20 @@ def _by_control(due: Due, standing: Standing, reason: str) -> str | None:
     return "EDITED, and nothing had been edited"
 
 
-def _by_deletion(due: Due, deletion: Deletion, standing: Standing) -> str | None:
+def _by_deletion(due: Due, deletion: Deletion, ledger_row: LedgerRow) -> str | None:
     """Why the row may not account for what a deletion found; None: it may."""
-    row = standing.row
-    if due.at < deletion.left or standing.ran:
+    row = ledger_row.row
+    if due.at < deletion.left or ledger_row.ran:
         return None
     paused = due.life.paused(due.at, deletion.at) is not None
     outcome = (row.state, row.reason)
     if outcome == ("MISSED", "DELETED") or (outcome == ("SKIPPED", "PAUSED") and paused):
-        late = standing.inserted.commit != deletion.commit
+        late = ledger_row.inserted.commit != deletion.commit
         return "was written by another commit than the deletion's" if late else None
     return f"{row.state} ({row.reason})"
 
 
-def _by_overlap(world: World, standing: Standing, definition: Definition | None) -> str | None:
+def _by_overlap(world: World, ledger_row: LedgerRow, definition: Definition | None) -> str | None:
     """A skip for overlap needs another run that was admitted after it was inserted.
 
     The statement that skips sees the rows as they stand when it begins, and that lies between the
@@ -284,30 +284,30 @@ def _by_overlap(world: World, standing: Standing, definition: Definition | None)
     """
     if definition is not None and limit_of(definition.overlap) is None:
         return f"SKIPPED (OVERLAP) under overlap {definition.overlap}"
-    row, commit = standing.row, standing.ended.commit
+    row, commit = ledger_row.row, ledger_row.ended.commit
     for held in world.assignments_by_job.get(row.job_id, ()):
         if held.run_id == row.run_id or held.begun.commit > commit:
             continue
         steps = world.runs.of(held.run_id)
-        states = [world.runs.before(standing.inserted.commit, held.run_id)]
-        states += [s.after for s in steps if standing.inserted.commit <= s.commit <= commit]
+        states = [world.runs.before(ledger_row.inserted.commit, held.run_id)]
+        states += [s.after for s in steps if ledger_row.inserted.commit <= s.commit <= commit]
         states += [
             s.before
             for s in steps
-            if s.commit < standing.inserted.commit and s.at > standing.inserted.at - SEEN_AFTER
+            if s.commit < ledger_row.inserted.commit and s.at > ledger_row.inserted.at - SEEN_AFTER
         ]
         if any(run is not None and run.admitted for run in states):
             return None
-    if _waited_long(world, standing):
+    if _waited_long(world, ledger_row):
         return None
     return "SKIPPED (OVERLAP), and no other run of the job was under way or waited for long"
 
 
-def _waited_long(world: World, standing: Standing) -> bool:
+def _waited_long(world: World, ledger_row: LedgerRow) -> bool:
     """Whether an older run of the job had waited for long when this one was skipped, and was
     assigned afterwards.
     """
-    row, ended = standing.row, standing.ended
+    row, ended = ledger_row.row, ledger_row.ended
     for held in world.assignments_by_job.get(row.job_id, ()):
         if held.run_id == row.run_id or held.begun.commit <= ended.commit:
             continue
@@ -319,9 +319,9 @@ def _waited_long(world: World, standing: Standing) -> bool:
     return False
 
 
-def _into(world: World, due: Due, standing: Standing) -> str | None:
+def _into(world: World, due: Due, ledger_row: LedgerRow) -> str | None:
     """Return why no fired instant comes right after the coalesced ones; None: one does."""
-    row = standing.first
+    row = ledger_row.first
     phase = due.life.at_generation(row.generation)
     last = row.scheduled_until or row.scheduled_at
     if phase is None:

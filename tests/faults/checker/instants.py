@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from faults import oracle
 from faults.checker.assignments import Assignment
-from faults.checker.ledger import Standing, covering, spread
+from faults.checker.ledger import LedgerRow, covering, spread
 from faults.checker.lives import Call, Life
 from faults.checker.rows import SCHEDULED, Run, ticks
 from faults.checker.tables import Step, clock
@@ -34,7 +34,7 @@ def s5(world: World) -> Iterator[Violation]:
                 yield Violation(
                     "S5",
                     f"{name} at {clock(at / 1000)} stands in {len(several)} rows",
-                    tuple(describe(standing) for standing in several),
+                    tuple(describe(ledger_row) for ledger_row in several),
                 )
     for step in world.runs.steps:
         before, after = step.before, step.after
@@ -51,9 +51,9 @@ def s6(world: World) -> Iterator[Violation]:
     """Each scheduled instant is one the schedule of its generation has."""
     for job_id, rows in world.rows_by_job.items():
         life = world.lives.by_job.get(job_id)
-        for standing in rows if life else ():
+        for ledger_row in rows if life else ():
             assert life is not None
-            yield from _outside(life, standing)
+            yield from _outside(life, ledger_row)
 
 
 def s7(world: World) -> Iterator[Violation]:
@@ -89,14 +89,14 @@ def identity(run: Run) -> tuple[str, float, str]:
     return run.job_id, run.scheduled_at, run.trigger
 
 
-def describe(standing: Standing) -> str:
+def describe(ledger_row: LedgerRow) -> str:
     """A row of the ledger in words."""
-    row = standing.row
+    row = ledger_row.row
     span = f" to {clock(row.scheduled_until)} ({row.count})" if row.scheduled_until else ""
     reason = f" ({row.reason})" if row.reason else ""
     return (
         f"run {row.run_id}, {clock(row.scheduled_at)}{span}: {row.state}{reason},"
-        f" generation {standing.first.generation}, inserted by {standing.inserted.where}"
+        f" generation {ledger_row.first.generation}, inserted by {ledger_row.inserted.where}"
     )
 
 
@@ -141,30 +141,30 @@ def _reported_early(world: World) -> Iterator[Violation]:
             )
 
 
-def _by_own_instant(rows: Sequence[Standing]) -> Mapping[int, list[Standing]]:
-    found: dict[int, list[Standing]] = defaultdict(list)
-    for standing in rows:
-        found[ticks(standing.row.scheduled_at)].append(standing)
+def _by_own_instant(rows: Sequence[LedgerRow]) -> Mapping[int, list[LedgerRow]]:
+    found: dict[int, list[LedgerRow]] = defaultdict(list)
+    for ledger_row in rows:
+        found[ticks(ledger_row.row.scheduled_at)].append(ledger_row)
     return found
 
 
-def _outside(life: Life, standing: Standing) -> Iterator[Violation]:
-    row = standing.first
+def _outside(life: Life, ledger_row: LedgerRow) -> Iterator[Violation]:
+    row = ledger_row.first
     phase = life.at_generation(row.generation)
     if phase is None:
         what = f"{life.name} has a row of generation {row.generation}, which never was"
-        yield Violation("S6", what, (describe(standing),))
+        yield Violation("S6", what, (describe(ledger_row),))
         return
     schedule = phase.definition.schedule
     for at in {row.scheduled_at, row.scheduled_until or row.scheduled_at}:
         if not oracle.is_due(schedule, at):
             what = f"{life.name} has a row for {clock(at)}, which its schedule lacks"
-            yield Violation("S6", what, (describe(standing), f"the schedule: {schedule}"))
+            yield Violation("S6", what, (describe(ledger_row), f"the schedule: {schedule}"))
             return
-    counted = len(spread(life, standing))
+    counted = len(spread(life, ledger_row))
     if counted != row.count:
         what = f"{life.name} has a row that counts {row.count} instants where there are {counted}"
-        yield Violation("S6", what, (describe(standing), f"the schedule: {schedule}"))
+        yield Violation("S6", what, (describe(ledger_row), f"the schedule: {schedule}"))
 
 
 def _fired_against_the_timer(world: World) -> Iterator[Violation]:

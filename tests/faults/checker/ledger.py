@@ -23,7 +23,7 @@ MARGIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LedgerRow:
     """A row of the ledger: as it was inserted, and as it is at the end."""
 
     inserted: Step[Run]
@@ -43,7 +43,7 @@ class Due:
 
     life: Life
     at: float
-    rows: tuple[Standing, ...]
+    rows: tuple[LedgerRow, ...]
     deadline: float
     in_time: bool
 
@@ -53,9 +53,9 @@ class Due:
         return self.life.name
 
 
-def spread(life: Life, standing: Standing) -> list[float]:
+def spread(life: Life, ledger_row: LedgerRow) -> list[float]:
     """The instants that a row stands for, by the schedule of its generation."""
-    row = standing.first
+    row = ledger_row.first
     last = row.scheduled_until
     phase = life.at_generation(row.generation)
     if last is None or phase is None:
@@ -64,17 +64,17 @@ def spread(life: Life, standing: Standing) -> list[float]:
     return oracle.due(schedule, row.scheduled_at - oracle.HALF, last + oracle.HALF)
 
 
-def covering(life: Life, rows: Iterable[Standing]) -> Mapping[int, list[Standing]]:
+def covering(life: Life, rows: Iterable[LedgerRow]) -> Mapping[int, list[LedgerRow]]:
     """Instant in milliseconds → the rows that stand for it."""
-    found: dict[int, list[Standing]] = defaultdict(list)
-    for standing in rows:
-        for at in spread(life, standing):
-            found[ticks(at)].append(standing)
+    found: dict[int, list[LedgerRow]] = defaultdict(list)
+    for ledger_row in rows:
+        for at in spread(life, ledger_row):
+            found[ticks(at)].append(ledger_row)
     return found
 
 
 def dues_of(
-    lives: Iterable[Life], rows: Mapping[str, Sequence[Standing]], windows: Windows
+    lives: Iterable[Life], rows: Mapping[str, Sequence[LedgerRow]], windows: Windows
 ) -> list[Due]:
     """All that is owed and can be judged: its deadline lies before the end of the run."""
     dues: list[Due] = []
@@ -94,7 +94,7 @@ def dues_of(
 
 
 def dues_at_deletion(
-    lives: Iterable[Life], rows: Mapping[str, Sequence[Standing]], windows: Windows
+    lives: Iterable[Life], rows: Mapping[str, Sequence[LedgerRow]], windows: Windows
 ) -> list[Due]:
     """Due instants that deletions of jobs left without an owner: those their timers hadn't, and
     those of the last second before.

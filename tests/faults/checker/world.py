@@ -12,7 +12,7 @@ from functools import cached_property
 
 from faults.checker import rows, tables
 from faults.checker.assignments import Assignment, assignments_of
-from faults.checker.ledger import Due, Standing, dues_at_deletion, dues_of
+from faults.checker.ledger import Due, LedgerRow, dues_at_deletion, dues_of
 from faults.checker.lives import Call, Lives, calls_of, lives_of
 from faults.checker.tables import Table
 from faults.checker.windows import Windows, windows_of
@@ -150,15 +150,15 @@ class World:
         return [due for due in owed if (due.life.job_id, due.at) not in judged]
 
     @cached_property
-    def rows_by_job(self) -> Mapping[str, Sequence[Standing]]:
+    def rows_by_job(self) -> Mapping[str, Sequence[LedgerRow]]:
         """The rows that the schedule of each job has left, in order of their instants."""
-        found: dict[str, list[Standing]] = defaultdict(list)
+        found: dict[str, list[LedgerRow]] = defaultdict(list)
         for steps in self.runs.rows.values():
             first, last = steps[0].after, steps[-1].after
             if first is not None and last is not None and last.scheduled:
-                found[last.job_id].append(Standing(steps[0], first, last, steps[-1]))
-        for standing in found.values():
-            standing.sort(key=lambda each: each.row.scheduled_at)
+                found[last.job_id].append(LedgerRow(steps[0], first, last, steps[-1]))
+        for ledger_row in found.values():
+            ledger_row.sort(key=lambda each: each.row.scheduled_at)
         return found
 
     def assignment(self, run_id: str, token: int) -> Assignment | None:

@@ -117,6 +117,6 @@ def _died(service: Service, mark: int, logged: str) -> bool:
 
 
 def _kill_where_it_stands(service: Service) -> None:
-    standing = service.process
-    standing.send(signal.SIGKILL)
-    wait_until(lambda: not standing.alive(), DEAD_WITHIN, f"{service.name} to be dead")
+    process = service.process
+    process.send(signal.SIGKILL)
+    wait_until(lambda: not process.alive(), DEAD_WITHIN, f"{service.name} to be dead")

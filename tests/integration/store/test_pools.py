@@ -141,9 +141,9 @@ async def test_a_rate_counts_starts_in_any_window_and_not_runs_that_never_starte
         *(now - PER + timedelta(seconds=1), first.key.run_id),
     )
     assert (await me.assign(*drafts(runs[3:4]))).full == [runs[3].key], "it started late"
-    standing = (await me.store.owner.pools([POOL]))[POOL]
-    assert standing.until_free is not None
-    assert timedelta(0) < standing.until_free < timedelta(seconds=1.1)
+    usage = (await me.store.owner.pools([POOL]))[POOL]
+    assert usage.until_free is not None
+    assert timedelta(0) < usage.until_free < timedelta(seconds=1.1)
     await world.sql(
         "UPDATE pool_turns SET counted_at = %s WHERE run_id = %s",
         *(now - PER - timedelta(milliseconds=50), first.key.run_id),

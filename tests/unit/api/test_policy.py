@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import schedproto.v1
-from schedd.api.auth.authorization import admitted, authorise
+from schedd.api.auth.authorization import authorize_method, authorize_request
 from schedd.api.auth.policy import OPEN, POLICY, In, Of
 from schedd.api.calls import methods
 from schedd.api.errors import PermissionDeniedError
@@ -47,7 +47,7 @@ def test_every_method_has_a_line_and_every_line_its_method() -> None:
 def test_a_method_without_a_line_is_closed_to_every_caller() -> None:
     mighty = CallerIdentity(IdentityKind.USER, "root", {EVERY: Role.ADMIN})
     with pytest.raises(PermissionDeniedError, match="isn't allowed for any caller"):
-        admitted(mighty, "schedd.v1.JobService.Unheard")
+        authorize_method(mighty, "schedd.v1.JobService.Unheard")
 
 
 def test_only_health_is_served_before_authentication() -> None:
@@ -108,17 +108,17 @@ def test_methods_of_one_kind_of_caller_are_refused_to_all_others(
 ) -> None:
     mighty = {EVERY: Role.ADMIN}
     for method in service.methods:
-        admitted(CallerIdentity(kind, "n1"), method.full_name)
+        authorize_method(CallerIdentity(kind, "n1"), method.full_name)
         for other in {IdentityKind.USER, IdentityKind.WORKER, IdentityKind.MEMBER} - {kind}:
             with pytest.raises(PermissionDeniedError, match="requires the certificate of a"):
-                admitted(CallerIdentity(other, "n1", mighty), method.full_name)
+                authorize_method(CallerIdentity(other, "n1", mighty), method.full_name)
 
 
 @pytest.mark.parametrize("kind", [IdentityKind.WORKER, IdentityKind.MEMBER])
 def test_workers_and_members_make_no_user_calls(kind: IdentityKind) -> None:
     for method in job_service_pb2.DESCRIPTOR.services_by_name["JobService"].methods:
         with pytest.raises(PermissionDeniedError):
-            admitted(CallerIdentity(kind, "n1"), method.full_name)
+            authorize_method(CallerIdentity(kind, "n1"), method.full_name)
 
 
 def test_a_caller_without_a_role_learns_where_it_is_needed() -> None:
@@ -129,7 +129,7 @@ def test_a_caller_without_a_role_learns_where_it_is_needed() -> None:
     ):
         service, _, method = call.partition(".")
         with pytest.raises(PermissionDeniedError, match=f"in {where}"):
-            admitted(viewer, f"schedd.v1.{service}Service.{method}")
+            authorize_method(viewer, f"schedd.v1.{service}Service.{method}")
 
 
 @pytest.mark.parametrize("namespace", ["billing", ""])
@@ -140,7 +140,7 @@ async def test_a_caller_without_any_role_sees_the_namespace_of_the_request(
     request = job_service_pb2.CreateJobRequest(job={"namespace": namespace})
     services: Any = None  # nothing is looked up
     with pytest.raises(PermissionDeniedError) as denied:
-        await authorise(services, operator, "schedd.v1.JobService.CreateJob", request)
+        await authorize_request(services, operator, "schedd.v1.JobService.CreateJob", request)
     assert denied.value.message == (
         f"CreateJob requires the role admin in namespace {namespace or 'default'};"
         " user/bob doesn't have it"

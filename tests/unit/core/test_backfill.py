@@ -21,7 +21,7 @@ def ran(at: int, state: State, *, dispatched: bool = True) -> Ran:
     return Ran(INSTANTS[at], RUN, state, dispatched)
 
 
-def standing(*rows: Ran) -> ExistingRuns:
+def existing_runs(*rows: Ran) -> ExistingRuns:
     return ExistingRuns(rows, set(), None)
 
 
@@ -43,13 +43,13 @@ def standing(*rows: Ran) -> ExistingRuns:
 )
 def test_an_ended_run_runs_again_only_on_request(row: Ran, again: str) -> None:
     for rerun in Rerun:
-        chosen = plan(INSTANTS[:1], standing(row), rerun)
+        chosen = plan(INSTANTS[:1], existing_runs(row), rerun)
         assert bool(chosen.instants) is (rerun in again.split())
         assert bool(chosen.omitted) is (rerun not in again.split())
 
 
 def test_a_success_counts_among_several_runs_of_a_scheduled_time() -> None:
-    both = standing(ran(0, State.FAILED), ran(0, State.SUCCEEDED))
+    both = existing_runs(ran(0, State.FAILED), ran(0, State.SUCCEEDED))
 
     assert plan(INSTANTS[:1], both, Rerun.FAILED).instants == ()
 

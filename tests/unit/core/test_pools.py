@@ -13,7 +13,7 @@ OPEN = PoolUsage(limit=None, rate=None, paused=False, running=0, recent=0)
 
 
 @pytest.mark.parametrize(
-    ("standing", "room"),
+    ("usage", "room"),
     [
         (replace(OPEN, limit=3, running=1), 2),
         (replace(OPEN, limit=3, running=5), 0),
@@ -23,8 +23,8 @@ OPEN = PoolUsage(limit=None, rate=None, paused=False, running=0, recent=0)
         (replace(OPEN, limit=3, paused=True), 0),
     ],
 )
-def test_the_room_is_the_lower_of_limit_and_rate(standing: PoolUsage, room: int) -> None:
-    assert standing.room == room
+def test_the_room_is_the_lower_of_limit_and_rate(usage: PoolUsage, room: int) -> None:
+    assert usage.room == room
 
 
 def test_an_unnamed_pool_is_none_and_has_room() -> None:

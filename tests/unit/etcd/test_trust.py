@@ -19,7 +19,7 @@ def trust(ttl: float = 6, deadline: float = 1) -> LeaseTrust:
     ("ttl", "margin", "interval"), [(3, 1, 1), (5, 1, 5 / 3), (15, 3, 5), (60, 12, 20)]
 )
 def test_margin_and_interval_follow_from_the_ttl(ttl, margin, interval):
-    assert Timings(ttl).margin == margin
+    assert Timings(ttl).safety_margin == margin
     assert Timings(ttl).interval == pytest.approx(interval)
 
 

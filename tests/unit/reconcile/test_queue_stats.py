@@ -32,7 +32,7 @@ class Rows:
     """The rows of the database."""
 
     stored: QueueStats
-    standing: dict[PoolKey, PoolUsage] = field(default_factory=dict)
+    usages: dict[PoolKey, PoolUsage] = field(default_factory=dict)
     asked: list[Sequence[ShardId]] = field(default_factory=list)
 
     async def read_queue_stats(self, shards: Sequence[ShardId]) -> QueueStats:
@@ -40,7 +40,7 @@ class Rows:
         return self.stored
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
-        return {pool: self.standing[pool] for pool in pools if pool in self.standing}
+        return {pool: self.usages[pool] for pool in pools if pool in self.usages}
 
 
 def job(number: int) -> JobId:
@@ -101,8 +101,8 @@ async def test_waiting_runs_count_except_those_for_one_worker_or_for_each() -> N
     """Of submitted work there is no job to look at that would stay."""
     world = World()
     attached(world, worker(1, slots=8))
-    standing = PoolUsage(None, None, paused=False, running=0, recent=0)
-    rows = Rows(QueueStats({ETL: ()}, 0, timedelta(0), 0), {ETL: standing})
+    usage = PoolUsage(None, None, paused=False, running=0, recent=0)
+    rows = Rows(QueueStats({ETL: ()}, 0, timedelta(0), 0), {ETL: usage})
     world.run_index.ready.add([run(1)], Need("shell", worker="gone", pool=ETL))
     world.run_index.ready.add([run(2)], Need("shell", each=True, pool=ETL))
     world.run_index.ready.add([run(3)], Need("shell", require=ON_GPU.require, pool=MAIL))
@@ -116,8 +116,8 @@ async def test_a_drained_worker_has_no_slots_and_a_broadcast_counts_as_its_child
     attached(world, worker(1, slots=8), worker(2, slots=4))
     world.workers.drained(["w1"])
     world.definitions.jobs[job(1)] = replace(SHELL, placement=Placement.BROADCAST)
-    standing = PoolUsage(None, None, paused=False, running=0, recent=0)
-    rows = Rows(QueueStats({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: standing})
+    usage = PoolUsage(None, None, paused=False, running=0, recent=0)
+    rows = Rows(QueueStats({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: usage})
     assert [pool.slots for pool in (await found(world, rows)).pools] == [4]
 
 

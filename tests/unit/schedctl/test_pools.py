@@ -38,7 +38,7 @@ def as_given(request: pools.SetPoolRequest) -> pools.Pool:
     return pool
 
 
-def standing(**fields: object) -> pools.Pool:
+def reports_with(**fields: object) -> pools.Pool:
     pool = pools.Pool()
     pool.CopyFrom(REPORTS)
     pool.MergeFrom(pools.Pool(**fields))
@@ -63,7 +63,7 @@ def manifest(home):
 
 
 async def test_pools_are_listed_and_described_with_what_runs_and_waits(ctl, member):
-    paused = standing(paused=True, pause_note="moving house", paused_by="me", recent=40)
+    paused = reports_with(paused=True, pause_note="moving house", paused_by="me", recent=40)
     member.say("ListPools", pools.ListPoolsResponse(pools=[paused, pools.Pool(name="s")]))
     member.say("GetPool", paused)
     ended = await ctl("pool", "list")
@@ -147,9 +147,9 @@ async def test_an_empty_or_wrong_pool_change_is_refused_before_any_request(
 
 
 async def test_a_pool_is_paused_resumed_and_deleted(ctl, member):
-    member.say("PausePool", standing(paused=True))
+    member.say("PausePool", reports_with(paused=True))
     member.say("ResumePool", REPORTS)
-    member.say("GetPool", standing(paused=True), REPORTS)
+    member.say("GetPool", reports_with(paused=True), REPORTS)
     member.say("DeletePool", Refusal("FAILED_PRECONDITION", "is used by etl, b", "POOL_IN_USE"))
     ended = await ctl("pool", "pause", "reports", "--note", "moving house")
     assert (ended.code, ended.err) == (0, "paused reports\n")
@@ -239,9 +239,9 @@ async def test_an_existing_pool_is_shown_with_its_change_and_stored_with_its_ver
 
 
 async def test_a_manifest_pauses_its_pool_and_resumes_none(ctl, member, manifest):
-    member.say("GetPool", REPORTS, standing(paused=True))
+    member.say("GetPool", REPORTS, reports_with(paused=True))
     member.say("SetPool", as_given)
-    member.say("PausePool", standing(paused=True, version=8))
+    member.say("PausePool", reports_with(paused=True, version=8))
     text = "kind: pool\nname: reports\nlimit: 5\nrate: 100/m\npaused: true\npause_note: why\n"
     ended = await ctl("apply", "-f", manifest(text))
     assert ended.lines == ["pool reports updated"]
