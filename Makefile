@@ -91,6 +91,7 @@ acceptance-full: ## Run at full size, one after another, the tests that .ci/run 
 	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"
 	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"
 	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"
+	CONCURRENT_CALLS=5000 $(MAKE) test TESTS=tests/unit/schedclient/test_many_calls.py JOBS=0
 	CALENDAR_TRIALS=1000 $(MAKE) test TESTS=tests/properties/test_calendars.py JOBS=0
 	FOREIGN_EXPRESSIONS=10000 $(MAKE) test TESTS=tests/properties/test_foreign_expressions.py JOBS=0 ARGS="--timeout=900"
 	OUTAGE_JOBS=10000 $(MAKE) faults-all ARGS="-k outage_of_ten_minutes"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from execnet import XSpec
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from support import distribution, repeated
+from support import distribution, preloaded, repeated
 from support.turnstile import Turnstile
 
 # In CI examples are the same for the same change. Elsewhere each session draws new ones, and each
@@ -31,9 +32,11 @@ STAND_BACK = 10
 pytest_plugins = ["support.databases", "support.shared_workers"]
 
 _FIGURES = pytest.StashKey[list[str]]()
-_TURNSTILE = pytest.StashKey[TemporaryDirectory[str]]()
+_SHARED = pytest.StashKey[Path]()
+"""A folder for all processes of this session."""
 TURNSTILE = "turnstile"
 _INSIDE = pytest.StashKey[ExitStack]()
+_RUNNING = pytest.StashKey[ExitStack]()
 _ALONE = pytest.StashKey[bool]()
 """Whether the next test is alone, too: the process stays alone, and others wait once."""
 
@@ -41,12 +44,18 @@ _ALONE = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FIGURES] = []
     if not hasattr(config, "workerinput"):
-        config.stash[_TURNSTILE] = TemporaryDirectory(prefix="turnstile-")
+        config.stash[_RUNNING] = running = ExitStack()
+        config.stash[_SHARED] = Path(running.enter_context(TemporaryDirectory(prefix="tests-")))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.stash[_TURNSTILE].cleanup()
+        config.stash[_RUNNING].close()
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    started = preloaded.started(config.stash[_SHARED], config.invocation_params.args, specs)
+    config.stash[_RUNNING].enter_context(started)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -64,7 +73,7 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_configure_node(node: WorkerController) -> None:
     """Give each test process the folder of the turnstile."""
-    node.workerinput[TURNSTILE] = node.config.stash[_TURNSTILE].name
+    node.workerinput[TURNSTILE] = os.fspath(node.config.stash[_SHARED])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 RUNS, DRAINS = 10_000, 3
-"""Runs of a drain, and drains. The best one counts: what other processes do adds calls."""
+"""Runs of a drain, and at most so many drains: what other processes do adds calls."""
 IDLE = 5.0
 """Seconds without runs after a drain: loops and heartbeats call functions at all times."""
 LIMITS = {"schedd": 31, "workerd": 44}
@@ -65,10 +65,13 @@ def count(counts: Path, when: str) -> dict[str, int]:
 
 
 def test_a_run_takes_no_more_function_calls_than_before(cluster: DevCluster, counts: Path) -> None:
-    measured = [drained(cluster, counts, number) for number in range(DRAINS)]
-    best = {name: min(each[name] for each in measured) for name in LIMITS}
+    measured: list[dict[str, int]] = []
+    best = dict.fromkeys(LIMITS, RUNS)
+    while any(best[name] > limit for name, limit in LIMITS.items()):
+        assert len(measured) < DRAINS, measured
+        measured.append(drained(cluster, counts, len(measured)))
+        best = {name: min(each[name] for each in measured) for name in LIMITS}
     print(f"function calls a run: {measured}")
-    assert all(best[name] <= limit for name, limit in LIMITS.items()), measured
     assert all(best[name] >= limit * (1 - SLACK) for name, limit in LIMITS.items()), (
         f"lower the limits: {measured}"
     )

@@ -15,7 +15,7 @@ from time import process_time
 from almanac import trials
 
 HERE = "tests/properties/test_cron_properties.py"
-TRIPLES = int(os.environ.get("CRON_TRIPLES", "5000"))
+TRIPLES = int(os.environ.get("CRON_TRIPLES", "2000"))
 SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1_000_000))
 
 

@@ -12,7 +12,7 @@ from random import SystemRandom
 from almanac import foreign
 from almanac.trials import Wrong
 
-EXPRESSIONS = int(os.environ.get("FOREIGN_EXPRESSIONS", "600"))
+EXPRESSIONS = int(os.environ.get("FOREIGN_EXPRESSIONS", "300"))
 SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1_000_000))
 
 

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -107,7 +107,9 @@ class _Program:
         _reset_signals()
         starts_others = self.module == "schedctl.dev" or self.arguments[:1] == ["dev"]
         subprocess.Popen = _ForkingPopen if starts_others else _REAL  # type: ignore[misc]
-        _end(_exit_code_of(self.module))
+        end_process(
+            exit_code_of(lambda: runpy.run_module(self.module, run_name="__main__", alter_sys=True))
+        )
 
 
 def _read_at_start(env: Mapping[str, str]) -> dict[str, str]:
@@ -126,9 +128,9 @@ def _reset_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _exit_code_of(module: str) -> int:
+def exit_code_of(run: Callable[[], object]) -> int:
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        run()
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -143,7 +145,7 @@ def _exit_code_of(module: str) -> int:
     return 0
 
 
-def _end(code: int) -> NoReturn:
+def end_process(code: int) -> NoReturn:
     """End as the interpreter does, but without returning to frames of the process that forked."""
     with contextlib.suppress(BaseException):
         threading._shutdown()

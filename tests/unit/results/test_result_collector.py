@@ -90,7 +90,8 @@ class Rows:
         self.meanwhile()
         if self.accept_fails:
             raise self.accept_fails.pop()
-        again = [report in self.accepted for report in reports]
+        known = {report.key for report in self.accepted}
+        again = [report.key in known and report in self.accepted for report in reports]
         self.accepted += reports
         if self.fails:
             raise self.fails.pop()

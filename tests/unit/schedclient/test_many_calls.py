@@ -1,6 +1,7 @@
 """More concurrent calls than a connection allows: each is queued, sent and answered."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from support.scripted import Scripted
 from support.wait import wait_until_async
 
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
+CALLS = int(os.environ.get("CONCURRENT_CALLS", "1000"))
 PROMPT = 5
 """Seconds within which a started call is answered, if nothing blocks it."""
 
@@ -42,7 +44,7 @@ class Counting:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["SubmitRun", "DeleteJob"])
-async def test_five_thousand_concurrent_calls_are_each_made_once(member: Scripted, call: str):
+async def test_many_concurrent_calls_are_each_made_once(member: Scripted, call: str):
     """Each ends within the default timeout. A call that may have taken effect isn't repeated."""
     answer = Counting(jobs.DeleteJobResponse(deleted=True) if call == "DeleteJob" else RUN)
     member.say(call, answer)
@@ -51,8 +53,8 @@ async def test_five_thousand_concurrent_calls_are_each_made_once(member: Scripte
             "SubmitRun": lambda: client.submit(shell={"argv": ["date"]}),
             "DeleteJob": lambda: client.jobs.delete("etl"),
         }[call]
-        await asyncio.gather(*(ask() for _ in range(5_000)))
-    assert len(member.received(call)) == 5_000
+        await asyncio.gather(*(ask() for _ in range(CALLS)))
+    assert len(member.received(call)) == CALLS
 
 
 @pytest.mark.slow

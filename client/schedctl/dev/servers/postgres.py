@@ -310,11 +310,16 @@ def prepare(
             cursor.execute(f"ALTER ROLE {ROLE} SET {setting} = %s", (value,))
         cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
         if cursor.fetchone() is None:
-            origin = f' TEMPLATE "{template}"' if template else ""
-            if template and session.server_version >= 150_000:
-                origin += " STRATEGY FILE_COPY"  # half the CPU time of a copy through the WAL
-            cursor.execute(f'CREATE DATABASE "{database}" OWNER {ROLE}{origin}')
+            cursor.execute(creation(session, database, template))
     return dsn(port, database=database, host=host, password=password)
+
+
+def creation(session: connection, database: str, template: str | None = None) -> str:
+    """Return the statement that creates a database of the daemons' role; None: an empty one."""
+    origin = f' TEMPLATE "{template}"' if template else ""
+    if template and session.server_version >= 150_000:
+        origin += " STRATEGY FILE_COPY"  # half the CPU time of a copy through the WAL
+    return f'CREATE DATABASE "{database}" OWNER {ROLE}{origin}'
 
 
 def stop(server: DevProcess | None, data: Path) -> None:
