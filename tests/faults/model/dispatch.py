@@ -1,6 +1,7 @@
 """Dispatch: drafts, the assign statement that judges them on rows, and the push.
 
 waiting runs ─→ drafts ─→ fence ─→ tokens ─→ lock runs ─→ one statement ─→ COMMIT seen ─→ push
+due timer ────→ draft ──→ fence ─→ token ──→ one statement: timer, run ─→ COMMIT seen ─→ push
 """
 
 from __future__ import annotations
@@ -74,14 +75,65 @@ def assign(member: Member) -> Steps[None]:
     if not transaction.writes:
         transaction.rollback()
         return
+    yield from commit_and_push(member, transaction, handed)
+
+
+def commit_and_push(
+    member: Member, transaction: Transaction, handed: list[tuple[Worker, Assignment]]
+) -> Steps[None]:
+    """Send COMMIT; send the assignments to their workers once its answer was seen."""
     try:
         yield from transaction.commit()
     except Unknown:
-        if world.on(Rule.PUSH_AFTER_COMMIT):
+        if member.world.on(Rule.PUSH_AFTER_COMMIT):
             raise
-    yield
     for worker, assignment in handed:
+        yield
         _push(member, worker, assignment)
+
+
+def draft_of_timer(member: Member, claim: Claim, key: RunId, generation: int) -> Draft | None:
+    """Request to fire a due timer as RUNNING; None: no worker has a slot."""
+    world = member.world
+    live = world.live_workers() if world.fires_running else frozenset()
+    ready = [worker for worker in world.workers if worker.incarnation in live]
+    if not ready or world.rng.random() < 0.3:
+        return None
+    worker = world.rng.choice(ready)
+    draft = Draft(key, worker, worker.incarnation, generation, _is_alone(world, key))
+    if world.on(Rule.TOKENS_UNDER_LOCK):
+        return draft
+    return replace(draft, token=member.next_token(claim))
+
+
+def fire_running(
+    world: World,
+    transaction: Transaction,
+    claim: Claim,
+    draft: Draft | None,
+    kept: Run | None,
+    *,
+    made: bool,
+) -> list[tuple[Worker, Assignment]]:
+    """Part of the fire statement: the run that it inserts is dispatched at once, unless another
+    run of its job is live. `kept`: the row of that instant that was there before.
+    """
+    if draft is None:
+        return []
+    alone = _is_alone(world, draft.key) if world.on(Rule.DECIDE_AFTER_LOCK) else draft.free
+    if made and (alone or not world.on(Rule.FIRED_RUNNING_ALONE)):
+        run = transaction.get(world.database.runs, draft.key)
+        assert run is not None
+        return [_dispatch(world, transaction, claim, draft, run)]
+    if kept is not None and kept.state in LIVE and not world.on(Rule.FIRED_RUNNING_IF_INSERTED):
+        return [_handed(world, draft)]
+    return []
+
+
+def _is_alone(world: World, key: RunId) -> bool:
+    """Whether its job has no other live run."""
+    runs = world.database.runs_of(key[0])
+    return not any(run.state in LIVE for other, run in runs if other != key)
 
 
 def _drafts(member: Member, shard: ShardId) -> list[Draft]:
@@ -189,12 +241,11 @@ def _dispatch(
 ) -> tuple[Worker, Assignment]:
     bound = world.on(Rule.GENERATION_AT_ASSIGN)
     generation = draft.generation if bound else run.generation
-    instant_of = 0 if run.hurried else due_at(draft.key[1])
-    pre_dispatched = instant_of > world.now
-    start_by = max(world.now, instant_of) + START_WITHIN
+    worker, assignment = _handed(world, replace(draft, generation=generation), run)
+    start_by, instant_of = assignment.start_by, assignment.not_before
     written = start_by if world.on(Rule.START_BY_FROM_INSTANT) else world.now + START_WITHIN
     attempt = Attempt(
-        draft.token, draft.incarnation, generation, written, world.now, pre_dispatched
+        draft.token, draft.incarnation, generation, written, world.now, instant_of > world.now
     )
     after = replace(
         run,
@@ -206,8 +257,15 @@ def _dispatch(
         sent=(*run.sent, attempt),
     )
     transaction.put(world.database.runs, draft.key, after)
+    return worker, assignment
+
+
+def _handed(world: World, draft: Draft, run: Run | None = None) -> tuple[Worker, Assignment]:
+    """The assignment as its worker gets it."""
+    instant_of = 0 if run is not None and run.hurried else due_at(draft.key[1])
+    start_by = max(world.now, instant_of) + START_WITHIN
     return draft.worker, Assignment(
-        draft.key, draft.token, draft.incarnation, generation, start_by, instant_of
+        draft.key, draft.token, draft.incarnation, draft.generation, start_by, instant_of
     )
 
 

@@ -264,10 +264,13 @@ class Member:
         skipped = any(hold.skips(at) for hold in cluster.holds)
         skipped = skipped or recovery.may_have_run(world, at, once, cluster)
         claim = self.claim(timer.shard)
+        draft = dispatch.draft_of_timer(self, claim, key, timer.generation)
         transaction = yield from self.begin(claim)
         if rows.present.switched != cluster.switched:
             transaction.rollback()
             return
+        if draft is not None and world.on(Rule.TOKENS_UNDER_LOCK):
+            draft = replace(draft, token=self.next_token(claim))
         row = yield from transaction.lock(rows.timers, job)
         advances = row is not None and (row.generation, row.due, row.shard, row.paused) == (
             timer.generation,
@@ -290,10 +293,11 @@ class Member:
                 state = "SKIPPED"
             run = Run(state, timer.generation, timer.shard)
             transaction.insert(rows.runs, key, run)
+        handed = dispatch.fire_running(world, transaction, claim, draft, kept, made=made)
         if advances and row is not None:
             row = turns.fired(world, job, row, timer, made=made, due=not skipped)
             row = replace(row, due=following(row.thin, timer.due))
             transaction.put(rows.timers, job, row)
-        yield from transaction.commit()
+        yield from dispatch.commit_and_push(self, transaction, handed)
         if world.weather.ahead and row is not None:
             self._timers[job] = row  # who is ahead of time goes by what it has written

@@ -26,6 +26,8 @@ class Rule(StrEnum):
     SHARD_FROM_TIMER = "shard-from-timer"
     FIRE_FROM_ADVANCE = "fire-from-advance"
     UNIQUE_INSTANT = "unique-instant"
+    FIRED_RUNNING_ALONE = "fired-running-alone"
+    FIRED_RUNNING_IF_INSERTED = "fired-running-if-inserted"
     DATABASE_CLOCK = "database-clock"
     EARLY_ROWS_KEPT = "early-rows-kept"
     PAUSED_WHEN_BACK = "paused-when-back"
@@ -169,6 +171,16 @@ MEANINGS: dict[Rule, Meaning] = {
         "P7.1",
         "a job has one row for a scheduled time; the first row stays",
         "each firing inserts its own row",
+    ),
+    R.FIRED_RUNNING_ALONE: Meaning(
+        "P3.6",
+        "a run is fired as RUNNING only if its job has no other live run",
+        "whenever a worker has a slot",
+    ),
+    R.FIRED_RUNNING_IF_INSERTED: Meaning(
+        "P3.4",
+        "a run fired as RUNNING is sent to its worker if the statement inserted it",
+        "a run whose row was there already is sent, too",
     ),
     R.DATABASE_CLOCK: Meaning(
         "P3.4", "timers fire by the database's clock", "timers fire by the owner's clock"

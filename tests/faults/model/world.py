@@ -44,6 +44,7 @@ KINDS = (
     Job(1, skip=True, at_most_once=True),
 )
 """`overlap: skip`, `allow: 2`, and at_most_once."""
+FIRED_RUNNING = frozenset({Rule.FIRED_RUNNING_ALONE, Rule.FIRED_RUNNING_IF_INSERTED})
 
 
 class World:
@@ -64,6 +65,8 @@ class World:
         if turns.limited(seed, without):
             for job in range(len(KINDS)):
                 self.jobs[job] = replace(self.jobs[job], max_runs=turns.MAX_RUNS)
+        self.fires_running = seed % 3 == 1 or bool(without & FIRED_RUNNING)
+        """Whether a due timer is fired as RUNNING while a worker has a slot."""
         self.chained = self.weather.jobs > 1 and chains.chained(seed, without)
         self.quiet = False
         """Nothing breaks, and no user calls."""
