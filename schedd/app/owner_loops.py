@@ -272,6 +272,8 @@ class Owner:
                 cluster_pause,
                 emit,
                 dispatch.placeable,
+                workers,
+                assigner,
             ),
             dispatch=dispatch,
             rescue=self._rescue(run_index, transactor, wake_ups, overlap),
@@ -389,3 +391,4 @@ class Owner:
     def _slots_freed(self) -> None:
         if self._loops is not None:
             self._loops.dispatch.slots_freed()
+            self._loops.fire.slots_freed()

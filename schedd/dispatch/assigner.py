@@ -162,16 +162,8 @@ class Assigner:
     ) -> list[Assigned]:
         """Push the assigned runs and report the others; return those that couldn't be pushed."""
         self._transactor.lost(answer.lost, "assign")
-        now = self._clock.now()
-        unpushed: list[Assigned] = []
-        batches: dict[Alike, list[tuple[Assigned, CachedDefinition]]] = {}
-        for assigned in answer.assigned:
-            entry = known[assigned.run.key.run_id]
-            batches.setdefault(alike(assigned, entry), []).append((assigned, entry))
-        self._run_index.dispatched([assigned.run for assigned in answer.assigned])
-        for handed in batches.values():
-            if not self._workers.push(handed):
-                unpushed += [assigned for assigned, _ in handed]
+        handed = [(each, known[each.run.key.run_id]) for each in answer.assigned]
+        unpushed = [assigned for assigned, _ in self._push_all(handed)]
         turns = []
         for key in answer.ended:
             run = runs[key.run_id]
@@ -182,13 +174,33 @@ class Assigner:
             self._wake_ups.jobs_changed(turns)
         if answer.ended:
             self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
-        if answer.assigned:
-            waits = tuple([max(AT_ONCE, now - a.run.ready_at) for a in answer.assigned])
-            self._emit(AssignedRuns(len(answer.assigned), waits))
-        self._wake_ups.runs_changed(
-            [(a.run.key.run_id, a.run.job_id) for a in answer.assigned]
-            + [runs[key.run_id].hint for key in answer.ended]
-        )
+        self._wake_ups.runs_changed([runs[key.run_id].hint for key in answer.ended])
+        return unpushed
+
+    async def push_fired(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
+        """Push runs that were fired as RUNNING, after their COMMIT was seen."""
+        if unpushed := self._push_all(handed):
+            await self._send_elsewhere(unpushed)
+
+    def _push_all(
+        self, handed: Sequence[tuple[Assigned, CachedDefinition]]
+    ) -> list[tuple[Assigned, CachedDefinition]]:
+        """Push these assignments and report them; return those that couldn't be pushed."""
+        if not handed:
+            return []
+        now = self._clock.now()
+        unpushed: list[tuple[Assigned, CachedDefinition]] = []
+        batches: dict[Alike, list[tuple[Assigned, CachedDefinition]]] = {}
+        for each in handed:
+            batches.setdefault(alike(*each), []).append(each)
+        runs = [assigned.run for assigned, _ in handed]
+        self._run_index.dispatched(runs)
+        for batch in batches.values():
+            if not self._workers.push(batch):
+                unpushed += batch
+        waits = tuple([max(AT_ONCE, now - run.ready_at) for run in runs])
+        self._emit(AssignedRuns(len(runs), waits))
+        self._wake_ups.runs_changed([(run.key.run_id, run.job_id) for run in runs])
         return unpushed
 
     async def _look_into(self, refused: Sequence[tuple[LiveRun, CachedDefinition]]) -> bool:

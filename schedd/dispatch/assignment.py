@@ -6,8 +6,16 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from schedd.core.dispatch.placement import SlotOffer
+from schedd.core.jobs.definition import Definition
 from schedd.core.runs.deadlines import START_WITHIN
-from schedd.core.runs.model import SMALL_PAYLOAD, Assigned, Draft, LiveRun, Terms
+from schedd.core.runs.model import (
+    SMALL_PAYLOAD,
+    Assigned,
+    Draft,
+    Incarnation,
+    LiveRun,
+    Terms,
+)
 from schedd.core.runs.overlap import limit_of
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
@@ -40,14 +48,33 @@ def drafts_of(chosen: Iterable[Chosen]) -> list[Draft]:
 
 
 def _terms(run: LiveRun, known: CachedDefinition, to: SlotOffer | BroadcastTargets) -> Terms:
-    definition = known.definition
-    counted = definition.max_runs > 0 and run.parent is None
-    overlap = (definition.overlap, limit_of(definition), counted, definition.pool)
-    limited = definition.run_timeout is not None
+    child = run.parent is not None
     if isinstance(to, BroadcastTargets):
-        return Terms(definition.generation, "", None, *overlap, to.workers, limited)
-    worker = to.incarnation
-    return Terms(definition.generation, worker.worker, worker.id, *overlap, (), limited)
+        return terms_of(known.definition, None, to.workers, child=child)
+    return terms_of(known.definition, to.incarnation, child=child)
+
+
+def terms_of(
+    definition: Definition,
+    worker: Incarnation | None,
+    targets: tuple[str, ...] = (),
+    *,
+    child: bool = False,
+) -> Terms:
+    """Return the terms of runs of this definition that go to a worker. `targets`: the workers of a
+    broadcast, which goes to none. `child`: the runs are children of one.
+    """
+    return Terms(
+        definition.generation,
+        worker.worker if worker else "",
+        worker.id if worker else None,
+        definition.overlap,
+        limit_of(definition),
+        definition.max_runs > 0 and not child,
+        definition.pool,
+        targets,
+        definition.run_timeout is not None,
+    )
 
 
 def alike(assigned: Assigned, known: CachedDefinition) -> Alike:

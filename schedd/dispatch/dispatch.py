@@ -357,13 +357,15 @@ class Dispatch:
     def _tell_demand(self) -> None:
         ready, early = self._run_index.ready, self._run_index.early
         running, timers = self._run_index.running, self._run_index.timers
+        held, now = self._run_index.held_timers, self._clock.now()
         late, rooms = self._late.room(), self._pools.rooms
 
         def heads(worker: Incarnation) -> list[QueueHead]:
             first = ready.heads(lambda need: need is None or able(worker, need), late, rooms)
+            first += held.heads(now, lambda need: able(worker, need))
             return first + early.heads(lambda need: able(worker, need))
 
-        self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
+        self._workers.demand(heads, asked_by([*ready.needs, *held.needs, *early.needs]))
         counts = (len(ready), len(running), len(timers), ready.late, ready.pool_runs)
         since = ready.oldest()
         waited = None if since is None else max(AT_ONCE, self._clock.now() - since)

@@ -31,12 +31,9 @@ from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.due_index import DueIndex
 from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_early
+from schedd.dispatch.held_timers import HERD, HeldTimers
 from schedd.dispatch.loaded_timers import Timers
 
-HERD: Final = 5_000
-"""Number of waiting runs from which on dispatch takes longer than the lookahead. Runs beyond it are
-pre-dispatched as soon as they are created, and runs in long backoffs wait in their rows only.
-"""
 NOWHERE: Final = Token(-1)
 """Token below every real one."""
 
@@ -69,6 +66,8 @@ class RunIndex:
         self._priority_of = priority_of
         self._need_of = need_of
         self.timers = Timers(ownership, lookahead, priority_of)
+        self.held_timers = HeldTimers(self.timers, lookahead)
+        """Timers whose runs are fired as RUNNING when slots are free."""
         self.waiting: DueIndex[RunId, LiveRun] = DueIndex()
         """Runs that aren't ready yet: in their backoff, or due later."""
         self.early = EarlyRuns()
@@ -307,6 +306,7 @@ class RunIndex:
         only a full garbage collection would free them.
         """
         self.timers = Timers(self.ownership, self.lookahead, self._priority_of)
+        self.held_timers = HeldTimers(self.timers, self.lookahead)
         self.waiting, self.early = DueIndex(), EarlyRuns()
         self.ready, self.running, self._held, self._judged = (
             ReadyQueue(),

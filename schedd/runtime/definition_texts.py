@@ -25,7 +25,7 @@ from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, CronSchedule
 from schedd.core.schedule.cron import is_hashed
 from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
-from schedd.core.timers.pre_dispatch import edited_away
+from schedd.core.timers.pre_dispatch import edited_away, may_be_fired_running
 from schedd.runtime.job_codec import JobDefinition, check_dialect
 from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
@@ -74,12 +74,16 @@ class CachedDefinition:
     delivery guarantee and the timer's times: no quota, jitter or exclusion.
     """
 
+    fires_running: bool = field(init=False, compare=False)
+    """Whether a run may be fired as RUNNING (`core/timers/pre_dispatch.py`)."""
+
     def __post_init__(self) -> None:
         definition, compiled = self.definition, self.compiled
         plain = definition.notices is None and not definition.pause_after_failures
         shares = not (definition.max_runs or compiled.bounds.jitter or compiled.exclusion)
         self.plain_success = plain  # type: ignore[misc]  # frozen for others
         self.shares_steps = shares  # type: ignore[misc]
+        self.fires_running = may_be_fired_running(definition)  # type: ignore[misc]
         self.hurried = hurried(definition)  # type: ignore[misc]
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:

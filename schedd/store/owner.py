@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -18,8 +19,10 @@ from schedd.core.runs.model import (
     Claim,
     Draft,
     Firing,
+    FiringToSlot,
     LiveRun,
     Loss,
+    OfShard,
     OverlapCandidates,
     RunKey,
 )
@@ -44,8 +47,11 @@ from schedd.store.runs import change_stream
 from schedd.store.statements.bisect import halved
 from schedd.store.statements.operations import operations
 from schedd.store.timers import backfill_feed, fire
+from schedd.store.timers.fire_running import fire_running
 from schedkit import failpoints
 from schedkit.records import dataclass
+
+F = TypeVar("F", bound=OfShard)
 
 IN_FIRE = failpoints.blocking("fire.in_transaction")
 BEFORE_FIRE = failpoints.blocking("fire.before_commit")
@@ -86,7 +92,40 @@ class OwnerStore:
             BEFORE_FIRE()
             return answer
 
-        async def write(batch: Sequence[Firing]) -> FireOutcome:
+        return await self._fired(claim, firings, body, lambda firing: firing.job_id)
+
+    async def fire_running(
+        self,
+        claim: Claim,
+        firings: Sequence[FiringToSlot],
+        next_token: Callable[[ShardId], Token],
+        switched: int = 0,
+    ) -> FireOutcome:
+        """Advance timers and insert their runs as RUNNING, or as PENDING beside another live run.
+        `next_token` is called after the shard rows are locked, once for each run of an owned shard
+        (docs/protocol-rules.md, P1.2).
+        """
+
+        def body(
+            connection: Connection, mine: Sequence[FiringToSlot]
+        ) -> tuple[list[LiveRun], list[JobId]]:
+            IN_FIRE()
+            answer = fire_running(
+                connection, claim.tenure, mine, next_token, self.horizon, switched
+            )
+            BEFORE_FIRE()
+            return answer
+
+        return await self._fired(claim, firings, body, lambda firing: firing.timer.job_id)
+
+    async def _fired(
+        self,
+        claim: Claim,
+        firings: Sequence[F],
+        body: Callable[[Connection, Sequence[F]], tuple[list[LiveRun], list[JobId]]],
+        job_of: Callable[[F], JobId],
+    ) -> FireOutcome:
+        async def write(batch: Sequence[F]) -> FireOutcome:
             lost, answer = await fenced(self.database, claim, batch, body)
             return FireOutcome(*(answer or ([], [])), lost)
 
@@ -95,7 +134,7 @@ class OwnerStore:
             [run for _, each in answers for run in each.runs],
             [job for _, each in answers for job in each.refused],
             frozenset().union(*(each.lost for _, each in answers)),
-            [each.job_id for each in broken],
+            [*map(job_of, broken)],
         )
 
     async def assign(

@@ -26,30 +26,42 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.cluster.queue_stats import LATE, Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.fair_share import FairShares
+from schedd.core.dispatch.placement import Need, job_need
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Epoch, Hint, JobId, ShardId, scheduled_run_id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy, Definition, Delivery, Priority
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Claim, Firing, NewRun, RunKey, Timer
+from schedd.core.runs.model import (
+    Assigned,
+    Claim,
+    Firing,
+    FiringToSlot,
+    NewRun,
+    RunKey,
+    Timer,
+)
 from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule.compiled_schedule import Occurrence
 from schedd.core.schedule.work_budget import OF_OWNER, OF_TURN, TooMuchWork
 from schedd.core.timers import fire_plan, fire_steps
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
+from schedd.dispatch.assigner import Assigner
+from schedd.dispatch.held_timers import Planned, ReadyHeads
 from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock
 from schedd.runtime.budgeted_work import on_loop
 from schedd.runtime.definition_cache import DefinitionCache
@@ -59,6 +71,7 @@ from schedd.store.owner import OwnerStore
 from schedd.timers.timer_loader import LOAD_EVERY, TimerLoader
 from schedkit import failpoints
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 from schedkit.records import dataclass, replace
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
@@ -295,6 +308,21 @@ def may_be_copied(firing: Firing, late_before: datetime) -> bool:
     return caught_up and len(firing.runs) == 1 and firing.runs[0].state is State.PENDING
 
 
+def is_on_time(firing: Firing) -> bool:
+    """Return whether the step's one run is that of its timer's due time, and isn't late."""
+    [run] = firing.runs
+    return run.ready_at is None and run.due_at == firing.due_at and not firing.counted
+
+
+def may_be_held(timer: Timer, known: CachedDefinition, able_here: Callable[[Need], bool]) -> bool:
+    """Return whether the timer may wait for a slot: its run may be fired as RUNNING, in the present
+    definition, and some worker here can run it.
+    """
+    if not known.fires_running or known.definition.generation != timer.generation:
+        return False
+    return not timer.fired and able_here(known.need or job_need(known.definition))
+
+
 def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:
     """Return the step of another timer with the same `same_step`."""
     [run] = firing.runs
@@ -314,6 +342,8 @@ def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:
         notices=definition.notices,
     )
 
+
+F = TypeVar("F", Firing, FiringToSlot)
 
 log = logging.getLogger(__name__)
 
@@ -340,6 +370,9 @@ not stop everything else.
 CHECK: Final = 0.02
 """Seconds between two checks whether enough runs are still ready."""
 
+HELD_CHECK: Final = 0.02
+"""Seconds between two looks for slots for held timers."""
+
 MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
 
@@ -358,10 +391,15 @@ class FireLoop:
         cluster_pause: ClusterPause,
         emit: Emit,
         placeable: Callable[[], int],
+        workers: WorkerRegistry,
+        assigner: Assigner,
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
+        """`placeable`: the number of ready runs that some worker here could run."""
         self._boot = boot
+        self._workers = workers
+        self._assigner = assigner
         self._run_index = run_index
         self._cluster_pause = cluster_pause
         self._definition_cache = definition_cache
@@ -382,6 +420,9 @@ class FireLoop:
         self._begun: set[JobId] = set()
         """Jobs with runs created by this owner, and more to create."""
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
+        self._slots_size = BatchSize(BATCH)
+        self._switched = 0
+        """The version of the cluster's pauses that the steps of held timers were planned with."""
         self._rest_until = 0.0
         self._rests: float = Priority.LOW
         """The highest class that rests until `_rest_until`, while enough runs are ready."""
@@ -408,9 +449,15 @@ class FireLoop:
         self._changed.update(jobs)
         self.loop.wake()
 
+    def slots_freed(self) -> None:
+        """Wake the loop if timers wait for slots: slots became free."""
+        if self._run_index.held_timers:
+            self.loop.wake()
+
     async def step(self) -> float:
         """Read changed timers and fire due ones; return the seconds until the next round."""
         if self._cluster_pause.is_paused:
+            self._run_index.held_timers.release()
             self._changed.clear()  # all is loaded again when the pause ends
             self._looked.clear()
             self._begun.clear()
@@ -418,6 +465,8 @@ class FireLoop:
             return LOAD_EVERY.total_seconds()
         if self._changed:
             await self._reread()
+        if await self._fire_held():
+            return 0.0
         rest = self._rest_until - self._boot()
         above = self._rests if rest > 0 and self._placeable() >= ENOUGH else None
         now = self._clock.now()
@@ -429,6 +478,7 @@ class FireLoop:
         pause = LOAD_EVERY.total_seconds()
         if first is not None:
             pause = max(0.0, (first - self._clock.now()).total_seconds())
+        pause = min(pause, self._held_pause())
         if above is not None:
             return min(rest, pause, CHECK)
         self._near.nothing_is_due()
@@ -446,6 +496,68 @@ class FireLoop:
         self._rows.record_batch(rows, ended - began)
         if full:
             self._rest_until, self._rests = ended + RESTS * (ended - began), its
+
+    async def _fire_held(self) -> bool:
+        """Fire held timers: as RUNNING into free slots, else as PENDING those that are overdue.
+        Return whether there were any.
+        """
+        held, pauses = self._run_index.held_timers, self._cluster_pause.pauses
+        if not held:
+            return False
+        if pauses.switched != self._switched:
+            held.release()
+            return True
+        with self._workers.choosing() as choice:
+            chosen = held.choose(
+                self._slots_size.now,
+                self._clock.now(),
+                self._workers.offers(),
+                choice,
+                (self._run_index.ready, self._run_index.early),
+            )
+            if chosen:
+                began = self._boot()
+                await self._fire_running(chosen)
+                self._slots_size.record_batch(len(chosen), self._boot() - began)
+                return True
+        able_here = self._workers.able_to()
+        ready = ReadyHeads(
+            self._run_index.ready.last_head(lambda need: need is None or able_here(need)),
+            self._placeable() >= ENOUGH,
+        )
+        overdue = held.overdue(self._size.now, self._clock.now(), ready)
+        if overdue:
+            timers = {each.timer.job_id: each.timer for each in overdue}
+            firings = [copied(each.step, each.timer, each.known.definition) for each in overdue]
+            await self._fire_pending(firings, timers, self._switched)
+        return bool(overdue)
+
+    def _held_pause(self) -> float:
+        """Return the seconds until held timers are looked at again."""
+        at = self._run_index.held_timers.next_at()
+        if at is None:
+            return LOAD_EVERY.total_seconds()
+        return max(HELD_CHECK, (at - self._clock.now()).total_seconds())
+
+    async def _fire_running(self, chosen: Sequence[tuple[FiringToSlot, CachedDefinition]]) -> None:
+        """Fire these timers as RUNNING, and push their runs."""
+        known = {one.timer.job_id: entry for one, entry in chosen}
+        timers = {one.timer.job_id: one.timer for one, _ in chosen}
+
+        async def write(claim: Claim, items: Sequence[FiringToSlot]) -> FireOutcome:
+            next_token = self._transactor.ownership.sequencer(claim)
+            fired = await self._store.fire_running(claim, items, next_token, self._switched)
+            await MID_BATCH()
+            return fired
+
+        done, answers, failed = await self._write([one for one, _ in chosen], timers, write)
+        dispatched = [run for one in answers for run in one.runs if run.state is State.RUNNING]
+        self._advance(done, timers, answers)
+        await self._assigner.push_fired(
+            [(Assigned(run, None), known[run.job_id]) for run in dispatched]
+        )
+        if failed is not None:
+            raise failed
 
     async def _reread(self) -> None:
         jobs, self._changed = self._changed, set()
@@ -476,40 +588,75 @@ class FireLoop:
             )
 
     async def _fire(self, due: Sequence[Timer]) -> int:
-        """Fire these timers; return the number of rows written."""
+        """Fire these timers, or hold them for slots; return the number of rows written."""
         timers = {timer.job_id: timer for timer in due}
-        began = {shard: self._epoch(shard) for shard in {timer.shard for timer in due}}
         self._open.update(timers)
         try:
             known = await self._definition_cache.at_generations(
                 {timer.job_id: timer.generation for timer in due}
             )
             now, reckoned = self._clock.now(), self._cluster_pause.pauses
-            firings = await self._plan(due, known, now, reckoned)
-
-            async def write(claim: Claim, items: Sequence[Firing]) -> FireOutcome:
-                fired = await self._store.fire(claim, items, reckoned.switched)
-                await MID_BATCH()  # this lane has committed, the others may not have
-                return fired
-
-            answers = await self._transactor.by_lane(firings, write)
-            await AFTER_COMMIT()
+            firings, planned = await self._plan(due, known, now, reckoned)
         except BaseException:
             self._close(timers)
             self._run_index.timers.come_up(due, now=self._clock.now())
             raise
+        self._hold(planned, reckoned)
+        await self._fire_pending(firings, timers, reckoned.switched)
+        return sum(len(firing.runs) for firing in firings)
+
+    def _hold(self, planned: Sequence[Planned], reckoned: Pauses) -> None:
+        held = self._run_index.held_timers
+        self._close(each.timer.job_id for each in planned)
+        if reckoned.switched != self._switched:
+            held.release()
+            self._switched = reckoned.switched
+        if planned:
+            held.hold(planned)
+
+    async def _fire_pending(
+        self, firings: Sequence[Firing], timers: dict[JobId, Timer], switched: int
+    ) -> None:
+        """Fire these timers; their runs wait for dispatch."""
+
+        async def write(claim: Claim, items: Sequence[Firing]) -> FireOutcome:
+            fired = await self._store.fire(claim, items, switched)
+            await MID_BATCH()  # this lane has committed, the others may not have
+            return fired
+
+        done, answers, failed = await self._write(firings, timers, write)
+        self._advance(done, timers, answers)
+        if failed is not None:
+            raise failed
+
+    async def _write(
+        self,
+        firings: Sequence[F],
+        timers: dict[JobId, Timer],
+        write: Callable[[Claim, Sequence[F]], Awaitable[FireOutcome]],
+    ) -> tuple[list[F], list[FireOutcome], Unavailable | None]:
+        """Write these steps, one transaction a lane. Return those whose outcome is known, with the
+        outcomes, and the first lane's error. Timers whose outcome is unknown are read again.
+        """
+        began = {shard: self._epoch(shard) for shard in {firing.shard for firing in firings}}
+        self._open.update(timers)
+        try:
+            answers = await self._transactor.by_lane(firings, write)
+            await AFTER_COMMIT()
+        except BaseException:
+            self._close(timers)
+            self._run_index.timers.come_up(timers.values(), now=self._clock.now())
+            raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
         self._close(timers.keys() - in_doubt)
+        self._changed |= in_doubt  # their rows say whether they fired
         # A shard that was dropped meanwhile may be missing in answers; its new owner loads its
         # timers.
         kept = {shard for shard, epoch in began.items() if self._epoch(shard) == epoch}
         done = [f for f in firings if f.shard in kept and f.job_id not in in_doubt]
-        self._advance(done, timers, [a for a in answers if isinstance(a, FireOutcome)])
-        if failed:
-            self._changed |= in_doubt  # their rows say whether they fired
-            raise failed[0].error
-        return sum(len(firing.runs) for firing in firings)
+        outcomes = [answer for answer in answers if isinstance(answer, FireOutcome)]
+        return done, outcomes, failed[0].error if failed else None
 
     async def _plan(
         self,
@@ -517,12 +664,14 @@ class FireLoop:
         known: Mapping[JobId, CachedDefinition],
         now: datetime,
         reckoned: Pauses,
-    ) -> list[Firing]:
-        """Return the step of each timer that may take one. Timers that are catching up share the
-        rows that the others leave.
+    ) -> tuple[list[Firing], list[Planned]]:
+        """Return the step of each timer that may take one: those to fire now, and those to hold
+        for slots. Timers that are catching up share the rows that the others leave.
         """
         firings: list[Firing] = []
-        steps: dict[_Same, Firing] = {}
+        planned: list[Planned] = []
+        steps: dict[_Same, tuple[Firing, bool]] = {}
+        able_here = self._workers.able_to()
         late_before = now - fire_plan.GRACE
         shares = FairShares(self._rows.now, len(due), fire_plan.FIRES)
         if self._begun:
@@ -534,16 +683,24 @@ class FireLoop:
             same = None if timer.job_id in self._looked else same_step(timer, its, late_before)
             if same is not None and (like := steps.get(same)) is not None:
                 self._first_seen_at(timer, now)
-                firings.append(copied(like, timer, its.definition))
                 shares.record_use(1)
+                if like[1] and may_be_held(timer, its, able_here):
+                    planned.append(Planned(timer, like[0], its))
+                else:
+                    firings.append(copied(like[0], timer, its.definition))
                 continue
             with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
                 if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:
-                    firings.append(firing)
                     shares.record_use(len(firing.runs))
-                    if same is not None and may_be_copied(firing, late_before):
-                        steps[same] = firing
-        return firings
+                    alike = may_be_copied(firing, late_before)
+                    holds = alike and is_on_time(firing) and timer.job_id not in self._looked
+                    if holds and may_be_held(timer, its, able_here):
+                        planned.append(Planned(timer, firing, its))
+                    else:
+                        firings.append(firing)
+                    if same is not None and alike:
+                        steps[same] = firing, holds
+        return firings, planned
 
     def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
         """Try a timer again later: its step can't be computed, and must not delay others."""
@@ -649,42 +806,45 @@ class FireLoop:
         self._begun &= self._looked.keys()
 
     def _keep_looked(
-        self, firings: Iterable[Firing], timers: Mapping[JobId, Timer], now: datetime
+        self, steps: Iterable[Firing | FiringToSlot], timers: Mapping[JobId, Timer], now: datetime
     ) -> None:
         """Forget the catch-up of timers that have caught up; record it for the others."""
-        if not (self._looked or self._begun):
-            late = now - fire_plan.GRACE
-            firings = [f for f in firings if f.next_due_at is not None and f.next_due_at < late]
-        for firing in firings:
-            job = firing.job_id
-            if firing.next_due_at is None or firing.next_due_at >= now - fire_plan.GRACE:
-                self._looked.pop(job, None)
-                self._begun.discard(job)
+        late = now - fire_plan.GRACE
+        for each in steps:
+            job, following = each.job_id, each.step.next_due_at
+            if following is None or following >= late:
+                if self._looked or self._begun:
+                    self._looked.pop(job, None)
+                    self._begun.discard(job)
             else:
                 self._begun.add(job)
-                self._looked.setdefault(job, (firing.shard, timers[job].generation, now))
+                self._looked.setdefault(job, (each.shard, timers[job].generation, now))
 
     def _advance(
-        self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[FireOutcome]
+        self,
+        steps: Sequence[Firing | FiringToSlot],
+        timers: dict[JobId, Timer],
+        answers: Sequence[FireOutcome],
     ) -> None:
+        """Note what was written; dispatched runs are pushed elsewhere."""
         now = self._clock.now()
         refused = {job for answer in answers for job in answer.refused}
         failed = refused.union(*(answer.broken for answer in answers))
-        self._near.fired([firing.job_id for firing in firings])
-        done = [firing for firing in firings if firing.job_id not in failed]
+        self._near.fired([each.job_id for each in steps])
+        done = [each for each in steps if each.job_id not in failed]
         self._keep_looked(done, timers, now)
-        self._run_index.timers.clear_where({firing.job_id for firing in done})
+        self._run_index.timers.clear_where({each.job_id for each in done})
         until = now + self._near.horizon
         self._run_index.timers.come_up(
             [
                 replace(
-                    timers[firing.job_id],
-                    due_at=firing.next_due_at,
-                    nominal=firing.next_nominal,
-                    fired=firing.fired + firing.counted,
+                    timers[each.job_id],
+                    due_at=step.next_due_at,
+                    nominal=step.next_nominal,
+                    fired=step.fired + step.counted,
                 )
-                for firing in done
-                if firing.next_due_at is not None and firing.next_due_at <= until
+                for each in done
+                if (step := each.step).next_due_at is not None and step.next_due_at <= until
             ],
             until,
             now,
@@ -696,14 +856,17 @@ class FireLoop:
             self.changed(refused)
             self._cluster_pause.read_soon()
         lost = {shard for answer in answers for shard in answer.lost}
-        for reason, count in missed(f for f in done if f.shard not in lost).items():
+        firings = [each for each in steps if isinstance(each, Firing)]
+        done_firings = (f for f in firings if f.job_id not in failed and f.shard not in lost)
+        for reason, count in missed(done_firings).items():
             self._emit(RunsMissed(reason, count))
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
-            self._run_index.put_runs(answer.runs, now)
-            if answer.runs:  # runs that aren't due yet may be pre-dispatched soon
+            waiting = [run for run in answer.runs if run.state is State.PENDING]
+            self._run_index.put_runs(waiting, now)
+            if waiting:  # runs that aren't due yet may be pre-dispatched soon
                 self._ready()
-                self._made([run.hint for run in answer.runs])
+                self._made([run.hint for run in waiting])
         self._emit(
             FiredEvent(
                 runs=sum(len(answer.runs) for answer in answers),

@@ -12,19 +12,31 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from math import inf
+from typing import Any, cast
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.ids import Id, JobId
+from schedd.core.ids import Id, JobId, ShardId, Token
 from schedd.core.jobs.definition import CatchUp, Definition, Priority
+from schedd.core.runs.deadlines import START_WITHIN
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
+from schedd.core.runs.model import (
+    Claim,
+    Firing,
+    FiringToSlot,
+    Incarnation,
+    LiveRun,
+    NewRun,
+    Timer,
+)
 from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import Exclusion
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
+from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.cluster.cluster_pauses import PauseStore
@@ -33,7 +45,7 @@ from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedproto.v1 import job_pb2
 from support.fake_of import fake_of
-from support.runs import NOW, SetClock, owning, run
+from support.runs import NOW, RecordingLine, SetClock, owning, run
 
 JOB = run(1).job_id
 TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
@@ -111,12 +123,40 @@ def live_of(step: Firing) -> LiveRun:
     )
 
 
+def sent_of(one: FiringToSlot, token: Token) -> LiveRun:
+    """The run that was fired as RUNNING."""
+    due = one.step.due_at
+    return replace(
+        live_of(one.step),
+        key=one.key,
+        job_id=one.job_id,
+        state=State.RUNNING,
+        priority=one.step.priority,
+        attempt=1,
+        token=token,
+        worker=one.terms.worker,
+        incarnation=one.terms.incarnation,
+        start_by=max(due, NOW) + START_WITHIN,
+        generation=1,
+    )
+
+
+class WakeUps:
+    """The wake-ups of other members."""
+
+    def jobs_changed(self, changed: object) -> None: ...
+    def runs_ready(self, shards: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+
+
 class Definitions(DefinitionCache):
     """Of any job; `urgent` ones are HIGH, once they have been read."""
 
     def __init__(self, urgent: Collection[JobId] = ()) -> None:
         self._urgent = urgent
         self.max_runs = 0
+        self.changes: dict[str, Any] = {}
+        """Other fields of all definitions."""
         self.catch_up = CatchUp()
         self.exclusion: Exclusion | None = None
         self.read_of: set[JobId] = set()
@@ -147,6 +187,7 @@ class Definitions(DefinitionCache):
             max_runs=self.max_runs,
             catch_up=self.catch_up,
         )
+        definition = replace(definition, **self.changes)
         compiled = compiled_schedule.compile(EVERY, "default/j", job)
         excluding = None if self.exclusion is None else compiled
         compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
@@ -170,6 +211,7 @@ class World:
         trust = trusted if callable(trusted) else lambda: trusted
         transactor = Transactor(self.run_index.ownership, trust, lambda _event: None)
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
+        self.workers = WorkerRegistry(self.clock, lambda _event: None)
         self.placeable: Callable[[], int] = lambda: len(self.run_index.ready)
         self.near = TimerLoader(
             self.run_index,
@@ -188,8 +230,37 @@ class World:
             self.cluster_pause,
             lambda _event: None,
             lambda: self.placeable(),
+            self.workers,
+            self._assigner(cast("OwnerStore", rows), transactor),
             boot=lambda: rows.seconds,
         )
+
+    def _assigner(self, store: OwnerStore, transactor: Transactor) -> Assigner:
+        """Return the one that pushes; nothing is dispatched from the ready queue here."""
+        unused: Any = None
+        parts = (self.run_index, self.definitions, self.workers, store, transactor, self.clock)
+        return Assigner(*parts, WakeUps(), unused, unused, unused, lambda _event: None)
+
+    def attach(self, one: Incarnation, slots: int) -> RecordingLine:
+        """Attach a worker that grants so many slots, and return its stream."""
+        line = RecordingLine()
+        attached = self.workers.attach(one, line)
+        self.workers.granted(attached, slots, received=0)
+        return line
+
+    def grant(self, one: Incarnation, slots: int, received: int = 0, last: float = inf) -> None:
+        """Let the worker grant so many slots, after it has received so many runs."""
+        attached = self.workers.attached(one.id)
+        assert attached is not None
+        self.workers.granted(attached, slots, received, last)
+
+    async def after(self, seconds: float) -> None:
+        """Let time pass; step until nothing is left to do."""
+        self.clock.time += timedelta(seconds=seconds)
+        for _ in range(100):
+            if await self.step() > 0:
+                return
+        raise AssertionError("it never comes to rest")
 
     async def step(self) -> float:
         """Both loops, one after the other; seconds until the next of either."""
@@ -205,6 +276,17 @@ class Herd(Rows):
     """Seconds that it takes to fire one."""
     batches: list[int] = field(default_factory=list)
     due: dict[JobId, Timer] = field(init=False)
+    sent: list[FiringToSlot] = field(default_factory=list)
+    """Timers fired as RUNNING, in that order."""
+    fails: list[Exception] = field(default_factory=list)
+    """Raised after the next statements have done their work."""
+    beside: set[JobId] = field(default_factory=set)
+    """Jobs with another live run."""
+    edited: set[JobId] = field(default_factory=set)
+    """Jobs whose timers have changed."""
+    switched: int = 0
+    meanwhile: Callable[[], object] = lambda: None
+    """Called before a statement ends that fires as RUNNING."""
 
     def __post_init__(self) -> None:
         ids = (JobId(Id.from_int(n)) for n in range(self.count))
@@ -224,3 +306,30 @@ class Herd(Rows):
         for step in firings:
             del self.due[step.job_id]
         return FireOutcome([live_of(step) for step in firings], [], frozenset())
+
+    async def fire_running(
+        self,
+        claim: Claim,
+        firings: Sequence[FiringToSlot],
+        next_token: Callable[[ShardId], Token],
+        switched: int = 0,
+    ) -> FireOutcome:
+        self.calls.append("fire running")
+        self.batches.append(len(firings))
+        self.seconds += self.each * len(firings)
+        stale = switched != self.switched
+        refused = [one.job_id for one in firings if stale or one.job_id in self.edited]
+        went = [one for one in firings if one.job_id not in refused]
+        runs = [
+            replace(live_of(one.step), key=one.key, job_id=one.job_id)
+            if one.job_id in self.beside
+            else sent_of(one, next_token(one.shard))
+            for one in went
+        ]
+        for one in went:
+            del self.due[one.job_id]
+        self.sent += went
+        self.meanwhile()
+        if self.fails:
+            raise self.fails.pop()
+        return FireOutcome(runs, refused, frozenset())

@@ -39,6 +39,7 @@ from schedd.core.runs.model import (
     Claim,
     Draft,
     Firing,
+    FiringToSlot,
     Incarnation,
     LiveRun,
     NewRun,
@@ -46,6 +47,7 @@ from schedd.core.runs.model import (
     RunKey,
     Tenure,
     Terms,
+    Timer,
 )
 from schedd.core.runs.records import Assignments, FireOutcome, JobRecord, StoredDefinition
 from schedd.store.connection.database import Database
@@ -102,6 +104,10 @@ class Member:
 
     async def fire(self, *firings: Firing) -> FireOutcome:
         return await self.store.owner.fire(self.claim(*{f.shard for f in firings}), firings)
+
+    async def fire_running(self, *firings: FiringToSlot, switched: int = 0) -> FireOutcome:
+        claim = self.claim(*{firing.shard for firing in firings})
+        return await self.store.owner.fire_running(claim, firings, self.tokens(claim), switched)
 
     async def assign(self, *drafts: Draft) -> Assignments:
         claim = self.claim(*{draft.shard for draft in drafts})
@@ -252,6 +258,15 @@ def firing(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> Fir
     return replace(step, **changes)
 
 
+def to_slot(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> FiringToSlot:
+    """The same step, with a slot of a worker for its run; `changes`: of the terms."""
+    step = firing(job, at=at)
+    timer = Timer(step.job_id, step.shard, step.generation, step.due_at, step.due_at)
+    return FiringToSlot(
+        timer, step.shard, step.runs[0].key, step, terms(step.generation, **changes)
+    )
+
+
 def new_run(job: JobRecord, at: datetime, **changes: Any) -> NewRun:
     """The run of one instant."""
     run = NewRun(RunKey(at, scheduled_run_id(job.definition.job_id, at)), at)
@@ -265,14 +280,19 @@ def manual_run(at: datetime = START) -> NewRun:
 
 def draft(run: LiveRun, **changes: Any) -> Draft:
     """Return the request to assign this run to a worker."""
-    terms = Terms(
-        generation=max(run.generation, 1),
+    return Draft(run, run.shard, terms(max(run.generation, 1), **changes))
+
+
+def terms(generation: int, **changes: Any) -> Terms:
+    """Return the terms of an assignment to the worker."""
+    made = Terms(
+        generation=generation,
         worker="worker-1",
         incarnation=INCARNATION,
         overlap=Overlap.SKIP,
         overlap_limit=1,
     )
-    return Draft(run, run.shard, replace(terms, **changes))
+    return replace(made, **changes)
 
 
 def report(run: LiveRun, **changes: Any) -> ResultDecision:

@@ -133,6 +133,11 @@ class Firing:
     notices: Notices | None = None
     """The job's notifications."""
 
+    @property
+    def step(self) -> "Firing":
+        """This step, as in `FiringToSlot`."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
@@ -286,6 +291,25 @@ class Draft:
     def parent(self) -> RunId | None:
         """The broadcast's run, if this run is a child of it."""
         return self.run.parent
+
+
+@dataclass(frozen=True, slots=True)
+class FiringToSlot:
+    """A step of a timer whose run goes to a free slot in the same statement."""
+
+    timer: Timer
+    shard: ShardId
+    key: RunKey
+    """The key of its run."""
+    step: Firing
+    """The step of a timer with the same schedule and times: one run that isn't late."""
+    terms: Terms
+    """Of the timer's generation."""
+
+    @property
+    def job_id(self) -> JobId:
+        """The timer's job."""
+        return self.timer.job_id
 
 
 @dataclass(frozen=True, slots=True)

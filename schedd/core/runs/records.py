@@ -95,7 +95,7 @@ class FireOutcome:
     """The outcome of a batch of fires."""
 
     runs: list[LiveRun]
-    """The live runs that were inserted."""
+    """The live runs that were inserted, waiting or dispatched."""
     refused: list[JobId]
     """Timers that changed meanwhile and didn't advance. Read them again."""
     lost: frozenset[ShardId]

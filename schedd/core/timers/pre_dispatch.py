@@ -23,6 +23,7 @@ import heapq
 from collections.abc import Callable, Collection
 from dataclasses import field
 from datetime import datetime, timedelta
+from math import inf
 from typing import Final, NamedTuple
 
 from schedd.core.dispatch.placement import Need
@@ -91,6 +92,21 @@ def may_be_pre_dispatched(run: LiveRun, definition: Definition, schedule: Compil
     if definition.placement is Placement.BROADCAST or definition.delivery is AT_MOST_ONCE:
         return False
     return run.generation == definition.generation or schedule.runs_at(run.key.scheduled_at)
+
+
+def may_be_fired_running(definition: Definition) -> bool:
+    """Return whether a run of this job may be dispatched by the statement that fires it, if its job
+    has no other live run: nothing else can prevent its start, nothing limits it, and it may go to
+    any able worker.
+    """
+    if definition.overlap in LINED_UP or definition.pool != NO_POOL or definition.max_runs:
+        return False
+    if definition.overlap is Overlap.ALLOW and definition.pause_after_failures:
+        return False
+    if definition.placement is not Placement.SPREAD or definition.prefer:
+        return False
+    limited = definition.start_deadline is not None or definition.run_timeout is not None
+    return not limited and definition.delivery is not AT_MOST_ONCE
 
 
 def start_not_before(run: LiveRun) -> datetime | None:
@@ -195,6 +211,16 @@ class EarlyRuns:
             else:
                 heapq.heapreplace(heads, (following, at))
         return taken
+
+    def slots(self, fits: Callable[[Need], bool]) -> float:
+        """Return how many slots the runs need whose needs satisfy `fits`; infinity if some need
+        several, which must be on one worker.
+        """
+        return sum(
+            len(line.runs) if need.slots == 1 else inf
+            for need, line in self._lines.items()
+            if fits(need)
+        )
 
     @property
     def needs(self) -> list[Need]:

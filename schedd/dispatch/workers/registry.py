@@ -17,11 +17,12 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import lru_cache
 from math import inf
 from typing import Final
 
 from schedd.core.dispatch.packed_runs import Holdings
-from schedd.core.dispatch.placement import NOTHING, PlacementCriteria, Unable
+from schedd.core.dispatch.placement import NOTHING, Need, PlacementCriteria, Unable, able
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.events import Emit, WorkerAttached, WorkerDetached
@@ -247,6 +248,13 @@ class WorkerRegistry:
             for attached in self._attached.values()
             if self._offering.speaks(attached) and attached.stays
         ]
+
+    def able_to(self) -> Callable[[Need], bool]:
+        """Return whether a worker that may receive work can run a need, with free slots or not, as
+        a function that is valid for a moment.
+        """
+        present = self.present()
+        return lru_cache(lambda need: any(able(one, need) for one in present))
 
     def leaving(self) -> set[IncarnationId]:
         """Return incarnations attached here that take no more work."""

@@ -39,13 +39,18 @@ def instants(values: Iterable[datetime | None]) -> str:
     return _joined([written[value] for value in listed])
 
 
-def microseconds(values: Iterable[datetime]) -> str:
+def microseconds(values: Iterable[datetime | None]) -> str:
     """Return times as a `bigint[]` of microseconds since 1970 (`keys.instant`). Quicker to write
     and to read than a `timestamptz[]`.
     """
-    since = [value - _EPOCH for value in values]
+    since = [None if value is None else value - _EPOCH for value in values]
     return _joined(
-        [str((one.days * 86_400 + one.seconds) * 1_000_000 + one.microseconds) for one in since]
+        [
+            "NULL"
+            if one is None
+            else str((one.days * 86_400 + one.seconds) * 1_000_000 + one.microseconds)
+            for one in since
+        ]
     )
 
 

@@ -24,6 +24,11 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),",
                 'RunKey(fire.nominal, __import__("schedd.core.ids", fromlist=[""]).new_id()),',
             ),
+            Edit(
+                "schedd/dispatch/held_timers.py",
+                "RunKey(at, scheduled_run_id(timer.job_id, at))",
+                'RunKey(at, __import__("schedd.core.ids", fromlist=[""]).new_id())',
+            ),
         ),
         trials.IN_DOUBT,
         "S5",
@@ -114,6 +119,11 @@ OF_MEMBERS: Sequence[Mutant] = (
                 "    SELECT e.*, NOT e.fresh OR e.judged AND CASE\n",
                 "    SELECT e.*, true OR e.judged AND CASE\n",
             ),
+            Edit(
+                "schedd/store/timers/fire_running.py",
+                "l.job_id = b.job_id) AS waits\n",
+                "l.job_id = b.job_id) AND false AS waits\n",
+            ),
         ),
         trials.NO_FAULTS,
         "S9",
@@ -129,6 +139,17 @@ OF_MEMBERS: Sequence[Mutant] = (
                 " AND NOT t.paused\n",
                 "t.shard = b.shard\n"
                 "      AND t.due_at IS NOT DISTINCT FROM b.due_at AND t.fired = b.fired\n",
+            ),
+            Edit(
+                "schedd/store/timers/fire_running.py",
+                "t.shard IS NOT DISTINCT FROM d.shard"
+                " AND t.generation IS NOT DISTINCT FROM d.generation\n",
+                "t.shard IS NOT DISTINCT FROM d.shard\n",
+            ),
+            Edit(
+                "schedd/store/timers/fire_running.py",
+                "AND t.fired = 0 AND NOT t.paused\n",
+                "AND t.fired = 0\n",
             ),
             Edit(
                 ASSIGNING,

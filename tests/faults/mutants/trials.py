@@ -191,8 +191,13 @@ UNGUARDED = (
     ),
     Edit(
         FIRE,
-        "            self._changed |= in_doubt  # their rows say whether they fired\n",
-        "            self._run_index.timers.come_up(timers[job] for job in in_doubt)\n",
+        "        self._changed |= in_doubt  # their rows say whether they fired\n",
+        "        self._run_index.timers.come_up(timers[job] for job in in_doubt)\n",
+    ),
+    Edit(
+        "schedd/store/timers/fire_running.py",
+        "      AND t.due_at IS NOT DISTINCT FROM d.due_at AND t.fired = 0 AND NOT t.paused\n",
+        "      AND t.fired = 0 AND NOT t.paused\n",
     ),
 )
 """A member without an answer to a COMMIT fires once more, unread, and the timer doesn't mind."""

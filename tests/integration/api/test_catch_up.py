@@ -119,6 +119,8 @@ class Owner:
             *(run_index, self.near, definition_cache, store, transactor, clock, cluster_pause),
             lambda _event: None,
             self.dispatch.placeable,
+            self.workers,
+            assigner,
         )
         ownership.gain(me.epochs)
         run_index.were_read(me.epochs)

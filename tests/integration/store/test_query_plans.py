@@ -21,7 +21,17 @@ from schedd.core.runs.records import Unstarted
 from schedd.core.runs.redrive import LetterFilter, RedriveLine
 from schedd.core.timers.backfill import BackfillRequest, Rerun
 from schedd.store.runs.change_stream import ChangeStore
-from support.store import World, draft, firing, job_record, ok, report, successes
+from support.store import (
+    MINUTE,
+    World,
+    draft,
+    firing,
+    job_record,
+    ok,
+    report,
+    successes,
+    to_slot,
+)
 
 BATCH = 500
 
@@ -277,6 +287,46 @@ async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_
     # Forbidden and taken all the same, it costs so much that PostgreSQL compiles the statement.
     whole = {scan["Relation Name"] for scan in looks if scan["Node Type"] == "Seq Scan"}
     assert whole <= {"shards"}
+
+
+@pytest.mark.parametrize("tables", ["empty", "unanalyzed", "full"])
+async def test_a_batch_that_is_fired_to_slots_looks_rows_up_by_key(
+    world: World, tables: str
+) -> None:
+    """Whatever the statistics say of the tables, and whether a job has another live run."""
+    me = await world.member()
+    now = datetime.now(UTC)
+    if tables == "full":
+        await filled(world)
+    if tables == "empty":
+        await analyzed(world)
+    jobs = [job_record(shard=n % 2 * 2, due=now - timedelta(minutes=1)) for n in range(BATCH)]
+    await world.jobs(jobs)
+    if tables == "full":
+        await analyzed(world)
+    found = explain(world)
+
+    first = (await me.fire_running(*map(to_slot, jobs))).runs
+    again = [to_slot(job, at=job.due_at + MINUTE) for job in jobs if job.due_at]
+    beside = (await me.fire_running(*again)).runs
+
+    assert {run.state for run in first} == {State.RUNNING}
+    assert {run.state for run in beside} == {State.PENDING}
+    looks = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
+    by_key = {
+        (scan["Relation Name"], scan["Node Type"])
+        for scan in looks
+        if scan["Relation Name"] in {"live", "timers"} or scan["Relation Name"].startswith("runs_")
+    }
+    assert by_key <= {
+        ("live", "Index Only Scan"),
+        ("live", "Index Scan"),
+        ("timers", "Index Scan"),
+        ("timers", "Index Only Scan"),
+        ("timers", "Tid Scan"),
+    }
+    whole = {scan["Relation Name"] for scan in looks if scan["Node Type"] == "Seq Scan"}
+    assert whole <= {"shards", "cluster"}
 
 
 async def test_timers_due_at_the_same_time_are_found_by_their_primary_keys(

@@ -11,7 +11,8 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Timer
 from schedd.core.runs.pools import PoolKey
-from schedd.dispatch.run_index import HERD, RunIndex
+from schedd.dispatch.held_timers import HERD
+from schedd.dispatch.run_index import RunIndex
 from support.runs import NOW, owning, run, running, worker
 
 MINUTE = timedelta(minutes=1)
