@@ -30,12 +30,12 @@ CHOSEN = $(if $(ROW),--row '$(ROW)')
 .PHONY: help demo check quick test smoke model acceptance-full booted faces pictures faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## List all targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-15s %s\n' "$$name" "$$what"; done
 
 demo: $(VENV)/dev ## Run a cluster of real processes that runs real jobs; SECONDS=40 ends the demo after 40 s (default: at Ctrl-C)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" deploy/demo/run $(if $(SECONDS),--seconds $(SECONDS))
 
-test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run the test suite on real etcd, PostgreSQL and processes; TESTS=tests/unit ARGS="-k lease -x" JOBS=0 (processes, default 6)
+test: $(if $(filter file,$(origin TESTS)),programs) $(VENV)/contrib ## Run all tests except the fault tests; TESTS=tests/unit (a folder or file) ARGS="-k lease -x" (pytest's options) JOBS=2 (processes, default 6)
 	$(BIN)/pytest $(TESTS) --numprocesses $(JOBS) --max-worker-restart 0 $(ARGS) || PYTHONPATH=tests $(BIN)/python -m support.repeated $$?
 
 .PHONY: programs
@@ -51,10 +51,10 @@ quick: $(VENV)/contrib
 smoke: $(VENV)/contrib ## Run each benchmark at its smallest size, to check that it works: under 4 minutes
 	$(BIN)/pytest tests/smoke --numprocesses 2 --max-worker-restart 0 $(ARGS)
 
-model: $(VENV)/contrib ## Run the adversarial model of the protocol, with all rules and without each; SEEDS=500 FIRST=100 WITHOUT=rule SEED=42 (replay one)
+model: $(VENV)/contrib ## Simulate the protocol under faults, with all rules and without each rule; SEEDS=500 FIRST=100 WITHOUT=rule SEED=42 (one simulation)
 	@cd tests && ../$(BIN)/python -m faults.model $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(SEED),--seed $(SEED)) $(foreach rule,$(WITHOUT),--without $(rule))
 
-faults: $(VENV)/contrib ## Run the merge set of fault tests in network namespaces, as root: under 8 minutes; ROW='test_leader_killed' EVIDENCE=1
+faults: $(VENV)/contrib ## Run the fault tests that CI runs, in network namespaces, as root: under 8 minutes; ROW='test_leader_killed' (one test)
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults -m "not full" --timeout=300 $(CHOSEN) $(ARGS)
 
 booted: $(VENV)/contrib ## Test the units of deploy/systemd in a container that boots systemd, as root: 5 minutes
@@ -66,16 +66,16 @@ faces: $(VENV)/contrib ## Test alerts and dashboards with a real Prometheus, web
 pictures: $(VENV)/contrib ## Save a picture of each web page in docs/images/pages; needs chromium
 	@cd tests && ../$(BIN)/python -m faces.pages.pictures
 
-faults-all: $(VENV)/contrib ## Run the fault test of every fault test, as root; ROW='test_leader_killed' EVIDENCE=1 (append figures)
+faults-all: $(VENV)/contrib ## Run all fault tests, as root; ROW='test_leader_killed' (one test) EVIDENCE=1 (append figures to docs/evidence)
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)
 
-faults-long: $(VENV)/contrib ## Inject random faults, as root; SECONDS=1800 (default 600) SEED=7 (the same seed draws the same faults)
+faults-long: $(VENV)/contrib ## Inject random faults, as root; SECONDS=1800 (default 600) SEED=7 (repeats the faults of this seed)
 	cd tests && ../$(BIN)/python -m faults.long --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-mutants: $(VENV)/contrib ## Check that the checker detects each build with one guarantee removed, as root; MUTANT=name (default: all)
+mutants: $(VENV)/contrib ## Break one guarantee of schedd at a time, and check that the fault tests notice, as root; MUTANT=name (default: all)
 	cd tests && ../$(BIN)/python -m faults.mutants $(MUTANT) $(ARGS)
 
-acceptance-full: ## Run at full size, one after another, the tests that .ci/run shortens: about six hours, as root
+acceptance-full: ## Run the tests that .ci/run shortens at full length, one after another, as root: about six hours
 	$(MAKE) test faults-all
 	OUTPUT_MIB=10240 $(MAKE) test TESTS=tests/integration/test_worker_shell.py ARGS="-k first_and_last --timeout=1500"
 	REJECTED_FOR=30 REJECTED_JOBS=100 $(MAKE) test TESTS=tests/acceptance/test_rejections.py JOBS=0 ARGS="--timeout=900"
@@ -99,13 +99,13 @@ acceptance-full: ## Run at full size, one after another, the tests that .ci/run 
 	for seed in 1 2 3; do $(MAKE) faults-long SECONDS=1800 SEED=$$seed || exit 1; done
 	$(MAKE) mutants model cron-long
 
-cron-long: $(VENV)/contrib ## Compare cron schedules with a walk through real time, a million triples; SEED=7 FIRST=500 (continue) JOBS=2
+cron-long: $(VENV)/contrib ## Compare a million random cron schedules with a minute-by-minute walk through time; SEED=7 FIRST=500 (continue there) JOBS=2
 	@cd tests && ../$(BIN)/python -m almanac $(if $(SEED),--seed $(SEED)) $(if $(FIRST),--first $(FIRST)) --processes $(JOBS) $(ARGS)
 
-golden-diff: $(VENV)/contrib ## Print how the installed libraries change the meaning of 320 stored cron expressions; exit with 1 if there is a change
+golden-diff: $(VENV)/contrib ## Print how the installed libraries change the meaning of 320 stored cron expressions; exit with 1 if one changes
 	@cd tests && ../$(BIN)/python -m almanac.golden $(ARGS)
 
-golden-write: $(VENV)/contrib ## Store the changes that golden-diff prints; REASON="tzdata 2027a: Morocco gives up summer time" is required
+golden-write: $(VENV)/contrib ## Accept the changes that golden-diff prints; REASON="tzdata 2027a: Morocco gives up summer time" (required)
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
 BENCHES := cron drain failover herd openloop pages peers scale simulated soak spread start statements submit
@@ -125,7 +125,7 @@ lint: $(VENV)/contrib ## Check formatting, lint rules, strict types, import rule
 	$(BIN)/lint-imports
 	$(BIN)/python deploy/lint/words.py
 
-gen: ## Generate the gRPC stubs again, after a change in proto/
+gen: ## Generate the gRPC stubs, after a change in proto/
 	proto/generate
 
 clean: ## Delete virtual environments, caches and builds

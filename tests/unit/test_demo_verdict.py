@@ -61,14 +61,14 @@ def test_a_job_that_ran_each_due_instant_once_and_on_time_is_in_order() -> None:
 @pytest.mark.parametrize(
     ("runs", "fault"),
     [
-        ([seen(DUE[0]), seen(DUE[2])], "12:00:01 was due and has no run"),
+        ([seen(DUE[0]), seen(DUE[2])], "12:00:01 was due, but has no run"),
         ([*map(seen, DUE), seen(DUE[1])], "12:00:01 has 2 runs"),
-        ([*map(seen, DUE), seen(NOON + 7 * SECOND)], "12:00:07 ran and was not due"),
+        ([*map(seen, DUE), seen(NOON + 7 * SECOND)], "12:00:07 ran, but wasn't due"),
         ([*map(seen, DUE[:2]), seen(DUE[2], late=-3 * MS)], "12:00:02 started 3 ms early"),
         ([*map(seen, DUE[:2]), seen(DUE[2], late=1001 * MS)], "12:00:02 started 1,001 ms late"),
         (
             [*map(seen, DUE[:2]), seen(DUE[2], state="RUNNING", ended=False)],
-            "12:00:02 has not ended: RUNNING",
+            "12:00:02 hasn't ended: RUNNING",
         ),
         (
             [*map(seen, DUE[:2]), seen(DUE[2], state="SKIPPED", reason="OVERLAP", tries=())],
@@ -94,15 +94,15 @@ def test_a_job_that_must_fail_is_in_order_when_growing_waits_end_in_a_dead_lette
 @pytest.mark.parametrize(
     ("run", "fault"),
     [
-        (seen(DUE[0]), "12:00:00 should have failed and ended as SUCCEEDED"),
-        (failed_run(DUE[0], SECOND), "12:00:00 had 2 attempts, not 3"),
+        (seen(DUE[0]), "12:00:00 should have failed, but ended as SUCCEEDED"),
+        (failed_run(DUE[0], SECOND), "12:00:00 had 2 attempts, expected 3"),
         (
             failed_run(DUE[0], SECOND, 2 * SECOND, dead=False),
-            "12:00:00 failed and is not among the dead letters",
+            "12:00:00 failed, but isn't a dead letter",
         ),
         (
             failed_run(DUE[0], SECOND, SECOND),
-            "12:00:00 was retried after 1,000 ms, 1,000 ms: that does not grow",
+            "12:00:00 was retried after 1,000 ms, 1,000 ms: the wait must grow",
         ),
     ],
 )

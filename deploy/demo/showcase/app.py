@@ -68,8 +68,15 @@ def _each(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
 
 def _options() -> Options:
     parser = argparse.ArgumentParser(prog="deploy/demo/run", description=__doc__.split("\n")[0])
-    parser.add_argument("--seconds", type=float, metavar="S", help="end after S seconds")
-    parser.add_argument("--dir", type=Path, metavar="D", help="the cluster's folder, kept")
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="end after S seconds (default: at Ctrl-C)"
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        metavar="D",
+        help="folder of the cluster; it is kept (default: a temporary folder)",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the cluster running at the end")
     given = parser.parse_args()
     return Options(given.seconds, given.dir.absolute() if given.dir else None, given.keep)
@@ -87,8 +94,10 @@ async def _demo(options: Options, screen: Screen) -> int:
             screen.faults(rows)
             screen.say("")
             screen.dashboard(f"{addresses.dashboard}/")
-        verdict = "every run that was due ran once, on time, and ended as it should"
-        screen.say(f"✓ {verdict}" if good else "✗ not all was in order", "green" if good else "red")
+        if good:
+            screen.say("✓ every due run ran once, on time, and ended as expected", "green")
+        else:
+            screen.say("✗ some runs were wrong: see the list above", "red")
         return 0 if good else 1
 
 
@@ -126,14 +135,14 @@ async def _running(cluster: Cluster, options: Options, screen: Screen) -> AsyncI
     kept = False
     try:
         addresses = await cluster.up()
-        screen.say(f"up in {time.monotonic() - began:.1f} s, in {cluster.folder}")
+        screen.say(f"started in {time.monotonic() - began:.1f} s; data in {cluster.folder}")
         screen.dashboard(f"{addresses.dashboard}/")
         yield addresses
         kept = options.keep
     finally:
         if kept:
             cluster.keep()
-            screen.say(f"still running; stop it: schedctl dev down --dir {cluster.folder}")
+            screen.say(f"cluster still running; to stop: schedctl dev down --dir {cluster.folder}")
         else:
             screen.say("stopping …", "dim")
             await asyncio.to_thread(cluster.down)
@@ -177,7 +186,7 @@ async def _verdicts(
                 await watch.all_ended(expected)
         except TimeoutError:
             pass  # the verdict names what hasn't ended
-        await client.jobs.pause(job.job_id, "the demo is over")
+        await client.jobs.pause(job.job_id, "the demo has ended")
         runs, seen = await runs_seen(client, job, until)
         row = judge(expected, seen)
         return _arrived(row, runs, arrivals) if job.name == "orders" else row
@@ -196,7 +205,7 @@ def _expected(job: Job, due: tuple[datetime, ...]) -> Expected:
 def _arrived(row: Row, runs: Sequence[Run], arrivals: Receiver) -> Row:
     """Add a fault for each successful run whose request never arrived."""
     lost = [run.run_id for run in runs if run.succeeded and not arrivals.arrived[run.run_id]]
-    faults = [f"run {run_id} succeeded, and its request never arrived" for run_id in lost]
+    faults = [f"run {run_id} succeeded, but its HTTP request didn't arrive" for run_id in lost]
     return replace(row, faults=(*row.faults, *faults))
 
 

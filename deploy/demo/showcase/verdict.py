@@ -96,11 +96,11 @@ def _faults(expected: Expected, runs: Sequence[Seen]) -> Iterator[str]:
     rows = Counter(run.scheduled_at for run in runs)
     for instant in expected.due:
         if rows[instant] == 0:
-            yield f"{_clock(instant)} was due and has no run"
+            yield f"{_clock(instant)} was due, but has no run"
         elif rows[instant] > 1:
             yield f"{_clock(instant)} has {rows[instant]} runs"
     for instant in sorted(rows.keys() - set(expected.due)):
-        yield f"{_clock(instant)} ran and was not due"
+        yield f"{_clock(instant)} ran, but wasn't due"
     for run in sorted(runs, key=lambda run: run.scheduled_at):
         yield from (f"{_clock(run.scheduled_at)} {fault}" for fault in _of_run(expected, run))
 
@@ -112,7 +112,7 @@ def _of_run(expected: Expected, run: Seen) -> Iterator[str]:
     if lateness is not None and lateness > ON_TIME:
         yield f"started {_ms(lateness):,} ms late"
     if not run.ended:
-        yield f"has not ended: {_state(run)}"
+        yield f"hasn't ended: {_state(run)}"
     elif not run.tries:
         yield f"never started: {_state(run)}"
     elif expected.dies:
@@ -123,15 +123,15 @@ def _of_run(expected: Expected, run: Seen) -> Iterator[str]:
 
 def _of_death(expected: Expected, run: Seen) -> Iterator[str]:
     if run.state != "FAILED":
-        yield f"should have failed and ended as {_state(run)}"
+        yield f"should have failed, but ended as {_state(run)}"
         return
     if run.attempt != expected.max_attempts:
-        yield f"had {run.attempt} attempts, not {expected.max_attempts}"
+        yield f"had {run.attempt} attempts, expected {expected.max_attempts}"
     if not run.dead:
-        yield "failed and is not among the dead letters"
+        yield "failed, but isn't a dead letter"
     waits = _waits(run)
     if any(later <= earlier for earlier, later in pairwise(waits)):
-        yield f"was retried after {', '.join(f'{_ms(w):,} ms' for w in waits)}: that does not grow"
+        yield f"was retried after {', '.join(f'{_ms(w):,} ms' for w in waits)}: the wait must grow"
 
 
 def _waits(run: Seen) -> list[timedelta]:
