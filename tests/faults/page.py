@@ -38,8 +38,8 @@ Under [every fault of this page](#faults):
   is 5 s by default.
 - Late results of lost workers change nothing.
 
-The only exception is a restore of PostgreSQL from a backup. The restore undoes all changes that
-were stored after the backup ([what still holds](operations/backup-and-restore.md)).
+These guarantees don't hold if PostgreSQL is restored from a backup. The restore undoes all changes
+that were stored after the backup ([what still holds](operations/backup-and-restore.md)).
 
 """
 

@@ -138,7 +138,7 @@ async def _files(
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
     raise MethodNotFound(
-        "the server doesn't offer server reflection, which a call of a `method` needs: turn"
+        "the server has no reflection service, which the field `method` of the job requires: turn"
         " reflection on in the server"
     )
 
@@ -162,7 +162,7 @@ class _Asking:
             await self._ask(file_by_filename=missing)
             if missing not in self._found:
                 raise MethodNotCallable(
-                    f"server reflection didn't return the requested file {missing[:200]!r}"
+                    f"the server's reflection service didn't send the file {missing[:200]!r}"
                 )
         return self._found
 
@@ -177,37 +177,45 @@ class _Asking:
         try:
             answer.ParseFromString(data or b"")
         except DecodeError:
-            raise MethodNotCallable("server reflection returned an invalid answer") from None
+            raise MethodNotCallable(
+                "the server's reflection service sent an invalid answer"
+            ) from None
         if answer.HasField("error_response"):
             (asked,) = what.values()
             error = answer.error_response.error_message
-            raise MethodNotFound(f"server reflection doesn't know {asked[:200]}: {error}")
+            raise MethodNotFound(
+                f"the server's reflection service doesn't know {asked[:200]}: {error}"
+            )
         self._add_files(answer.file_descriptor_response.file_descriptor_proto)
 
     def _add_files(self, files: Sequence[bytes]) -> None:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(
-                f"server reflection returned {self._entries:,} files, at most {MOST_ENTRIES:,} are"
-                " allowed"
+                f"the server's reflection service sent {self._entries:,} files, at most"
+                f" {MOST_ENTRIES:,} are allowed"
             )
         for data in files:
             try:
                 file = FileDescriptorProto.FromString(data)
             except DecodeError:
-                raise MethodNotCallable("server reflection returned an invalid file") from None
+                raise MethodNotCallable(
+                    "the server's reflection service sent an invalid file"
+                ) from None
             if not file.name:
-                raise MethodNotCallable("server reflection returned a file without a name")
+                raise MethodNotCallable(
+                    "the server's reflection service sent a file without a name"
+                )
             if any(len(name) > LONGEST_NAME for name in _names(file)):
                 raise MethodNotCallable(
-                    f"server reflection returned a file, {file.name[:200]}, with names of more than"
-                    f" {LONGEST_NAME} characters"
+                    f"the server's reflection service sent the file {file.name[:200]}, in which a"
+                    f" name has more than {LONGEST_NAME} characters"
                 )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
-                raise MethodNotCallable(f"server reflection returned more than the limit: {most}")
+                raise MethodNotCallable(f"the server's reflection service sent more than {most}")
 
 
 def _names(file: FileDescriptorProto) -> Iterator[str]:
@@ -230,5 +238,7 @@ def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
         for name in graphlib.TopologicalSorter(dependencies).static_order():
             pool.AddSerializedFile(files[name].SerializeToString())
     except (TypeError, ValueError, KeyError, RecursionError) as wrong:
-        raise MethodNotCallable(f"server reflection returned invalid types: {wrong}") from None
+        raise MethodNotCallable(
+            f"the server's reflection service sent invalid types: {wrong}"
+        ) from None
     return pool
