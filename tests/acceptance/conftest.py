@@ -1,7 +1,6 @@
 """Two clusters of real processes: `quiet_cluster` without faults, `fault_cluster` with faults.
 
-Both have the shortest leases there are, so that a loss is seen within seconds. They never run at
-the same time: two cores support one of them.
+Leases of workers, and of members with faults, are the shortest ones: a loss is seen within seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the clusters after the last of their tests: three idle members use a sixth of a core."""
+    """Stop the clusters after the last of their tests: an idle one uses a sixth of a core."""
     if nextitem is not None and "/acceptance/" not in nextitem.nodeid:
         for key in (_FAULTS, _QUIET):
             if (cluster := item.config.stash.get(key, None)) is not None:
@@ -43,15 +42,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     key = tmp_path_factory.mktemp("keys") / "webhooks"
     key.write_text(SECRET)
-    return [*SHORT_LEASES, f"schedd.notifications.signing_key={key}"]
+    return [f"schedd.worker_ttl={TTL:g}s", f"schedd.notifications.signing_key={key}"]
 
 
 @pytest.fixture(scope="session")
 def quiet_cluster(request: pytest.FixtureRequest, overrides: list[str]) -> Iterator[DevCluster]:
-    """Three members and two workers of four slots; leave it as it was."""
+    """Two members and two workers of four slots; leave it as it was."""
     if (fault_cluster := request.config.stash.get(_FAULTS, None)) is not None:
         fault_cluster.down()  # its next test, if there is one, starts it again
-    options = {"members": 3, "workers": 2, "slots": QUIET_SLOTS, "overrides": overrides}
+    options = {"members": 2, "workers": 2, "slots": QUIET_SLOTS, "overrides": overrides}
     with dev_cluster(request.session, **options) as cluster:
         request.config.stash[_QUIET] = cluster
         yield cluster
@@ -67,7 +66,8 @@ def quiet_client(quiet_cluster: DevCluster) -> Iterator[SyncClient]:
 def session_fault_cluster(
     request: pytest.FixtureRequest, overrides: list[str]
 ) -> Iterator[DevCluster]:
-    options = {"members": 3, "workers": 3, "slots": 16, "overrides": overrides}
+    leases = [*SHORT_LEASES, *overrides]
+    options = {"members": 3, "workers": 3, "slots": 16, "overrides": leases}
     with dev_cluster(request.session, **options) as cluster:
         request.config.stash[_FAULTS] = cluster
         yield cluster

@@ -30,7 +30,7 @@ STEP = CLASS_STEP.total_seconds()
 BOUND = STEP * (2 if FULL else 1)
 """Seconds after which a run that becomes ready goes after them, though it is HIGH."""
 
-AHEAD, LASTS = (40, 0.02) if FULL else (15, 0.2)
+AHEAD, LASTS = (40, 0.02) if FULL else (8, 0.5)
 """HIGH runs that always wait, and the seconds that each takes: so many are done before one that has
 just become ready. Some seconds of work, that they never run out while the submitter waits for a
 processor.

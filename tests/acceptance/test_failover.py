@@ -160,7 +160,7 @@ def test_a_late_result_is_refused_by_its_token_alone_while_the_next_attempt_runs
 
 
 def wait_for_file(gate: Path) -> str:
-    return f"until [ -e {gate} ]; do sleep 0.05; done"
+    return f"until [ -e {gate} ]; do sleep 0.2; done"
 
 
 def stopped_at_work(cluster: DevCluster, probe: DatabaseProbe, gate: Path) -> Start:

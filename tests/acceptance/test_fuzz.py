@@ -1,6 +1,6 @@
 """Frames and calls made from the descriptors: no member and no worker ends by any of them.
 
-`FUZZ_MESSAGES` of them (2,000 unless it says otherwise), by a seed that is printed and that
+`FUZZ_MESSAGES` of them (1,000 unless it says otherwise), by a seed that is printed and that
 `FUZZ_SEED` repeats: boundary values of every field, frames in the wrong order, frames and calls of
 the wrong identity. While they come, the loop of the member is never blocked for long; afterwards
 its memory is what it was, and work is done.
@@ -37,7 +37,7 @@ from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 from support.worker_process import WorkerProcess
 from support.worker_process import cluster as worker_cluster
 
-MESSAGES: Final = int(os.environ.get("FUZZ_MESSAGES", "2000"))
+MESSAGES: Final = int(os.environ.get("FUZZ_MESSAGES", "1000"))
 AT_ONCE: Final = 4
 FRAMES: Final = 40
 """Of one stream, at most."""

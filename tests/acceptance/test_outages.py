@@ -135,8 +135,8 @@ def assert_once(client: SyncClient, run: Run, probe: DatabaseProbe) -> None:
 
 # ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
 
-SUBMITTERS = 8
-SUBMITS = 200
+SUBMITTERS = 4
+SUBMITS = 100
 """At least so many, before, while and after PostgreSQL is away."""
 
 

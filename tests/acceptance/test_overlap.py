@@ -74,7 +74,7 @@ class Jobs:
             overlap=SAID.get(policy, policy),
             kill_after="60s",
             shell=self.probe(policy).shell(
-                f"until [ -e {self.gate} ]; do sleep 0.05; done",
+                f"until [ -e {self.gate} ]; do sleep 0.2; done",
                 before=STUBBORN if policy == "terminate_other" else "",
             ),
         )
@@ -148,7 +148,9 @@ def test_each_overlap_policy_applies_to_runs_that_fire_while_one_is_in_progress(
     for _ in range(ASKED_FOR - 2):
         for policy in MEANWHILE:
             jobs.trigger(policy)
-    wait_until(lambda: jobs.states() == MEANWHILE, END_TIMEOUT, "all to be as they should")
+    wait_until(
+        lambda: jobs.states() == MEANWHILE, END_TIMEOUT, "all to be as they should", every=0.5
+    )
     figure(f"overlap, {fault}: all runs were as they should be after {time.time() - began:.2f} s")
 
     why = client.runs.why(jobs.runs["buffer_one"][1])
@@ -167,6 +169,7 @@ def test_each_overlap_policy_applies_to_runs_that_fire_while_one_is_in_progress(
         lambda: all(run.ended for policy in MEANWHILE for run in jobs.of(policy)),
         END_TIMEOUT,
         "the end of them all",
+        every=0.5,
     )
     for policy in MEANWHILE:
         assert_each_ran_once_in_order(jobs, policy)

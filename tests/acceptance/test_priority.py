@@ -35,7 +35,7 @@ def test_high_has_priority_over_low_when_one_slot_is_free(
     blockers = [
         quiet_client.submit(
             name="blocker",
-            shell=blocked.shell(f"while [ ! -e {gate} ]; do sleep 0.05; done"),
+            shell=blocked.shell(f"while [ ! -e {gate} ]; do sleep 0.2; done"),
         )
         for gate in gates
     ]

@@ -37,7 +37,7 @@ NAMED_WITHIN = 10.0
 WELL_WITHIN = 8.0
 RELEASE_RATE = 100
 """Late runs that a cluster starts in a second, by default (`catch_up.release_rate`)."""
-MEMBERS = ("m1", "m2", "m3")
+MEMBERS = ("m1", "m2")
 DISK = 320 * 1024 * 1024
 QUOTA = 32 * 1024 * 1024
 BALLAST = 1024 * 1024
@@ -169,7 +169,7 @@ def world(
             disks.enter_context(small_disk(world.wal_disk, world))
             shutil.copytree(wal, world.wal_disk, dirs_exist_ok=True)
             give_to_postgres(world.wal_disk, world)
-        cluster.members, cluster.workers = 3, 2
+        cluster.members, cluster.workers = len(MEMBERS), 1
         cluster.up()
         with SyncClient(cluster.endpoints) as client:
             for number in range(JOBS):

@@ -18,6 +18,7 @@ The scheduler is set by a hook: `--dist loadgroup` silently groups nothing under
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
 import pytest
 from xdist.remote import Producer
@@ -99,6 +100,7 @@ def scheduler(config: pytest.Config, log: Producer) -> ByServer:
     return ByServer(config, log)
 
 
+@cache
 def group(nodeid: str) -> str:
     """The server that a test shares, or its file.
 
