@@ -6,8 +6,8 @@
 Of many runs that are due at the same time, a batch is started in each turn of the loop: its
 executors begin before the next batch, and heartbeats are sent between. A run of a later batch can
 still be revoked. Handlers in threads that use the processor delay the loop, which then waits for
-the interpreter's lock. So the first batch is small, each batch is larger than the one before, and
-after a turn of the loop that took long a batch has one run. The results of ended runs
+the interpreter's lock. So the first batch is small. Each batch is larger than the one before, or
+smaller after a turn of the loop that took long, down to one run. The results of ended runs
 wait briefly until all due runs have started: a result may be a second late, a start must not. An
 ended run keeps its slot meanwhile, so the number of starts is limited. Ended runs that were
 pre-dispatched themselves wait longest; other results may unblock the next run of their job.
@@ -33,8 +33,10 @@ FIRST: Final = 4
 """Starts in the first of several turns."""
 GROWTH: Final = 4
 """Factor from one batch to the next."""
-LONG_TURN: Final = 0.05
-"""Seconds of a turn of the loop, with its starts, after which only one run is started."""
+LONG_TURN: Final = 0.02
+"""Seconds of a turn of the loop, with its starts, after which the next batch is smaller. A thread
+that computes keeps the interpreter's lock for 5 ms, so four starts of such threads take longer.
+"""
 LOOKS_EVERY: Final = 1.0
 """Seconds between two checks. The loop's clock stops in a suspend, boot time doesn't."""
 MAX_END_DELAY: Final = 0.5
@@ -136,7 +138,7 @@ class DelayedStarts:
         if took < 0:  # the turn before left no due run
             self._batch = FIRST
         elif took > LONG_TURN:
-            self._batch = 1
+            self._batch = self._batch // GROWTH or 1
         else:
             self._batch = min(GROWTH * self._batch, AT_ONCE)
         return self._batch

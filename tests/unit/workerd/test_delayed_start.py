@@ -113,7 +113,7 @@ async def test_other_tasks_get_their_turn_between_batches_of_starts() -> None:
     ]
 
 
-async def test_after_a_long_turn_of_the_loop_one_run_starts(
+async def test_after_a_long_turn_of_the_loop_fewer_runs_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Started handlers keep the loop from running; more of them would make it worse."""
