@@ -30,8 +30,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
@@ -412,12 +414,10 @@ class ResultSender:
             log.info("spool accepts writes again; new work is requested")
 
     async def _flush(self) -> None:
-        try:
-            await self._write()
-        except OSError:
-            await self._remove()  # which makes room
-            raise
-        await self._remove()
+        await self._write()
+        if self._done or self._full or self._spool.unremoved:
+            await self._with_done(self._spool.acknowledged)
+        self._check_delivered()
 
     async def _write(self) -> None:
         while batches := self._next_file():
@@ -484,8 +484,9 @@ class ResultSender:
                 frame.result_batches.append(content.message())
             else:
                 frame.results.append(content)
-        file = await self._in_thread(self._spool.write, frame)
-        for batch, content in zip(batches, contents, strict=True):
+        file = await self._with_done(partial(self._spool.write, frame))
+        messages = frame.result_batches or repeat(None)
+        for batch, content, message in zip(batches, contents, messages, strict=False):
             if not batch.left:  # members have answered all of it
                 self._done[file] += batch.count
                 self._unspooled.pop(batch, None)
@@ -496,13 +497,15 @@ class ResultSender:
                 self._done.update(batch.earlier)
                 self._done[file] += batch.count - batch.left
                 batch.file, batch.earlier = file, ()
-                self._send(batch)
+                self._send(batch, spooled=message)
 
-    async def _remove(self) -> None:
-        done, self._done = self._done, Counter()
-        if done or self._full:  # else nothing was left undone
-            await self._in_thread(self._spool.acknowledged, done)
-        self._check_delivered()
+    async def _with_done(self, call: Callable[[Mapping[Path, int]], T]) -> T:
+        """Call with the results to remove from each file."""
+        done = self._done.copy()
+        try:
+            return await self._in_thread(call, done)
+        finally:
+            self._done -= done
 
     def _check_delivered(self) -> None:
         if not self._pending and not self._done:
@@ -516,7 +519,13 @@ class ResultSender:
         on_disk = batch.file is not None
         return not batch.held and (on_disk or (self._leaving and self._full != ""))
 
-    def _send(self, batch: _PendingBatch, other_than: ResultStream | None = None) -> None:
+    def _send(
+        self,
+        batch: _PendingBatch,
+        other_than: ResultStream | None = None,
+        spooled: pb.ResultBatch | None = None,
+    ) -> None:
+        """Send a batch. `spooled`: its contents as a message, if that was created."""
         if batch.held:
             return
         self._close(batch)
@@ -525,13 +534,19 @@ class ResultSender:
         if stream is None:
             return
         batch.sent, batch.resent = boottime(), None
-        self._send_content(stream, self._left_of(batch))
+        content = self._left_of(batch)
+        self._send_content(stream, content, spooled if content is batch.content else None)
 
-    def _send_content(self, stream: ResultStream, content: pb.Result | SuccessBatch) -> None:
+    def _send_content(
+        self,
+        stream: ResultStream,
+        content: pb.Result | SuccessBatch,
+        message: pb.ResultBatch | None = None,
+    ) -> None:
         if not isinstance(content, SuccessBatch):
             stream.send_result(content)
         elif stream.reads_batches:
-            stream.send_result_batch(content.message())
+            stream.send_result_batch(message or content.message())
         else:
             for result in content.results(self._worker):
                 stream.send_result(result)

@@ -129,12 +129,14 @@ class Spool:
                 log.warning("unknown file in the spool ignored: %s", path)
         return sorted(found, key=_number)
 
-    def write(self, frame: pb.WorkerFrame) -> Path:
-        """Store a batch durably.
+    def write(self, frame: pb.WorkerFrame, results: Mapping[Path, int] | None = None) -> Path:
+        """Store a batch durably. Remove acknowledged `results` before: that makes room.
 
         Raises:
             OSError: the disk is full, or failed. Write it again: a second copy does no harm.
         """
+        with suppress(OSError):  # `unremoved`
+            self.acknowledged(results or {})
         path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
         data = frame.SerializeToString()
         BEFORE_SYNC()
@@ -142,6 +144,11 @@ class Spool:
         AFTER_SYNC()
         self._account(path, _count(frame), len(data))
         return path
+
+    @property
+    def unremoved(self) -> bool:
+        """Whether files wait for `acknowledged`, because they couldn't be removed."""
+        return bool(self._empty)
 
     def try_out(self) -> None:
         """Write a file as large as a large result, and remove it.

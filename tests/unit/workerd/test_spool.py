@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -387,11 +388,11 @@ async def test_a_result_released_during_its_write_is_written_again_and_sent(
     loop, words = asyncio.get_running_loop(), [result("a"), result("a")]
     words[0].log.size, words[1].log.size = 1, 2
 
-    def writing(self: Spool, results: list[pb.Result]) -> Path:
+    def writing(self: Spool, frame: pb.WorkerFrame, done: Mapping[Path, int]) -> Path:
         if words:
             released = words.pop()
             asyncio.run_coroutine_threadsafe(release(released), loop).result(WAIT_TIMEOUT)
-        return write(self, results)
+        return write(self, frame, done)
 
     async def release(released: pb.Result) -> None:
         courier.release(released)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,16 @@ class RecordingSpool(Spool):
         self.full = False
         self.written: list[pb.WorkerFrame] = []
 
-    def write(self, frame: pb.WorkerFrame) -> Path:
+    def write(self, frame: pb.WorkerFrame, results: Mapping[Path, int] | None = None) -> Path:
         if self.full:
+            self.acknowledged(results or {})
             raise OSError(errno.ENOSPC, "No space left on device")
         self.written.append(frame)
-        return super().write(frame)
+        return super().write(frame, results)
+
+
+def files(spool: Path) -> list[Path]:
+    return [*spool.glob("*.results")]
 
 
 def keys(count: int) -> list[AssignmentKey]:
@@ -136,15 +141,44 @@ async def test_a_batch_that_is_answered_while_it_is_written_is_removed(tmp_path:
     async def acknowledge() -> None:
         sender.acknowledge((), [acknowledgement(runs)])
 
-    def answered(frame: pb.WorkerFrame) -> Path:
+    def answered(frame: pb.WorkerFrame, results: Mapping[Path, int]) -> Path:
         asyncio.run_coroutine_threadsafe(acknowledge(), loop).result(WAIT_TIMEOUT)
-        return write(frame)
+        return write(frame, results)
 
     spool.write = answered  # type: ignore[method-assign]
     async with running(sender.keep_spooling()):
         await wait_until_async(lambda: spool.written, WAIT_TIMEOUT, "the write")
         await wait_until_async(lambda: not spool.size, WAIT_TIMEOUT, "the removal of its file")
     assert len(spool.written) == 1
+    spool.close()
+
+
+async def test_a_file_that_cant_be_removed_delays_no_new_result_and_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New results are written by the same job of the thread."""
+    spool, stream, first, second = Spool(tmp_path), Stream(), keys(2), keys(3)
+    sender = ResultSender(spool, lambda _keys, _verdict: None)
+    sender.attached(stream)
+    sender.put_successes(successes(first), None)
+    async with running(sender.keep_spooling()):
+        await wait_until_async(lambda: stream.batches, WAIT_TIMEOUT, "the first batch")
+        (old,) = files(tmp_path)
+        unlink, refused = Path.unlink, list[Path]()
+
+        def broken(path: Path, missing_ok: bool = False) -> None:
+            if path == old and len(refused) < 2:
+                refused.append(path)
+                raise OSError(errno.EIO, "Input/output error")
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", broken)
+        sender.put_successes(successes(second), None)
+        sender.acknowledge((), [acknowledgement(first)])
+        await wait_until_async(lambda: not old.exists(), WAIT_TIMEOUT, "the removal")
+        assert len(refused) == 2
+        assert stream.take() == [first, second]
+        assert len(files(tmp_path)) == 1
     spool.close()
 
 
