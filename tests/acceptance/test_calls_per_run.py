@@ -23,11 +23,11 @@ RUNS, DRAINS = 10_000, 3
 """Runs of a drain, and at most so many drains: what other processes do adds calls."""
 IDLE = 5.0
 """Seconds without runs after a drain: loops and heartbeats call functions at all times."""
-LIMITS = {"schedd": 31, "workerd": 44}
+LIMITS = {"schedd": 31, "workerd": 40}
 """Calls of Python functions a run."""
 SLACK = 0.4
 """The share of a limit by which it may exceed what was measured. Calls a run depend on the sizes of
-batches: 21 to 35 in a member of a busy machine, 33 to 45 in a worker.
+batches: 21 to 35 in a member of a busy machine, 33 to 41 in a worker.
 """
 
 

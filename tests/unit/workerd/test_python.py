@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from schedclient import Context
 from schedkit.errors import Misconfigured
 from support.calling import called, handler_loops
 from support.wait import WAIT_TIMEOUT, wait_until_async
@@ -220,3 +223,49 @@ def test_a_module_that_exits_its_process_can_t_be_imported(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(Misconfigured, match=f"'ends_its_process' can't be imported: {said}"):
         check(["ends_its_process"])
+
+
+@pytest.mark.parametrize("loop", [True, False])
+async def test_a_handler_reads_changes_and_copies_its_context_from_any_thread(loop: bool) -> None:
+    """Its fields are set when the first of them is used."""
+    seen: list[Any] = []
+
+    def read(ctx: Context) -> None:
+        with pytest.raises(AttributeError):
+            _ = ctx.nothing  # type: ignore[attr-defined]
+        threads = [threading.Thread(target=lambda: seen.append(ctx.cancel)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(WAIT_TIMEOUT)
+        assert len(set(map(id, seen))) == 1, "one event for all"
+        assert (ctx.job, ctx.attempt, ctx.idempotency_key) == ("probe", 1, ctx.run_id)
+        assert replace(ctx, attempt=3).attempt == 3
+        assert copy.copy(ctx) == ctx
+        assert f"run_id={ctx.run_id!r}" in repr(ctx)
+
+    async def reads_there(_payload: Any, ctx: Context) -> None:
+        read(ctx)
+
+    def reads(_payload: Any, ctx: Context) -> None:
+        read(ctx)
+
+    outcome = await called(reads_there if loop else reads, loop=loop)
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
+    assert seen[0].is_set(), "the attempt has ended"
+
+
+async def test_a_handler_that_first_reads_its_context_after_the_stop_sees_the_stop() -> None:
+    stop, began, go, seen = Stop(), threading.Event(), threading.Event(), list[bool]()
+
+    def reads_late(_payload: Any, ctx: Context) -> None:
+        began.set()
+        assert go.wait(WAIT_TIMEOUT)
+        seen.append(ctx.cancel.is_set())
+
+    call = asyncio.create_task(called(reads_late, stop, loop=False))
+    await begun(began)
+    stop.ask(Cause.CANCEL)
+    go.set()
+    assert (await call).verdict is AttemptVerdict.CANCELLED
+    assert seen == [True]

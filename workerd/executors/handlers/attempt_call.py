@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,14 +40,40 @@ CANCELED: Final = (
 )
 _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 """After these no other worker runs the attempt, so an abandoned handler is harmless."""
+_filling: Final = threading.Lock()
+"""Held by a thread of a handler that first uses a context. The worker's loop must not wait for it.
+"""
 _ENDED: Final = AttemptOutcome(AttemptVerdict.RETURNED, began=False)
 """Of a call that never began: its end was reported before, or the worker is ending."""
+
+
+class AttemptContext(sdk.Context):
+    """The context of a call. Its fields are set when the handler first uses one: most use none."""
+
+    __slots__ = ("_call",)
+
+    _call: HandlerCall
+
+    @classmethod
+    def of(cls, call: HandlerCall) -> AttemptContext:
+        """Return the context of a call."""
+        context = cls.__new__(cls)
+        context._call = call  # noqa: SLF001 - of this class
+        return context
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_call":
+            raise AttributeError(name)
+        with _filling:
+            if self._call.cancel_flag is None:
+                self._call.fill(self)
+        return object.__getattribute__(self, name)
 
 
 class HandlerCall(CurrentRun):
     """A call of a user's function. Belongs to the worker's loop, except `work` and `called`."""
 
-    __slots__ = ("_check", "_function", "_given", "_on_end", "_stop", "context")
+    __slots__ = ("_check", "_function", "_given", "_on_end", "_stop", "cancel_flag", "reported")
 
     def __init__(
         self,
@@ -63,13 +90,26 @@ class HandlerCall(CurrentRun):
         argument.
         """
         super().__init__(attempt, handler)
-        batch, place = attempt.batch, attempt.place
-        given_to_all, (run, token) = batch.common, attempt.key
-        self.context: sdk.Context | None = sdk.Context(
-            namespace=given_to_all.namespace,
+        self.cancel_flag: threading.Event | None = None
+        """`cancel` of the context; None: the handler hasn't used the context."""
+        self.reported = False
+        """Whether the outcome was reported."""
+        self._function = function
+        self._given = given
+        self._check = check
+        self._stop = stop
+        self._on_end = on_end
+
+    def fill(self, context: sdk.Context) -> None:
+        """Set the fields of the context."""
+        attempt, batch, place = self.attempt, self.attempt.batch, self.attempt.place
+        common, (run, token) = batch.common, attempt.key
+        sdk.Context.__init__(
+            context,
+            namespace=common.namespace,
             job=batch.job(place),
             run_id=run,
-            attempt=given_to_all.attempt,
+            attempt=common.attempt,
             scheduled_at=date_at(batch.scheduled[place]),
             deadline=attempt.deadline,
             fencing_token=token,
@@ -79,14 +119,9 @@ class HandlerCall(CurrentRun):
             on_progress=attempt.report_progress,
             on_log=self._log,
         )
-        """None: the outcome was reported. Then this object and the context hold no references to
-        each other, which only the cycle collector would find.
-        """
-        self._function = function
-        self._given = given
-        self._check = check
-        self._stop = stop
-        self._on_end = on_end
+        self.cancel_flag = context.cancel
+        if self.reported or self._stop.cause is not None or self._stop.over:
+            context.cancel.set()
 
     def listen(self) -> bool:
         """Accept stops from now on. Return False if there was one already, which ends it."""
@@ -99,7 +134,7 @@ class HandlerCall(CurrentRun):
 
     def resolve(self, result: AttemptOutcome | None, error: BaseException | None) -> None:
         """Report the outcome."""
-        if self.context is None:
+        if self.reported:
             return
         cause = self._stop.cause
         output = self.finish_output()
@@ -115,9 +150,10 @@ class HandlerCall(CurrentRun):
 
     def report(self, outcome: AttemptOutcome) -> None:
         """Report this outcome, unless one was reported."""
-        context, self.context = self.context, None
-        if context is not None:
-            context.cancel.set()
+        if not self.reported:
+            self.reported = True
+            if self.cancel_flag is not None:
+                self.cancel_flag.set()
             self._stop.deafen()
             self._on_end(self.attempt, outcome)
 
@@ -129,14 +165,14 @@ class HandlerCall(CurrentRun):
     def _end(self, kill: bool) -> None:
         if self.home is not None:
             self.cancel()
-        elif self.context is not None:  # in a thread
-            self.context.cancel.set()
-        if self._stop.cause in _FINAL and self.context is not None:
+        elif self.cancel_flag is not None:  # in a thread
+            self.cancel_flag.set()
+        if self._stop.cause in _FINAL and not self.reported:
             wait = 0.0 if kill else self.attempt.kill_after
             asyncio.get_running_loop().call_later(wait, self._leave)
 
     def _leave(self) -> None:
-        if self.context is not None:
+        if not self.reported:
             log.warning(
                 "handler of run %s didn't end when requested: it continues without a run",
                 self.key.run,
@@ -148,8 +184,7 @@ class HandlerCall(CurrentRun):
 
     async def work(self) -> AttemptOutcome:
         """Call the function and await its result, in a separate task."""
-        context = self.context
-        if context is None:
+        if self.reported:
             return _ENDED
         current.set(self)
         try:
@@ -160,7 +195,7 @@ class HandlerCall(CurrentRun):
         except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
             return self._misread(error)
         try:
-            answer = await self._function(*values, context)
+            answer = await self._function(*values, AttemptContext.of(self))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self._raised(error)
         if answer is None:
@@ -175,8 +210,7 @@ class HandlerCall(CurrentRun):
 
     def called(self) -> AttemptOutcome:
         """Call the function in this thread, in a context of its own."""
-        context = self.context
-        if context is None:
+        if self.reported:
             return _ENDED
         current.set(self)
         try:
@@ -184,7 +218,7 @@ class HandlerCall(CurrentRun):
         except BaseException as error:  # noqa: BLE001 - as above
             return self._misread(error)
         try:
-            answer = self._function(*values, context)
+            answer = self._function(*values, AttemptContext.of(self))
         except BaseException as error:  # noqa: BLE001 - as above
             return self._raised(error)
         return self._returned(answer)

@@ -275,7 +275,7 @@ class _Loop:
             if not self._inbox:
                 return
             call, _ = self._inbox.popitem(last=False)
-        task = call.task = asyncio.current_task()
+        task = call.task = asyncio.current_task(self._aio)
         if (run := call.run) is not None and task is not None:
             task.set_name(run.name)
         result = error = None
