@@ -1,25 +1,25 @@
-"""The protocol, as a small adversarial model: what docs/protocol-rules.md says, run
-against the worst of worlds.
+"""An adversarial model of the protocol: docs/protocol-rules.md in a hostile environment.
 
-    seed ─→ world (rows, etcd, members, workers, a network, a nemesis) ─→ steps ─→ judge
+    seed ─→ world (rows, etcd, members, workers, network, nemesis) ─→ steps ─→ judge
 
-Members and workers do what the rules say and nothing else; everything around them does the worst
-that it may. COMMITs are answered late or never, leases are dropped while their holders live, frames
-come late, twice or not at all, clocks are read amiss, processes sleep between any two steps and die
-at any, etcd and PostgreSQL come back without their last minutes, or as they were long ago. The
-judge sees what a checker of a real run sees: rows in the order of their commits, physical starts,
-and answers.
+Members and workers follow the rules, and do nothing else. Everything else behaves as badly as it
+may: COMMITs are answered late or never; leases expire while their holders run; messages arrive
+late, twice or not at all; clocks are wrong; processes sleep or stop between any two steps; etcd and
+PostgreSQL lose their last minutes, or return to an old state. The judge sees the same facts as the
+checker of a fault test: rows in the order of commits, starts of attempts, and answers.
 
-    make model                            every rule, and all rules but one, in a table
-    make model WITHOUT=shard-row-fence    only without that one
-    make model SEED=4711                  what happened in one seed, with its last events
+    make model                            run with all rules, then without each rule; print a table
+    make model WITHOUT=shard-row-fence    run without this rule
+    make model SEED=4711                  run one seed, and print its last events
 
-`rules` names the rules; `rows` (with `holds`) and `etcd` are the two stores; `owner` (with
+`rules` names the rules. `rows` (with `holds`) and `etcd` are the two stores. `owner` (with
 `dispatch` and `rescue`), `leader` (with `recovery`), `results`, `calls` and `worker` are the
-players; `nemesis` breaks things, as the seed's `weather` has it; `judge` has the invariants, and
-goes by `promises`; `search` runs seeds, `table` prints what they gave, `story` tells one.
+processes. `nemesis` injects faults, as the seed's `weather` says. `judge` checks the invariants,
+with the help of `promises`. `search` runs seeds, `table` prints results, `story` replays one seed.
 
-A rule is a name in `rules.Rule`, looked at in one place of the model. All of them on: no invariant
-may break in any seed. One of them off: some seed must break, else the model doesn't know why the
-rule is there. Change a rule of the protocol only with this model changed and run beside it.
+Invariants
+- Each rule is a name in `rules.Rule`, and is checked in one place of the model.
+- With all rules, no invariant breaks in any seed.
+- Without a rule, an invariant breaks in some seed. If none does, the model doesn't cover the rule.
+- A change of the protocol also changes this model.
 """
