@@ -24,9 +24,9 @@ TEMPLATE: Final = "template-"
 AT_ONCE: Final = 1_000_000
 """Copies in one statement."""
 HOT: Final = range(60)
-"""Templates of jobs with one run a minute, each at a second of its own."""
+"""Templates of jobs that run once a minute, each at another second."""
 IDLE: Final = range(60, 61)
-"""The template of jobs whose next instant is months away."""
+"""The template of jobs whose next scheduled time is months away."""
 FAR: Final = "0 0 1 1 *"
 
 COPIED: Final = "CREATE UNLOGGED TABLE copied (job_id uuid, shard int, template int, number int)"
@@ -37,11 +37,11 @@ INSERT INTO jobs SELECT (jsonb_populate_record(t, jsonb_build_object('job_id', c
 FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
 """
 FAILED_OF: Final = 1_000
-"""Of so many runs that are copied one has failed for good, and waits as a dead letter."""
+"""Number of copied runs of which one has failed for good, and is a dead letter."""
 CANCELLED_OF: Final = 1_000
-"""Of so many one was cancelled."""
+"""Number of copied runs of which one was canceled."""
 APART: Final = "5 ms"
-"""Between two of them, the newest due when their template was."""
+"""Time between two copied runs; the newest was due when its template was due."""
 
 TIMERS: Final = """
 INSERT INTO timers SELECT (jsonb_populate_record(m, jsonb_build_object('job_id', c.job_id,
@@ -63,7 +63,7 @@ CHANGED: Final = {
     "state": f"CASE WHEN j.n %% {FAILED_OF} = 1 THEN 'FAILED'"
     f" WHEN j.n %% {CANCELLED_OF} = 2 THEN 'CANCELLED' ELSE r.state END",
 }
-"""Columns that a copied run has and its template hasn't."""
+"""Columns that a copied run has, but its template doesn't have."""
 LETTERS: Final = """
 INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
 SELECT run_id, scheduled_at, job_id, 'as-copied' FROM runs WHERE state = 'FAILED'
@@ -72,8 +72,9 @@ ON CONFLICT DO NOTHING
 
 
 async def make_templates(cluster: DevCluster, jitter: float = 0.0) -> None:
-    """Make the templates of HOT and IDLE. Hot jobs run once a minute, at one instant or
-    within so many seconds of it.
+    """Create the templates of HOT and IDLE jobs.
+
+    HOT jobs run once a minute, at one second or spread over several.
     """
     async with Client(cluster.endpoints) as client:
         for second in HOT:
@@ -86,7 +87,7 @@ async def make_templates(cluster: DevCluster, jitter: float = 0.0) -> None:
 
 
 def copy(cluster: DevCluster, *kinds: tuple[int, range]) -> None:
-    """So many copies of each kind, in this order, of the templates in turn that its range names."""
+    """Copy jobs: for each pair, that many copies, alternating over the templates in the range."""
     with postgres.connect(cluster.dsn) as session, session.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         cursor.execute("SET idle_in_transaction_session_timeout = 0")
@@ -106,7 +107,7 @@ def copy(cluster: DevCluster, *kinds: tuple[int, range]) -> None:
 
 
 def copy_runs(cluster: DevCluster, count: int) -> None:
-    """So many that have ended, each of another job, of one that has succeeded."""
+    """Copy ended runs; each copy belongs to another job."""
     names = [column.name for column in tables.runs.c]
     values = (CHANGED.get(name, f"r.{name}") for name in names)
     statement = RUNS.format(columns=", ".join(names), values=", ".join(values))
@@ -128,13 +129,13 @@ def _lines(start: int, stop: int, templates: range) -> Iterator[str]:
 
 
 class _Rows(TextIOBase):
-    """Lines as a file that COPY reads."""
+    """Lines, as a file that COPY reads."""
 
     def __init__(self, lines: Iterator[str]) -> None:
         self._lines = lines
 
     def read(self, size: int | None = -1, /) -> str:
-        """About so much; empty at the end."""
+        """Return about this many characters; empty at the end."""
         parts: list[str] = []
         length = 0
         for line in self._lines:

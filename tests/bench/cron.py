@@ -54,7 +54,7 @@ Ask = Callable[[CronExpression, int], None]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print."""
+    """Measure, print, and return the exit code."""
     parser = plain_parser("bench.cron", __doc__)
     parser.add_argument(
         "--runs",
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _rate(ask: Ask, questions: int) -> float:
-    """Instants a second of the processor. All is asked once before, so all offsets are known."""
+    """Return computed times per second of CPU. A first pass loads all offsets of the time zone."""
     parsed = [cron.parse(text, zone=zone, seed="") for text in EXPRESSIONS for zone in ZONES]
     for one in parsed:
         ask(one, questions)
@@ -154,7 +154,7 @@ def _no_offset(one: CronExpression, questions: int) -> None:
 
 
 def _refusal(text: str) -> float:
-    """Seconds of the processor until an expression that never matches is refused."""
+    """Return seconds of CPU until an expression that never matches is rejected."""
     expression._parse.cache_clear()
     expand.build.cache_clear()
     began = process_time()

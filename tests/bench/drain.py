@@ -22,9 +22,9 @@ from schedclient import Client
 from support.cluster import DevCluster
 
 WAIT_TIMEOUT = 600.0
-"""Seconds for all of them."""
+"""Timeout in seconds for all runs."""
 LOOK_EVERY = 3.0
-"""Seconds between two looks at the member's metrics: each costs it some milliseconds."""
+"""Seconds between two reads of the member's metrics, because each read costs some milliseconds."""
 
 SUMMARY = """
 SELECT min(assigned_at), max(finished_at), count(*) FILTER (WHERE state = 'SUCCEEDED'),
@@ -35,7 +35,7 @@ WAITS = "SELECT extract(epoch FROM started_at - assigned_at) FROM runs WHERE cre
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print."""
+    """Measure, print, and return the exit code."""
     asked = parser("bench.drain", __doc__)
     asked.add_argument("--runs", type=positive, default=20_000, help="runs in the backlog")
     asked.add_argument(
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 def drain(
     cluster: DevCluster, runs: int, release: Callable[[], object], *, payloads: bool = False
 ) -> dict[str, Any]:
-    """Queue so many runs, release them, and return the figures. No run is dispatched before."""
+    """Queue runs, release them, and return the figures. No run is dispatched before the release."""
     [(since,)] = cluster.sql("SELECT clock_timestamp()")
     already = ended(cluster)
     began = time.monotonic()
@@ -101,7 +101,7 @@ async def _submit(cluster: DevCluster, count: int, *, payloads: bool) -> None:
 
 
 def _wait(cluster: DevCluster, count: int) -> None:
-    """Until none is left."""
+    """Wait until all runs have ended."""
     until = time.monotonic() + WAIT_TIMEOUT
     while (done := ended(cluster)) < count:
         if time.monotonic() > until:

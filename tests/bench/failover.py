@@ -32,11 +32,11 @@ from support.wait import wait_until
 
 FAULTS: Final = ("kill", "handover", "worker")
 WAIT_TIMEOUT: Final = 60.0
-"""Seconds for what takes a moment; past a lease."""
+"""Timeout in seconds for short operations; longer than a lease."""
 BEYOND: Final = 3.0
-"""Seconds past the end of a lease after which the fault has no more effect."""
+"""Seconds after the end of a lease, within which all effects of the fault have ended."""
 HELD: Final = 16
-"""Runs in hand of all workers when one is killed."""
+"""Runs in progress on all workers when a worker is killed."""
 
 STATES = """
 SELECT run_id::text, worker, state, extract(epoch FROM started_at), assignments FROM runs
@@ -51,9 +51,9 @@ class Round:
     theirs: Gap
     others: Gap
     again: tuple[float, ...] = ()
-    """Seconds to the second start, of each."""
+    """Seconds until the second start, for each run."""
     lost: int = 0
-    """Of the runs that were in hand of any worker."""
+    """Runs that were in progress on any worker."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,13 +91,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Faults:
-    """Each made in a cluster that stands well, and awaited until it does again."""
+    """Faults, which begin when the cluster is stable, and end when it is stable again."""
 
     def __init__(self, cluster: DevCluster, ticks: Ticks, options: Namespace) -> None:
         self._cluster, self._ticks, self._options = cluster, ticks, options
 
     def round(self, fault: str) -> Round:
-        """Make this one."""
+        """Inject the fault, and return its effects."""
         await_shared(self._cluster, WAIT_TIMEOUT)
         self._ticks.await_steady(time.time(), WAIT_TIMEOUT)
         return self._worker() if fault == "worker" else self._member(fault)
@@ -165,7 +165,7 @@ class Faults:
 
 
 def _tell(fault: str, rounds: Sequence[Round], options: Namespace) -> int:
-    """A line; how much is wrong."""
+    """Print one line, and return the number of lost and doubled runs."""
     every = [gap for each in rounds for gap in (each.theirs, each.others)]
 
     def in_all(count: Callable[[Gap], int]) -> int:

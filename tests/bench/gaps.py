@@ -17,12 +17,12 @@ from math import floor
 from typing import Final
 
 ON_TIME: Final = 0.5
-"""Seconds; what starts later is late. Beyond what a machine that is shared does to each start."""
+"""Seconds from which a start counts as late; more than the normal delay on a shared machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Row of a job: when it was due and started, in seconds of the epoch, and its end."""
+    """A row of a job: when it was due and started, in seconds since 1970, and its end."""
 
     job: str
     due: float
@@ -32,28 +32,28 @@ class Instant:
 
     @property
     def late(self) -> float:
-        """Seconds; endless if it never started."""
+        """Return the lateness in seconds; infinite if the run never started."""
         return float("inf") if self.started is None else self.started - self.due
 
     @property
     def on_time(self) -> bool:
-        """Whether it started as if nothing had happened."""
+        """Return whether the run started as if there were no fault."""
         return self.late <= ON_TIME
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Of some jobs, over a stretch of instants."""
+    """The gap of some jobs in a range of scheduled times."""
 
     backs: tuple[float, ...]
-    """Of each job, seconds from the fault to when it was back on time; 0: it never was late."""
+    """For each job, seconds from the fault until it was on time again; 0 if it was never late."""
     latest: float
-    """Seconds that the latest start was late."""
+    """Lateness of the latest start, in seconds."""
     late: int
     lost: int
-    """Instants without a row, or whose run didn't succeed."""
+    """Scheduled times without a row, or whose run didn't succeed."""
     doubled: int
-    """Rows beyond one for each instant."""
+    """Rows beyond one for each scheduled time."""
     again: int
     """Count runs that were dispatched more than once."""
 
@@ -81,7 +81,7 @@ def reckon(
 
 
 def seconds_between(first: float, last: float) -> int:
-    """Whole seconds past `first`, up to `last`."""
+    """Return the whole seconds after `first`, up to `last`."""
     return max(0, floor(last) - floor(first))
 
 

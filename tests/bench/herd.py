@@ -20,11 +20,11 @@ from schedclient import Client
 from support.cluster import DevCluster
 
 WAIT_TIMEOUT = 300.0
-"""Seconds past the instant for all of them."""
+"""Timeout in seconds for all runs, from the due time on."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print."""
+    """Measure, print, and return the exit code."""
     asked = parser("bench.herd", __doc__)
     asked.add_argument(
         "--jobs", type=positive, default=10_000, help="jobs that are due at one time"

@@ -10,10 +10,10 @@ from schedclient import Context, handler
 
 @handler
 async def noop(_payload: object, _ctx: Context) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 @handler
 async def until(instant: float, _ctx: Context) -> None:
-    """Be in hand until then, in seconds of the epoch; nothing if that has passed."""
+    """Wait until this time, in seconds since 1970."""
     await asyncio.sleep(max(0.0, instant - time.time()))

@@ -30,9 +30,9 @@ from support.cluster import DevCluster
 from support.wait import WaitTimedOut, wait_until
 
 AHEAD: Final = 1.0
-"""Seconds until the first is meant for: connections are there by then."""
+"""Seconds until the first submit, in which connections are opened."""
 ENDED_WITHIN: Final = 60.0
-"""Seconds past the last answer for all runs to have started."""
+"""Timeout in seconds after the last answer, for all runs to start."""
 
 STARTED = """
 SELECT run_id::text, extract(epoch FROM started_at), state = 'SUCCEEDED' FROM runs
@@ -45,7 +45,7 @@ AND state <> 'SUCCEEDED'
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when a run was lost."""
+    """Measure, print, and return 1 if a run was lost."""
     asked = parser("bench.openloop", __doc__)
     asked.add_argument(
         "--peak", type=positive, default=1_000, help="highest rate, in submits per second"
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
-    """When each comes, in seconds from the beginning: at random, so many a second on average."""
+    """Return random times of submits with this average rate, in seconds from the beginning."""
     drawn = random.Random(seed)
     at = drawn.expovariate(rate)
     while at < seconds:
@@ -88,8 +88,9 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
 
 
 def halves(waits: Iterable[tuple[float, float]], middle: float) -> tuple[list[float], list[float]]:
-    """Of (moment, wait): the waits of those before the middle, and of the others. Where the second
-    are much longer, the requested rate isn't sustained.
+    """Return the waits of the first half and of the second half of the pairs (time, wait).
+
+    If the second half waits much longer, the cluster can't sustain the rate.
     """
     parts: tuple[list[float], list[float]] = ([], [])
     for moment, wait in waits:
@@ -99,21 +100,21 @@ def halves(waits: Iterable[tuple[float, float]], middle: float) -> tuple[list[fl
 
 @dataclass(slots=True)
 class Answers:
-    """Answers of the cluster."""
+    """The answers of the cluster."""
 
     first: float
-    """Seconds of the epoch from which moments are counted."""
+    """Seconds since 1970 at which the measurement begins."""
     meant: dict[str, float] = field(default_factory=dict)
-    """Run → the moment it was meant for."""
+    """The planned time of each run."""
     answered: list[float] = field(default_factory=list)
-    """Seconds from then to each answer."""
+    """Seconds from the planned time to each answer."""
     behind: list[float] = field(default_factory=list)
-    """Seconds from then to each call: how far the load itself was behind."""
+    """Seconds from the planned time to each call: the delay of the load generator."""
     refused: list[ApiError] = field(default_factory=list)
 
 
 def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
-    """Print one line; return how many runs are lost."""
+    """Print one line, and return the number of lost runs."""
     rate = options.peak * part / 100
     moments = [*arrivals(rate, options.seconds, options.seed)]
     began, before = time.time(), spent(cluster)
@@ -165,7 +166,7 @@ def _measure(cluster: DevCluster, options: Namespace, part: int) -> int:
 
 
 async def _submit(cluster: DevCluster, moments: Sequence[float], connections: int) -> Answers:
-    """Each at its moment, whatever has become of the others."""
+    """Send each submit at its planned time, whether or not earlier ones were answered."""
     clients = [Client(cluster.endpoints) for _ in range(connections)]
 
     async def submit(client: Client, moment: float) -> None:

@@ -43,12 +43,12 @@ from support.repository import ROOT
 from support.wait import wait_until
 
 WAIT_TIMEOUT: Final = 120.0
-"""Seconds for the first runs to have ended."""
+"""Timeout in seconds for the end of the first runs."""
 STORED: Final = 5.0
-"""Seconds past an instant by which its run has started, if it does."""
+"""Seconds after a due time within which its run has started, if it starts."""
 MEASURED_FLASH: Final = Flash("a page that was measured", "")
 AFTER_ACTION: Final = {"cookie": f"{FLASH_COOKIE}={written(MEASURED_FLASH)}"}
-"""Headers of a page after an action: it shows the effect, as the database has it now."""
+"""Headers of a page after an action, which shows the database as it is now."""
 
 PAGES: Final = (
     "/",
@@ -79,7 +79,7 @@ PAGES: Final = (
     "/cron",
     "/forecast",
 )
-"""Addresses; of the searches, some find much, some little that is far away, and some nothing."""
+"""Addresses. Some searches find many rows, some find few old rows, and some find nothing."""
 
 LATE: Final = """
 SELECT extract(epoch FROM started_at - due_at) FROM runs
@@ -90,11 +90,11 @@ ENDED: Final = {
     "run": "SELECT run_id::text FROM runs WHERE state = 'SUCCEEDED' LIMIT 1",
     "failed": "SELECT run_id::text FROM dead_letters LIMIT 1",
 }
-"""Which runs the addresses mean."""
+"""SQL of the runs that the addresses name."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when an answer wasn't a page, or pages were too slow."""
+    """Measure, print, and return 1 if an answer wasn't a page, or pages were too slow."""
     options = _asked(arguments)
     with _loaded(options) as cluster:
         time.sleep(options.warm_up)
@@ -158,7 +158,7 @@ def _asked(arguments: Sequence[str]) -> Namespace:
 
 @contextmanager
 def _loaded(options: Namespace) -> Iterator[DevCluster]:
-    """A cluster with all of it; one that is kept, as it was left."""
+    """Start a cluster with all jobs and runs, or the kept cluster."""
     if options.keep is None:
         with bench_cluster(**sizes(options)) as cluster:
             _load(cluster, options)
@@ -191,13 +191,13 @@ def _load(cluster: DevCluster, options: Namespace) -> None:
 
 
 def _meant(cluster: DevCluster) -> dict[str, str]:
-    """Return the parameters in the addresses."""
+    """Return the parameters of the addresses."""
     runs = {name: str(cluster.sql(query)[0][0]) for name, query in ENDED.items()}
     return {**runs, "since": _minutes_ago(60), "until": _minutes_ago(50)}
 
 
 def _measure(cluster: DevCluster, page: str, path: str, requests: int) -> dict[str, Any]:
-    """Ask for a page again and again, and tell of it."""
+    """Request a page repeatedly, and print its figures."""
     answers = [_answer(cluster, path) for _ in range(requests)]
     waits = [took for _, _, took in answers]
     line = {
@@ -218,7 +218,7 @@ def _minutes_ago(minutes: int) -> str:
 
 
 def _stored(cluster: DevCluster) -> dict[str, int]:
-    """How many rows there are, counted for as long as it takes."""
+    """Return the number of rows; the count may take long."""
     with postgres.connect(cluster.dsn) as session, session.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
         cursor.execute("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM runs)")
@@ -227,7 +227,7 @@ def _stored(cluster: DevCluster) -> dict[str, int]:
 
 
 def _lateness(cluster: DevCluster, first: float, last: float) -> dict[str, Any]:
-    """Of what was due then: how many, by the second, and in milliseconds how late they started."""
+    """Return the number of runs that were due, their rate, and their lateness in milliseconds."""
     rows = [row for (row,) in cluster.sql(LATE, math.ceil(first), int(last))]
     late = [float(row) for row in rows if row is not None]
     return {
@@ -239,13 +239,13 @@ def _lateness(cluster: DevCluster, first: float, last: float) -> dict[str, Any]:
 
 
 def at(waits: Sequence[float], part: float) -> float:
-    """The wait that such a part of them doesn't exceed: of seconds, in milliseconds."""
+    """Return the quantile of seconds, in milliseconds."""
     return round(sorted(waits)[round((len(waits) - 1) * part)] * 1e3, 1)
 
 
 def _answer(cluster: DevCluster, path: str) -> tuple[bool, int, float]:
-    """Whether it is the page, looked at for this answer; its bytes, and its seconds, the connection
-    included.
+    """Return whether the answer is a page that was read from the database for this request,
+    its bytes, and its seconds with the connection.
     """
     began = time.monotonic()
     connection = HTTPConnection(cluster.record["members"][0]["http"], timeout=30)

@@ -30,13 +30,13 @@ COLOURS: Final = (
     ("#7d63ae", "#9279c8"),
     ("#8a6d4f", "#a98a68"),
 )
-"""Of each name, on light paper and on dark; again from the first if there are more."""
+"""Colors of names, on light and on dark background; reused if there are more names."""
 MARKED: Final = 1
-"""The colour of bars that are set apart, where all have one name."""
+"""The color of highlighted bars if all bars have one name."""
 BAR, BETWEEN, EDGE, WIDTH = 17, 12, 20, 440
-"""Of a bar with its gap, between groups, around all, of the longest bar; in pixels."""
+"""Pixels of a bar with its gap, between groups, of the margin, and of the longest bar."""
 LETTER: Final = 6.8
-"""Pixels that a letter takes, at most on average."""
+"""Width of a letter in pixels, on average at most."""
 
 STYLE: Final = """\
   .paper { fill: #fbfbf9; stroke: #d8d8d2; }
@@ -57,18 +57,18 @@ DARK: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Bars that stand together: a name, and figures by theirs."""
+    """A group of bars: its name, and its named figures."""
 
     name: str
     figures: Mapping[str, float]
     between: tuple[float, float] | None = None
-    """Least and greatest value of its one figure."""
+    """Least and greatest value of the figure."""
 
 
 def groups(
     lines: Iterable[Mapping[str, Any]], value: str, by: Sequence[str], between: Sequence[str] = ()
 ) -> list[Group]:
-    """Return a group for each line that has such a value."""
+    """Return a group for each line that has the value."""
     made = []
     for line in lines:
         found = _at(line, value)
@@ -114,21 +114,21 @@ def bars(title: str, shown: Sequence[Group], *, log: bool = False, mark: str = "
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How long a bar is: in proportion, or by its power of ten above `low`."""
+    """Length of bars: proportional, or by the power of ten above `low`."""
 
     most: float
     low: int | None = None
 
     @classmethod
     def over(cls, figures: Iterable[float], log: bool) -> Scale:
-        """Return a scale on which the greatest has the full length."""
+        """Return a scale on which the greatest figure has the full length."""
         some = [one for one in figures if one > 0] or [1.0]
         if not log:
             return cls(max(some))
         return cls(max(some), ceil(log10(min(some))) - 1)
 
     def pixels(self, figure: float) -> float:
-        """Of a figure; what is nothing or less has none."""
+        """Return the length of a figure in pixels; 0 for a figure of 0 or less."""
         if figure <= 0:
             return 0.0
         if self.low is None:
@@ -136,13 +136,13 @@ class Scale:
         return WIDTH * (log10(figure) - self.low) / (log10(self.most) - self.low)
 
     def powers(self) -> Iterator[int]:
-        """Of ten, that have a line; none where bars are in proportion."""
+        """Return the powers of ten that get a line; none if bars are proportional."""
         if self.low is not None:
             yield from (10**power for power in range(max(self.low, 0), floor(log10(self.most)) + 1))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read, draw, write."""
+    """Read the lines, draw the picture, and write it."""
     asked = plain_parser("bench.plot", __doc__)
     asked.add_argument(
         "lines", type=Path, metavar="FILE.jsonl", help="file with JSON lines of a benchmark"
@@ -199,7 +199,7 @@ def _drawn(options: argparse.Namespace) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file. Raises ValueError, TypeError for one that a benchmark didn't print."""
+    """Return the lines of a file. Raises ValueError or TypeError for a line of another program."""
     found: list[dict[str, Any]] = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -213,7 +213,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def greatest_first(shown: Iterable[Group]) -> list[Group]:
-    """By their greatest figure."""
+    """Sort the groups by their greatest figure."""
     return sorted(shown, key=lambda group: max(group.figures.values()), reverse=True)
 
 
@@ -229,7 +229,7 @@ def _is_figure(one: object) -> bool:
 
 
 def _named(value: object, by: str) -> str:
-    """A number needs its name, a name doesn't."""
+    """Return a name of a group: a number is followed by the name of its field."""
     return f"{value:,} {by}" if _is_figure(value) else str(value)
 
 
@@ -238,7 +238,7 @@ def _said(figure: float) -> str:
 
 
 def _most_wide(shown: Iterable[Group], scale: Scale) -> float:
-    """Pixels of the longest bar with its figure."""
+    """Return the width of the longest bar with its figure, in pixels."""
     return max(
         scale.pixels(max(one, *(group.between or (one,)))) + 8 + len(_said(one)) * LETTER
         for group in shown

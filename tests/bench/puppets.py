@@ -46,10 +46,10 @@ from workerd.stream.stream import MemberStream
 from workerd.stream.streams import Attach
 
 AT_A_TIME: Final = 20
-"""Workers that are started in each `STEP` seconds: a fleet isn't started in one instant."""
+"""Workers started in each `STEP` seconds, because a real fleet doesn't start at one time."""
 STEP: Final = 0.1
 ATTACH_WITHIN: Final = 100.0
-"""Seconds for all of a process; then it ends."""
+"""Timeout in seconds for the connection of all workers."""
 
 
 class Hands:
@@ -84,7 +84,7 @@ class Hands:
         origin: Origin,
         batches: Iterable[pb.RunBatch] = (),
     ) -> None:
-        """Take them, start them, or refuse them."""
+        """Accept, start or reject assignments."""
         now = boottime()
         for batch in (*map(AssignedBatch.of_one, assignments), *map(AssignedBatch.of, batches)):
             answers = self._admission.offer(
@@ -102,10 +102,10 @@ class Hands:
         self._redeal()
 
     def rearm(self, time: MemberTime) -> None:
-        """No clock is set while it is measured."""
+        """Ignore: clocks aren't set during a measurement."""
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
-        """Never start it, unless it has."""
+        """Revoke an assignment that hasn't started."""
         key = messages.key_of(message)
         revoked = self._admission.revoke(key, self._clock.read(boottime()))
         if revoked:
@@ -122,12 +122,12 @@ class Hands:
             link.send_refusal(messages.refusal(cancel.key, refused))
 
     def drain(self, *, on: bool) -> None:
-        """Take nothing more, or something again."""
+        """Stop or continue to accept runs."""
         self._admission.draining = on
         self._redeal()
 
     def renew(self, incarnation: Incarnation) -> None:
-        """Refuse the assignments that were sent to the earlier incarnation."""
+        """Reject assignments that were sent to the earlier incarnation."""
         for key, refused in self._admission.renew(incarnation):
             batch, place, origin = self._taken.pop(key)
             origin.send_refusal(messages.refusal(batch.key(place), refused))
@@ -144,10 +144,10 @@ class Hands:
         return iter(())
 
     def lease_lost(self) -> None:
-        """Nothing here dies with it."""
+        """Ignore: no process depends on the lease."""
 
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
-        """Nothing is written."""
+        """Ignore: nothing is written."""
 
     def remove_stream(self, origin: Origin) -> None:
         """Ignore: no caller follows a log."""
@@ -208,7 +208,7 @@ class Hands:
     def acknowledge(
         self, answers: Iterable[pb.Acknowledgement], batches: Iterable[pb.AckBatch] = ()
     ) -> None:
-        """Stored, or stale: in either case it is over."""
+        """Forget a result that is stored or stale."""
         keys = [messages.key_of(answer.key) for answer in answers]
         for batch in batches:
             keys += messages.keys_of(batch.run_ids, batch.fencing_tokens)
@@ -217,7 +217,7 @@ class Hands:
         self._admission.acknowledged(keys)
 
     def tidy(self) -> None:
-        """Send again what stays unanswered; forget old tokens."""
+        """Send unacknowledged results again, and forget old tokens."""
         now = boottime()
         for key, (_, sent) in self._unanswered.items():
             if now - sent > RESEND_AFTER:
@@ -269,7 +269,7 @@ def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[A
 
 
 async def live(options: argparse.Namespace) -> None:
-    """All of them, until the standard input ends."""
+    """Run all simulated workers until standard input is closed."""
     names = [f"puppet-{options.first + number}" for number in range(options.count)]
     puppets = [puppet(name, options.seeds, options.slots, options.lasts) for name in names]
     async with asyncio.TaskGroup() as group:
@@ -298,7 +298,7 @@ async def _tidy(all_of_them: Sequence[Hands]) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Live."""
+    """Run the program."""
     asked = plain_parser("bench.puppets", __doc__)
     asked.add_argument("--seeds", nargs="+", required=True, help="gRPC addresses of members")
     asked.add_argument(

@@ -35,7 +35,7 @@ NOOP: Final = {"handler": "noop"}
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Since the cluster's beginning: seconds of the processor by part, bytes of WAL, commits."""
+    """Costs since the cluster's start: CPU seconds by process, bytes of WAL, commits."""
 
     cpu: Mapping[str, float]
     wal: int
@@ -47,7 +47,7 @@ class Spent:
         return Spent(cpu, self.wal - earlier.wal, self.commits - earlier.commits)
 
     def per(self, runs: int) -> dict[str, Any]:
-        """The same for each of so many runs: microseconds, bytes, commits."""
+        """Return the costs per run: microseconds, bytes, commits."""
         return {
             "cpu_us_per_run": {part: round(used / runs * 1e6) for part, used in self.cpu.items()},
             "wal_bytes_per_run": round(self.wal / runs),
@@ -59,8 +59,9 @@ class Spent:
 def bench_cluster(
     *, members: int, workers: int, slots: int, settings: Sequence[str] = ()
 ) -> Iterator[DevCluster]:
-    """A cluster of its own, whose workers have the handlers of `bench.noop`; `settings` are what
-    `schedctl dev up --set` takes.
+    """Start a new cluster whose workers have the handlers of `bench.noop`.
+
+    `settings` are in the form of `schedctl dev up --set`.
     """
     made: list[DevCluster] = []
     try:
@@ -117,14 +118,14 @@ def parser(module: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def sizes(options: argparse.Namespace) -> dict[str, Any]:
-    """Of the cluster, and its settings, as they were given."""
+    """Return the size of the cluster and its settings, from the options."""
     names = ("members", "workers", "slots", "settings")
     return {name: getattr(options, name) for name in names}
 
 
 def ended(cluster: DevCluster) -> int:
-    """How many runs have succeeded, as the members count them: a look at the rows would read all of
-    them, each time. The final figures are read from the rows.
+    """Return how many runs have succeeded, by the members' metrics, because counting rows would
+    read all of them. The final figures are read from the rows.
     """
     total = 0.0
     for member in cluster.record["members"]:
@@ -136,8 +137,10 @@ def ended(cluster: DevCluster) -> int:
 
 
 def spent(cluster: DevCluster) -> Spent:
-    """As it stands now. PostgreSQL's figure is of the processes that live now, and of those that
-    its postmaster has seen end.
+    """Return the costs so far.
+
+    PostgreSQL's CPU time includes its running processes, and ended ones that its postmaster has
+    reaped.
     """
     record = cluster.record
     parts = {part["name"]: [part["pid"]] for part in (*record["members"], *record["workers"])}
@@ -152,7 +155,7 @@ def spent(cluster: DevCluster) -> Spent:
 
 
 def tell(name: str, **figures: Any) -> None:
-    """Print one line of JSON, with the machine it ran on."""
+    """Print one line of JSON, with the properties of the machine."""
     machine = {"cores": os.cpu_count(), "python": platform.python_version()}
     print(json.dumps({"bench": name, **figures, **machine}), flush=True)
 
@@ -163,7 +166,7 @@ def note(text: str) -> None:
 
 
 def quantiles(values: list[float]) -> dict[str, float]:
-    """Of seconds, in milliseconds: p50, p99, p99.9 and the greatest."""
+    """Return p50, p99, p99.9 and the maximum of seconds, in milliseconds."""
     ordered = sorted(values)
     last = len(ordered) - 1
     places = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
@@ -171,14 +174,14 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def memory(pid: int) -> float:
-    """MiB of a process that are its own."""
+    """Return the private memory of a process, in MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     kib = sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
     return round(kib / 1024, 1)
 
 
 def processor(pid: int) -> float:
-    """Seconds of a process and of its children that have ended; 0 when it is gone."""
+    """Return CPU seconds of a process and of its ended children; 0 if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

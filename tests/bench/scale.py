@@ -23,12 +23,12 @@ from schedclient import SyncClient
 from support.cluster import DevCluster
 
 WAIT_TIMEOUT: Final = 60.0
-"""Seconds for the shards to be shared out."""
+"""Timeout in seconds for the distribution of shards."""
 KINDS: Final = {"m": "members", "w": "workers"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when a run was lost."""
+    """Measure, print, and return 1 if a run was lost."""
     asked = plain_parser("bench.scale", __doc__)
     asked.add_argument(
         "--members",
@@ -89,12 +89,12 @@ def _resume(cluster: DevCluster) -> None:
 
 
 def cells(workers: Sequence[int], slots: int) -> Iterator[tuple[int, int]]:
-    """So many workers, of so many slots each: never more than all may have together."""
+    """Return pairs of workers and slots of each worker; the total number of slots is limited."""
     return ((count, slots // count) for count in workers)
 
 
 def together(spent: Mapping[str, int]) -> dict[str, int]:
-    """Of all members, all workers, both stores, and everything."""
+    """Return the CPU time of all members, of all workers, of both stores, and of everything."""
     counted: Counter[str] = Counter()
     for name, used in spent.items():
         counted[KINDS.get(name.rstrip("0123456789"), "stores")] += used

@@ -35,10 +35,10 @@ from support.cluster import DevCluster
 from support.wait import WaitTimedOut, wait_until
 
 AT_LEAST: Final = 10
-"""Workers of the first size; each next one has ten times as many."""
+"""Workers of the first step; each next step has ten times as many."""
 OF_A_PROCESS: Final = 250
 STEADY_WITHIN: Final = 30.0
-"""Seconds in which a size comes to be on time, or is measured as it is."""
+"""Seconds in which a step becomes on time, or is measured as it is."""
 ATTACH_WITHIN: Final = 120.0
 
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def growing(most: int) -> Iterator[int]:
-    """The sizes: ten times as many each, and at last as many as are asked for."""
+    """Return numbers of workers: each ten times the last one, finally the requested number."""
     size = AT_LEAST
     while size < most:
         yield size
@@ -86,7 +86,7 @@ def growing(most: int) -> Iterator[int]:
 
 @contextmanager
 def _puppets(cluster: DevCluster, options: Namespace, first: int, count: int) -> Iterator[int]:
-    """A process of them; its pid, once all are attached."""
+    """Start a process of simulated workers; yield its pid when all are connected."""
     settings = {"first": first, "count": count, "slots": options.slots, "lasts": options.lasts}
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     argv = [sys.executable, "-m", "bench.puppets", *words, "--seeds", *cluster.endpoints]
@@ -118,7 +118,7 @@ def _measure(
     took: float,
     fleet: Sequence[int],
 ) -> int:
-    """Print one line; return how many runs are missing, or too many."""
+    """Print one line, and return the number of missing and extra runs."""
     steady = True
     try:
         ticks.await_steady(time.time(), STEADY_WITHIN)
@@ -160,7 +160,7 @@ def _measure(
 
 
 def _attached(cluster: DevCluster, member: str) -> int | None:
-    """Workers with a stream to it, as it says itself."""
+    """Return the number of connected workers, by the member's metrics."""
     answer = cluster.get(member, "/metrics")
     for line in answer.body.decode().splitlines() if answer else ():
         if line.startswith("schedd_workers_attached "):

@@ -30,7 +30,7 @@ from support.cluster import DevCluster
 
 WINDOW: Final = 60
 GRACE: Final = 3
-"""A part of the window, after which its runs are looked at; those of the last have a minute."""
+"""Part of a window after which its runs are read; runs of the last second have a minute."""
 
 LATE = """
 SELECT count(*), count(DISTINCT job_id), count(*) FILTER (WHERE state = 'SUCCEEDED'),
@@ -39,7 +39,7 @@ SELECT count(*), count(DISTINCT job_id), count(*) FILTER (WHERE state = 'SUCCEED
         ORDER BY extract(epoch FROM started_at - due_at) * 1000)
 FROM runs WHERE scheduled_at >= %s AND scheduled_at < %s
 """
-"""Of at most a minute: no job has two instants in it."""
+"""Figures of a window of a minute at most, in which each job has at most one scheduled time."""
 TABLES = """
 SELECT CASE WHEN relname LIKE 'runs%' THEN 'runs' ELSE relname END, sum(n_dead_tup),
     sum(n_live_tup), sum(autovacuum_count), sum(pg_total_relation_size(relid))
@@ -51,18 +51,18 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """As it stands at one moment."""
+    """Figures at one moment."""
 
     at: float
     ended: int
     used: Spent
     state: Mapping[str, Any]
-    """Current figures that aren't differences: memory, tables."""
+    """Current values that aren't differences: memory, tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Of the instants of one window."""
+    """Figures of the scheduled times of one window."""
 
     expected: int
     rows: int
@@ -74,12 +74,12 @@ class Counted:
 
     @property
     def lost(self) -> int:
-        """Without a row, or without a good end."""
+        """Return the number of scheduled times without a row, or without a successful end."""
         return self.expected - min(self.jobs, self.succeeded)
 
     @property
     def doubled(self) -> int:
-        """Rows beyond one for each instant."""
+        """Return the number of rows beyond one for each scheduled time."""
         return self.rows - self.jobs
 
 
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def cut(first: datetime, seconds: int, window: int) -> Iterator[tuple[datetime, datetime]]:
-    """The windows: from, and up to. The last may be shorter."""
+    """Return the windows: start and end of each. The last window may be shorter."""
     last = first + timedelta(seconds=seconds)
     while first < last:
         end = min(last, first + timedelta(seconds=window))
@@ -155,14 +155,14 @@ def cut(first: datetime, seconds: int, window: int) -> Iterator[tuple[datetime, 
 
 
 def instants(start: datetime, end: datetime, hot: int) -> int:
-    """How many there are: of a second of the minute, its template and its part of the copies."""
+    """Return the number of scheduled times: each second has a template and its copies."""
     seconds = ((start.second + past) % 60 for past in range(round((end - start).total_seconds())))
     share, rest = divmod(hot, len(copies.HOT))
     return sum(1 + share + (second < rest) for second in seconds)
 
 
 def drift(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Of each figure of the lines: the median of the first third, of the last, and the ratio."""
+    """Return for each figure the median of the first and of the last third, and their ratio."""
     third = len(lines) // 3
     if not third:
         return {}

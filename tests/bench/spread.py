@@ -27,7 +27,7 @@ WHERE r.scheduled_at >= %s AND r.scheduled_at < %s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print."""
+    """Measure, print, and return the exit code."""
     asked = parser("bench.spread", __doc__)
     asked.add_argument("--idle", type=from_zero, default=10_000, help="idle jobs")
     asked.add_argument(

@@ -33,13 +33,13 @@ from schedclient import Client
 from support.cluster import DevCluster
 
 WAIT_TIMEOUT: Final = 180.0
-"""Seconds for what should take some."""
+"""Timeout in seconds for short operations."""
 BEFORE: Final = 15.0
-"""Seconds before their instant at which nothing of it is made yet."""
+"""Seconds before the jobs' scheduled time at which no run is created yet."""
 ROUND: Final = 60.0
-"""Seconds that a round takes, beside those that are asked for."""
+"""Seconds that a round takes in addition to the requested seconds."""
 SLACK: Final = 30.0
-"""Seconds for what else must be done before that instant."""
+"""Seconds for all other work before the jobs' scheduled time."""
 ROUNDS: Final = ("idle", "overdue")
 
 FIRST = """
@@ -52,7 +52,7 @@ SELECT count(started_at) FROM runs WHERE scheduled_at = %s AND job_id <> ALL (%s
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when an instant of the ticks is lost or doubled."""
+    """Measure, print, and return 1 if a scheduled time of the ticks is lost or doubled."""
     asked = parser("bench.start", __doc__)
     asked.add_argument(
         "--jobs", type=positive, default=100_000, help="jobs that are due at one time"
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _await(at: float) -> None:
-    """Sleep until then. Raises SystemExit if it is past."""
+    """Sleep until this time. Raises SystemExit if it has passed."""
     left = at - time.time()
     if left < 0:
         raise SystemExit(
@@ -116,13 +116,13 @@ async def _template(cluster: DevCluster, due: datetime) -> None:
 
 
 class Starts:
-    """Of the one member of a cluster, each after it was killed."""
+    """Starts of the only member of a cluster, each after a kill."""
 
     def __init__(self, cluster: DevCluster, ticks: Ticks, due: datetime, seconds: int) -> None:
         self._cluster, self._ticks, self._due, self._seconds = cluster, ticks, due, seconds
 
     def round(self, until: float) -> dict[str, Any]:
-        """Kill it, and start it again at `until`, in seconds of the epoch; return the figures."""
+        """Kill the member, start it at `until` (seconds since 1970), and return the figures."""
         self._ticks.await_steady(time.time(), WAIT_TIMEOUT)
         [member] = [one["name"] for one in self._cluster.record["members"]]
         killed = time.time()

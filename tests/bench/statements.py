@@ -55,7 +55,7 @@ LOOKED_AT: Final = {
     "pg_stat_statements.track_planning": "on",
 }
 DAYS: Final = 38
-"""Days ahead that have a table: with yesterday and today as many as a cluster has."""
+"""Days in the future that have a partition; with yesterday and today as many as in a cluster."""
 
 IDLE: Final = """
 INSERT INTO timers (job_id, shard, due_at, nominal, generation)
@@ -77,11 +77,11 @@ INDEXES: Final = """
 SELECT idx_scan, idx_tup_read, indexrelname FROM pg_stat_user_indexes
 WHERE idx_scan > 999 ORDER BY idx_scan DESC
 """
-"""How often each was looked into, and how many entries were read there."""
+"""Number of scans of each index, and of entries read."""
 
 
 class BinaryCursor(psycopg.Cursor[Any]):
-    """Gives values in PostgreSQL's own form."""
+    """Cursor that sends values in PostgreSQL's binary format."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -90,7 +90,9 @@ class BinaryCursor(psycopg.Cursor[Any]):
 
 @dataclass
 class Spent:
-    """Seconds of one step: the client's processor, PostgreSQL's, and waited; bytes of the log."""
+    """Costs of one step: seconds of the client's CPU, of PostgreSQL's CPU, and of waiting; bytes of
+    WAL.
+    """
 
     client: float = 0.0
     server: float = 0.0
@@ -99,7 +101,7 @@ class Spent:
     runs: int = 0
 
     def figures(self) -> dict[str, float]:
-        """Of one run, in microseconds."""
+        """Return the costs per run, in microseconds."""
         seconds = {"client_us": self.client, "postgres_us": self.server, "waited_us": self.waited}
         return {name: round(one / self.runs * 1e6, 1) for name, one in seconds.items()} | {
             "wal_bytes": round(self.wal / self.runs)
@@ -108,14 +110,14 @@ class Spent:
 
 @dataclass
 class Driver:
-    """Connection, by one driver."""
+    """A connection with one driver."""
 
     name: str
     connection: Connection
     pid: int
     spent: dict[str, Spent] = field(default_factory=lambda: defaultdict(Spent))
     each: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds of PostgreSQL's processor by statement."""
+    """CPU seconds of PostgreSQL, by statement."""
 
     def __post_init__(self) -> None:
         event.listen(self.connection, "before_cursor_execute", self._before)
@@ -150,7 +152,7 @@ class Driver:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print."""
+    """Measure, print, and return the exit code."""
     asked = plain_parser("bench.statements", __doc__)
     asked.add_argument(
         "--drivers",
@@ -301,12 +303,12 @@ INCARNATION: Final = IncarnationId(new_id())
 
 
 def _processor(pid: int) -> float:
-    """Seconds that it had of the processor."""
+    """Return the CPU seconds of a process."""
     return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[0]) / 1e9
 
 
 def _admin(url: str) -> str:
-    """The superuser's way to the same database."""
+    """Return a superuser's DSN of the same database."""
     return url.replace("schedd@", "postgres@")
 
 
@@ -322,14 +324,14 @@ def _connected(name: str, engine: Engine) -> Iterator[Driver]:
 
 
 def _psycopg2(url: str) -> AbstractContextManager[Driver]:
-    """As the members use it."""
+    """Connect as the members do."""
     engine = create_engine(url_of(url), connect_args=dict(CONNECTION))
     event.listen(engine, "connect", type_adapters.register)
     return _connected("psycopg2", engine)
 
 
 def _psycopg3(name: str, url: str, **options: Any) -> AbstractContextManager[Driver]:
-    """Nothing is prepared: what a pooler's servers have isn't known."""
+    """Connect without prepared statements, because a pooler may change the server."""
     third = url_of(url).set(drivername="postgresql+psycopg")
     arguments = dict(CONNECTION) | {"prepare_threshold": None} | options
     return _connected(name, create_engine(third, connect_args=arguments))

@@ -30,7 +30,7 @@ CREATED = "SELECT count(*) FROM jobs WHERE NOT ephemeral"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print."""
+    """Measure, print, and return the exit code."""
     asked = parser("bench.submit", __doc__)
     asked.add_argument("--callers", type=positive, default=64, help="simultaneous callers")
     asked.add_argument(
@@ -115,7 +115,7 @@ async def _ask(
     connections: int,
     calls: int,
 ) -> list[float]:
-    """Seconds that each call took."""
+    """Make all calls, and return the seconds of each call."""
     numbers = iter(range(calls))
     took: list[float] = []
     clients = [Client(cluster.endpoints) for _ in range(connections)]

@@ -13,9 +13,9 @@ from support.cluster import DevCluster
 from support.wait import wait_until
 
 STEADY: Final = 3
-"""Whole seconds in a row, the newest that can be whole, in which each job was on time."""
+"""Number of complete seconds in a row, the newest ones, in which each job was on time."""
 STABLE_AFTER: Final = 1.0
-"""Seconds past an instant by which its rows are stored, if it was on time."""
+"""Seconds after a scheduled time within which its rows are stored, if it was on time."""
 
 OWNERS = """
 SELECT t.job_id::text, n.member FROM timers t JOIN shards s ON s.id = t.shard
@@ -34,18 +34,18 @@ FROM runs WHERE job_id = ANY (%s::uuid[])
 
 
 class Ticks:
-    """The jobs. Each of their instants has a row of its own, however late it comes."""
+    """Jobs that fire each second. Each scheduled time has its own row, however late."""
 
     def __init__(self, cluster: DevCluster, count: int) -> None:
         self._cluster = cluster
         self.jobs = asyncio.run(_create(cluster, count))
 
     def owners(self) -> dict[str, str]:
-        """Job → the member that owns it."""
+        """Return the owner of each job."""
         return dict(self._cluster.sql(OWNERS, self.jobs))
 
     def rows(self, first: float, last: float) -> list[Instant]:
-        """All of the instants past `first`, up to `last`."""
+        """Return all scheduled times after `first`, up to `last`."""
         rows = self._cluster.sql(ROWS, self.jobs, first, last)
         return [
             Instant(job, float(due), None if started is None else float(started), done, tries)
@@ -53,7 +53,9 @@ class Ticks:
         ]
 
     def await_steady(self, since: float, timeout: float) -> float:
-        """Wait until all are on time, by instants past `since`; the last of these."""
+        """Wait until all jobs are on time, by scheduled times after `since`; return the last of
+        them.
+        """
 
         def seen() -> float | None:
             last = float(int(time.time() - STABLE_AFTER))
@@ -68,7 +70,7 @@ class Ticks:
         return found
 
     def await_ended(self, first: float, last: float, timeout: float) -> list[Instant]:
-        """Wait until all rows of these instants have succeeded; the rows."""
+        """Wait until all rows of these scheduled times have succeeded, and return the rows."""
 
         def ended() -> bool:
             rows = self.rows(first, last)
@@ -79,12 +81,12 @@ class Ticks:
 
 
 def shares(cluster: DevCluster) -> dict[str, int]:
-    """Member → how many shards it owns."""
+    """Return the number of shards of each member."""
     return {member: int(count) for member, count in cluster.sql(SHARDS)}
 
 
 def await_shared(cluster: DevCluster, timeout: float) -> None:
-    """Wait until each member owns its part of the shards, more or less."""
+    """Wait until each member owns about its share of the shards."""
     names = {member["name"] for member in cluster.record["members"]}
 
     def shared() -> bool:
