@@ -43,7 +43,7 @@ def demo(output: Path, *args: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def folder_of(text: str) -> Path:
-    found = re.search(r"^up in .* s, in (\S+)$", text, re.MULTILINE)
+    found = re.search(r"^started in .* s; data in (\S+)$", text, re.MULTILINE)
     assert found, text
     return Path(found[1])
 
@@ -83,7 +83,7 @@ def test_ctrl_c_ends_the_demo_with_a_verdict_and_nothing_is_left(output: Path) -
         process.send_signal(signal.SIGINT)
         assert process.wait(END) == 0, output.read_text()
     text = output.read_text()
-    assert "every run that was due ran once" in text
+    assert "every due run ran once" in text
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "✓ ok" in line}
     assert {"clock", "ping", "orders", "disk-usage", "archive", "welcome"} <= rows.keys(), text
     assert int(rows["clock"][0]) >= 16, "due each second"
