@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,7 +31,7 @@ from bench.numbers import from_zero, plain_parser, positive
 from bench.rig import note, run, tell
 from schedd.core.ids import IncarnationId, ShardId, new_id, token_of
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import Claim, Firing
+from schedd.core.runs.model import Claim, Firing, FiringToSlot, LiveRun, Timer
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fence import lock_shards
 from schedd.store.connection import type_adapters
@@ -39,8 +40,9 @@ from schedd.store.dispatch import assign
 from schedd.store.results import accept
 from schedd.store.schema import migrate
 from schedd.store.timers import fire
+from schedd.store.timers.fire_running import fire_running
 from support.postgres import ScratchServer, private_postgres
-from support.store import Member, World, draft, job_record, new_run, report
+from support.store import Member, World, draft, job_record, new_run, report, terms
 
 T = TypeVar("T")
 
@@ -222,7 +224,9 @@ async def _measure(
                 turns = itertools.cycle(drivers)
                 for _ in range(options.runs * len(drivers) // batch):
                     some = [next(hot) for _ in range(batch)]
-                    _batch(next(turns), me, some)
+                    driver = next(turns)
+                    _batch(driver, me, some)
+                    _batch_to_slots(driver, me, [next(hot) for _ in range(batch)])
                 for driver in drivers:
                     for text, seconds in driver.each.items():
                         note(f"{driver.name} {batch} {seconds / options.runs * 1e6:6.2f} … {text}")
@@ -276,10 +280,43 @@ def _batch(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
     runs = driver.transact("fire", len(some), lambda c: _fire(c, claim, some))
     drafts = [draft(run, incarnation=INCARNATION) for run in runs]
     outcome = driver.transact("assign", len(some), lambda c: _assign(c, claim, drafts))
-    reports = [report(run, digest=os.urandom(32)) for run, _ in outcome.assigned]
+    reports = [report(each.run, digest=os.urandom(32)) for each in outcome.assigned]
     verdicts = driver.transact("accept", len(some), lambda c: accept.accept(c, reports))
     assert {str(one) for one in verdicts} == {"ACCEPTED"}, verdicts
     assert len(verdicts) == len(some)
+
+
+def _batch_to_slots(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
+    """Fire timers as RUNNING, and end their runs."""
+    claim = me.claim(*{one.shard for one in some})
+    shared = {one.due_at: one for one in some}
+    to = terms(incarnation=INCARNATION)
+    firings = [
+        FiringToSlot(
+            Timer(one.job_id, one.shard, 1, one.due_at, one.due_at),
+            one.shard,
+            one.runs[0].key,
+            shared[one.due_at],
+            to,
+        )
+        for one in some
+    ]
+
+    def fired(connection: Connection) -> list[LiveRun]:
+        lock_shards(connection, claim)
+        runs, refused = fire_running(
+            connection, claim.tenure, firings, lambda s: _token(claim, s), GUARD, 0
+        )
+        assert not refused, refused
+        return runs
+
+    runs = driver.transact("fire running", len(some), fired)
+    verdicts = driver.transact("accept running", len(some), partial(_accept, runs))
+    assert len(verdicts) == len(some)
+
+
+def _accept(runs: Sequence[LiveRun], connection: Connection) -> Sequence[Any]:
+    return accept.accept(connection, [report(run, digest=os.urandom(32)) for run in runs])
 
 
 def _fire(connection: Connection, claim: Claim, some: Sequence[Firing]) -> list[Any]:

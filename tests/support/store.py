@@ -262,9 +262,8 @@ def to_slot(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> Fi
     """The same step, with a slot of a worker for its run; `changes`: of the terms."""
     step = firing(job, at=at)
     timer = Timer(step.job_id, step.shard, step.generation, step.due_at, step.due_at)
-    return FiringToSlot(
-        timer, step.shard, step.runs[0].key, step, terms(step.generation, **changes)
-    )
+    to = terms(generation=step.generation, **changes)
+    return FiringToSlot(timer, step.shard, step.runs[0].key, step, to)
 
 
 def new_run(job: JobRecord, at: datetime, **changes: Any) -> NewRun:
@@ -280,13 +279,13 @@ def manual_run(at: datetime = START) -> NewRun:
 
 def draft(run: LiveRun, **changes: Any) -> Draft:
     """Return the request to assign this run to a worker."""
-    return Draft(run, run.shard, terms(max(run.generation, 1), **changes))
+    return Draft(run, run.shard, terms(**{"generation": max(run.generation, 1), **changes}))
 
 
-def terms(generation: int, **changes: Any) -> Terms:
+def terms(**changes: Any) -> Terms:
     """Return the terms of an assignment to the worker."""
     made = Terms(
-        generation=generation,
+        generation=1,
         worker="worker-1",
         incarnation=INCARNATION,
         overlap=Overlap.SKIP,
