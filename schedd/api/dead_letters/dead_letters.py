@@ -110,7 +110,7 @@ async def discard_dead_letters(
         )
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "can't be combined with run_ids: give one of them")
+        raise wrong(field, "can't be combined with run ids: give one of them")
     choice = chosen_by(request, run_ids)
     what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)

@@ -38,7 +38,7 @@ async def watch_runs(
         return
     for field in ("namespace", "job"):
         if getattr(request, field):
-            raise wrong(field, "can't be combined with run_ids: give one of them")
+            raise wrong(field, "can't be combined with run ids: give one of them")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong(
             "run_ids", f"has {len(request.run_ids)} ids, at most {MOST_WATCHED} are allowed"

@@ -285,7 +285,8 @@ def _agree(message: Message, part: Message, source: str, at: str = "") -> None:
             _agree(own, value, source, here)
         elif not field.is_repeated and own and own != value:
             raise wrong(
-                f"{here}: {value!r} in the {source} differs from {own!r} in another part",
+                f"{here}: the {source} has {value!r}, but another part of the request has {own!r}:"
+                " give the same value",
                 violations=[FieldViolation(here, f"differs from the {source}")],
             )
 
