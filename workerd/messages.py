@@ -6,7 +6,7 @@ run has five of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from struct import Struct
@@ -50,12 +50,6 @@ _KEY, _START = Struct("!16sq"), Struct("!16sqq")
 """Entries of `Held`."""
 _BYTES_OF_ID, _DIGITS_OF_ID, _TEXT_OF_ID = 16, 32, 36
 _GROUPS_OF_ID = Struct("8s4s4s4s12s")
-_STATE: Mapping[AssignmentState, pb.Holding.State.ValueType] = {
-    AssignmentState.HELD: pb.Holding.STATE_HELD,
-    AssignmentState.PRE_DISPATCHED: pb.Holding.STATE_PRE_DISPATCHED,
-    AssignmentState.RUNNING: pb.Holding.STATE_RUNNING,
-    AssignmentState.ENDED: pb.Holding.STATE_SPOOLED,
-}
 
 Holding: TypeAlias = tuple[AssignmentKey, int, AssignmentState, int | None]
 """A run in hand, its scheduled time, its state, and its start time if it has started. Times are in
@@ -218,14 +212,6 @@ def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
         greatest_token_seen=refused.greatest,
         detail=refused.detail,
     )
-
-
-def list_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
-    """List the runs in hand, one message each: for members that don't read `held`."""
-    for key, scheduled, state, started_at in holdings:
-        listed = beat.holdings.add(key=key_message(key, scheduled), state=_STATE[state])
-        if started_at is not None:
-            put_microseconds(started_at, listed.started_at)
 
 
 def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from datetime import UTC, timedelta
 from pathlib import Path
 
@@ -114,29 +113,6 @@ async def test_a_full_worker_refuses_and_has_granted_no_more_than_it_had(tmp_pat
         )
 
 
-async def test_a_member_that_reads_held_receives_held_runs_as_some_bytes_each(
-    tmp_path: Path,
-) -> None:
-    async with FakeMember("m1") as one, FakeMember("m2") as older:
-        one.peers = older.peers = (one, older)
-        one.reads_held = True
-        worker = WorkerProcess(tmp_path, [one.address], slots="3")
-        worker.start()
-        try:
-            stream, other = await one.attached(), await older.attached()
-            await stream.granted_at_least(1)
-            key = await stream.assign(argv=["sleep", "300"])
-            packed = uuid.UUID(key.run_id).bytes + key.fencing_token.to_bytes(8, "big")
-            await stream.until(
-                lambda: stream.heartbeats[-1].held.running[:24] == packed or None, "it runs"
-            )
-            assert not stream.heartbeats[-1].holdings
-            await other.holds(key, pb.Holding.STATE_RUNNING)
-            assert not other.heartbeats[-1].HasField("held")
-        finally:
-            await worker.stop()
-
-
 async def test_an_assignment_of_many_slots_takes_them_all(tmp_path: Path) -> None:
     async with cluster(tmp_path, slots="4") as (member, _):
         stream = await member.attached()
@@ -160,7 +136,7 @@ async def test_a_pre_dispatched_assignment_starts_at_its_due_time_and_never_befo
             incarnation=stream.hello.incarnation, argv=["true"], start_in=0.6
         )
         await stream.send(assignments=[pre_dispatched])
-        await stream.holds(pre_dispatched.key, pb.Holding.STATE_PRE_DISPATCHED)
+        await stream.holds(pre_dispatched.key, pb.Holding.STATE_HELD)
         result = await stream.result_of(pre_dispatched.key)
         late = result.started_at.ToNanoseconds() - pre_dispatched.not_before.ToNanoseconds()
         assert 0 <= late < 100e6, f"{late / 1e6} ms"
@@ -174,7 +150,7 @@ async def test_a_revoked_assignment_never_starts(workers: SharedWorkers, tmp_pat
             incarnation=stream.hello.incarnation, argv=counting(mark), start_in=0.5
         )
         await stream.send(assignments=[assignment])
-        await stream.holds(assignment.key, pb.Holding.STATE_PRE_DISPATCHED)
+        await stream.holds(assignment.key, pb.Holding.STATE_HELD)
         answer = await stream.revoke(assignment.key)
         assert answer.outcome == pb.RevokeAnswer.OUTCOME_REVOKED
         await stream.send(assignments=[assignment])
@@ -219,10 +195,10 @@ async def test_a_cancel_before_the_start_is_a_refusal(workers: SharedWorkers) ->
     async with workers() as (member, _):
         stream = await member.attached()
         key = await stream.assign(argv=["true"], start_in=60)
-        await stream.holds(key, pb.Holding.STATE_PRE_DISPATCHED)
+        await stream.holds(key, pb.Holding.STATE_HELD)
         await stream.send(cancels=[pb.Cancel(key=key)])
         assert (await stream.refusal_of(key)).why == pb.Refusal.WHY_REVOKED
-        await stream.until(lambda: not stream.heartbeats[-1].holdings or None, "nothing held")
+        await stream.until(lambda: not [*stream.held()] or None, "nothing held")
 
 
 async def test_a_worker_without_a_refreshed_lease_takes_nothing(tmp_path: Path) -> None:
@@ -291,7 +267,7 @@ async def test_a_lost_incarnation_is_followed_by_a_new_one(tmp_path: Path) -> No
         old = await member.attached()
         running = await old.assign(argv=["sh", "-c", "sleep 1; exit 4"])
         pre_dispatched = await old.assign(argv=["true"], start_in=1.0)
-        await old.holds(pre_dispatched, pb.Holding.STATE_PRE_DISPATCHED)
+        await old.holds(pre_dispatched, pb.Holding.STATE_HELD)
         member.lost.add(old.hello.incarnation)
         new = await member.attached(2)
         assert new.hello.incarnation != old.hello.incarnation

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
@@ -107,15 +107,27 @@ class Stream:
         """Answer a result."""
         await self.send(acknowledgements=[pb.Acknowledgement(key=key, verdict=verdict)])
 
-    async def holds(self, key: pb.AssignmentKey, state: pb.Holding.State) -> pb.Holding:
-        """Return when a heartbeat says that the worker has it in this state."""
+    async def holds(self, key: pb.AssignmentKey, state: pb.Holding.State) -> None:
+        """Return when a heartbeat says that the worker has it in this state. Runs that wait for
+        their start are in one: STATE_HELD.
+        """
 
-        def seen() -> pb.Holding | None:
-            last = self.heartbeats[-1:]
-            held = [each for beat in last for each in beat.holdings]
-            return next((h for h in held if h.key == key and h.state == state), None)
+        def seen() -> bool | None:
+            return (_short(key), state) in [*self.held()] or None
 
-        return await self.until(seen, f"{key} in state {state}")
+        await self.until(seen, f"{key} in state {state}")
+
+    def held(self) -> Iterator[tuple[tuple[str, int], pb.Holding.State]]:
+        """The runs with their tokens, and their states, in the last heartbeat."""
+        for beat in self.heartbeats[-1:]:
+            for state, entries, size in (
+                (pb.Holding.STATE_HELD, beat.held.waiting, 24),
+                (pb.Holding.STATE_RUNNING, beat.held.running, 32),
+                (pb.Holding.STATE_SPOOLED, beat.held.spooled, 24),
+            ):
+                for at in range(0, len(entries), size):
+                    run, token = entries[at : at + 16], entries[at + 16 : at + 24]
+                    yield (str(uuid.UUID(bytes=run)), int.from_bytes(token, "big")), state
 
     async def closed(self) -> None:
         """Return when all that the worker sent before its end has been received."""
@@ -191,7 +203,6 @@ class FakeMember(WorkerServiceServicer):
         """Incarnations that are written off."""
         self.acknowledge_results = False
         self.answers_grants = False
-        self.reads_held = False
         """Announce it to workers; the test sends each `reach`."""
         self.reads_batches = False
         """Announce that results may come in batches."""
@@ -336,7 +347,7 @@ class FakeMember(WorkerServiceServicer):
             cluster_id="test",
             members=self.members(),
             answers_grants=self.answers_grants,
-            reads_held=self.reads_held,
+            reads_held=True,
             reads_batches=self.reads_batches,
         )
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))

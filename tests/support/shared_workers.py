@@ -61,7 +61,7 @@ async def _holdings(stream: Stream) -> list[pb.AssignmentKey]:
     await stream.until(
         lambda: len(stream.heartbeats) > seen or stream.ended or None, "a heartbeat", CLEARED_WITHIN
     )
-    return [held.key for held in stream.heartbeats[-1].holdings]
+    return [pb.AssignmentKey(run_id=run, fencing_token=token) for (run, token), _ in stream.held()]
 
 
 class SharedWorkers:

@@ -52,7 +52,7 @@ class SuccessBatch:
 
     def split(self, count: int) -> SuccessBatch:
         """Remove all runs after the first `count`, and return them."""
-        rest = self._part(slice(count, None))
+        rest = self.only(range(count, len(self)))
         for column in (self.keys, self.scheduled, self.started, self.finished):
             del column[count:]
         return rest
@@ -86,15 +86,6 @@ class SuccessBatch:
             yield messages.result(
                 key, message, self.incarnation, worker, SUCCESS, started, finished
             )
-
-    def _part(self, which: slice) -> SuccessBatch:
-        return SuccessBatch(
-            self.incarnation,
-            self.keys[which],
-            self.scheduled[which],
-            self.started[which],
-            self.finished[which],
-        )
 
 
 def violations(message: pb.ResultBatch) -> Found:

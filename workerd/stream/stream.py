@@ -64,10 +64,8 @@ class Host(Protocol):
         """Return the first message."""
         ...
 
-    def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
-        """Return a heartbeat; the link adds sequence and boot time `at`. `reads_held`: the member
-        reads `held`.
-        """
+    def heartbeat(self, at: float) -> pb.Heartbeat:
+        """Return a heartbeat; the link adds sequence and boot time `at`."""
         ...
 
     def trusted(self) -> bool:
@@ -114,7 +112,6 @@ class MemberStream:
         self.demand: Sequence[DemandHead] = ()
         self.credit = Credit()
         self._granted = NOTHING
-        self._reads_held = False
         self.reads_batches = False
         """Whether the member reads batches of results."""
         self.incarnation: Incarnation | None = None
@@ -235,7 +232,7 @@ class MemberStream:
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
-        self.credit.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
+        self.credit.answers = welcome.answers_grants
         self.reads_batches = welcome.reads_batches
         interval = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
@@ -324,7 +321,7 @@ class MemberStream:
         self._sent[self._sequence] = now
         if len(self._sent) > _UNANSWERED:
             self._sent.popitem(last=False)
-        heartbeat = self._host.heartbeat(now, reads_held=self._reads_held)
+        heartbeat = self._host.heartbeat(now)
         heartbeat.sequence = self._sequence
         heartbeat.worker_time_ns = int(now * 1e9)
         return heartbeat

@@ -192,7 +192,7 @@ class Attach:
         message.started_at.FromDatetime(who.started_at)
         return message
 
-    def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
+    def heartbeat(self, at: float) -> pb.Heartbeat:
         """Return a heartbeat: free slots, runs in hand, age of the lease."""
         spooled, room = self._sender.room
         message = pb.Heartbeat(
@@ -203,8 +203,7 @@ class Attach:
             refusal_reason=self._work.refusal_reason,
         )
         ended = ((*each, AssignmentState.ENDED, None) for each in self._sender.unanswered())
-        write = messages.pack_holdings if reads_held else messages.list_holdings
-        write(message, chain(self._work.holdings(), ended))
+        messages.pack_holdings(message, chain(self._work.holdings(), ended))
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
         self.fill_heartbeat(message)
         if self._clock.known:

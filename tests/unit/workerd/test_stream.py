@@ -32,7 +32,7 @@ class Recorded:
     def trusted(self) -> bool:
         return True
 
-    def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
+    def heartbeat(self, at: float) -> pb.Heartbeat:
         return pb.Heartbeat()
 
 
