@@ -137,12 +137,10 @@ class World:
             for member in world.members:
                 member.store.close()
 
-    def make_partition(self, day: date) -> None:
-        """Give this day a partition, as a member does in time: other days are in the default
-        one.
-        """
+    def make_partitions(self, days: Iterable[date]) -> None:
+        """Give each day a partition, as a member does in time: other days are in the default one."""
         database = Database(self.dsn, lanes=1)
-        database.transact(lambda connection: partitions.make_day(connection, day))
+        database.transact(lambda connection: [partitions.make_day(connection, day) for day in days])
         database.close()
 
     async def member(self, *, take: bool = True, **options: Any) -> Member:

@@ -21,5 +21,4 @@ def partition(world: World) -> None:
     """The days of the first runs have partitions, as in a cluster; else they are in `runs_default`,
     where each assignment is decided by the general statement.
     """
-    for day in (START, START + timedelta(days=1)):
-        world.make_partition(day.date())
+    world.make_partitions([START.date(), START.date() + timedelta(days=1)])
