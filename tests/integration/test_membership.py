@@ -291,7 +291,7 @@ async def test_an_outage_of_etcd_ends_the_tenures_and_all_members_return(
 async def test_a_restart_of_the_database_ends_no_tenure_and_no_term(
     etcd: EtcdCluster, tmp_path: Path
 ) -> None:
-    with private_postgres(synchronous_commit="on") as server:
+    with private_postgres(copied=True, synchronous_commit="on") as server:
         witnessed(server)
         async with a_world(etcd, server, tmp_path) as world:
             await world.three()

@@ -112,7 +112,7 @@ async def test_a_page_without_watchers_costs_nothing(web: Web, database_reads: l
 
 
 async def test_an_outage_is_shown_on_the_page_which_keeps_its_last_data() -> None:
-    with private_postgres(synchronous_commit="on") as server:
+    with private_postgres(copied=True, synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)
         async with served(dsn) as web:

@@ -505,7 +505,7 @@ async def test_many_watchers_of_one_address_share_its_snapshots(web: Web) -> Non
 
 
 async def test_an_outage_is_shown_on_every_page_which_keeps_its_last_data() -> None:
-    with private_postgres(synchronous_commit="on") as server:
+    with private_postgres(copied=True, synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)
         async with served(dsn) as web:

@@ -948,7 +948,7 @@ async def test_the_metrics_are_served(web: Web) -> None:
 
 
 async def test_an_outage_of_the_database_is_a_503_with_retry_after() -> None:
-    with private_postgres(synchronous_commit="on") as server:
+    with private_postgres(copied=True, synchronous_commit="on") as server:
         dsn = server.create_database()
         migrate.upgrade(dsn)
         async with served(dsn) as web:

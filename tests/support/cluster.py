@@ -34,6 +34,7 @@ from schedctl.dev.servers.processes import DevProcess, find
 from schedd.etcd.access import EtcdAccess
 from schedkit.net.channel import TLS
 from support import fork_server
+from support.postgres import copying_programs, memory
 from support.wait import wait_until
 
 UP_SECONDS = 90.0
@@ -70,7 +71,9 @@ class DevCluster:
         self.workers = workers
         self.slots = slots
         self.overrides = tuple(overrides)
+        programs = copying_programs().initdb.parent
         self.env = {**os.environ, **(env or {})}
+        self.env["PATH"] = f"{programs}{os.pathsep}{self.env['PATH']}"
         self.tls = tls
         if tls:  # contexts of its own: `dev up --tls` writes one
             self.env["XDG_CONFIG_HOME"] = str(directory / "tls" / "contexts")
@@ -268,7 +271,7 @@ def dev_cluster(
     A fixture passes `request.session`: it doesn't see its tests' exceptions, so the session's
     count shows a failure. With `start=False` the test calls `up` itself.
     """
-    directory = Path(tempfile.mkdtemp(prefix="schedd-dev-"))
+    directory = Path(tempfile.mkdtemp(prefix="schedd-dev-", dir=memory()))
     cluster = DevCluster(directory, **options)
     failures = session.testsfailed if session else 0
     with _taken_down_if_we_die(cluster):
@@ -277,14 +280,21 @@ def dev_cluster(
                 cluster.up()
             yield cluster
         except BaseException:
-            print(f"the cluster's folder is kept: {directory}", file=sys.stderr)
             cluster.down()
+            _keep(directory)
             raise
         cluster.down()
     if session and session.testsfailed > failures:
-        print(f"the cluster's folder is kept: {directory}", file=sys.stderr)
+        _keep(directory)
     else:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _keep(directory: Path) -> None:
+    """Keep the files of a failed test on the disk."""
+    kept = shutil.copytree(directory, tempfile.mkdtemp(prefix="schedd-kept-"), dirs_exist_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    print(f"the cluster's folder is kept: {kept}", file=sys.stderr)
 
 
 @contextmanager

@@ -138,7 +138,7 @@ class World:
                 member.store.close()
 
     def make_partitions(self, days: Iterable[date]) -> None:
-        """Give each day a partition, as a member does in time: other days are in the default one."""
+        """Give days a partition, as a member does in time: other days are in the default one."""
         database = Database(self.dsn, lanes=1)
         database.transact(lambda connection: [partitions.make_day(connection, day) for day in days])
         database.close()

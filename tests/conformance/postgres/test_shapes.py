@@ -53,7 +53,7 @@ def test_an_update_from_a_batch_needs_no_order_of_the_batch(postgres: Postgres) 
 
 
 def test_after_a_promotion_no_claim_of_the_timeline_before_holds() -> None:
-    with private_postgres() as server:
+    with private_postgres(copied=True) as server:
         dsn = server.create_database("promoted")
         migrate.upgrade(dsn)
         [[before]] = server.execute(f"SELECT {TIMELINE}", dsn)

@@ -23,7 +23,7 @@ from support.store import draft
 
 @pytest.fixture
 def private() -> Iterator[ScratchServer]:
-    with private_postgres() as server:
+    with private_postgres(copied=True) as server:
         yield server
 
 

@@ -78,7 +78,7 @@ def test_a_value_that_the_database_rejects_is_rejected_as_in_a_plain_statement(
 
 
 def test_nothing_is_prepared_behind_a_pooler(tmp_path: Path) -> None:
-    with private_postgres() as server:
+    with private_postgres(copied=True) as server:
         server.create_database("pooled")
         with pgbouncer(server, tmp_path, "pooled") as dsn:
             database = Database(dsn)

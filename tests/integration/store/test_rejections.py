@@ -32,7 +32,7 @@ REFUSED_VALUES = ["lone \udcff", "NUL \0", object(), 10**5000, {"a": 1}, [object
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[ScratchServer]:
-    with private_postgres() as server:
+    with private_postgres(copied=True) as server:
         yield server
 
 

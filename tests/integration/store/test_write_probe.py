@@ -17,7 +17,7 @@ TIMES = 50
 
 @pytest.fixture(scope="module")
 def private() -> Iterator[ScratchServer]:
-    with private_postgres() as server:
+    with private_postgres(copied=True) as server:
         yield server
 
 
