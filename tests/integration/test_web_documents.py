@@ -175,7 +175,9 @@ async def test_a_task_may_be_written_in_snake_case(web: Web) -> None:
         assert answer.status == 400
         assert [one["field"] for one in answer.json["violations"]] == [*wrong], answer.text
     unasked = await web.ask("POST", "/api/tasks?delay_ms=3", json=snake)
-    assert unasked.json["violations"] == [{"field": "delay_ms", "problem": "belongs in the body"}]
+    assert unasked.json["violations"] == [
+        {"field": "delay_ms", "problem": "must be in the body, not in the address"}
+    ]
 
 
 async def test_a_callback_may_be_written_in_camel_case(web: Web) -> None:
@@ -285,7 +287,9 @@ async def test_an_admin_of_one_namespace_makes_all_four_requests_there(dsn: str)
 
 async def test_the_namespace_of_a_task_is_in_its_body(web: Web) -> None:
     asked = await web.post("/api/tasks?namespace=billing", TASK)
-    assert asked.json["violations"] == [{"field": "namespace", "problem": "belongs in the body"}]
+    assert asked.json["violations"] == [
+        {"field": "namespace", "problem": "must be in the body, not in the address"}
+    ]
     for wrong in ("no space", 7):
         answer = await web.post("/api/tasks", TASK | {"namespace": wrong})
         assert (answer.status, answer.json["violations"][0]["field"]) == (400, "namespace")

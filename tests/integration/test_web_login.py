@@ -482,7 +482,7 @@ async def test_a_button_without_a_dialog_is_shown_after_the_login_as_not_done_ye
     cookies = entered.headers.getall("set-cookie")
     sent = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)}
     page = (await web.get("/jobs/etl", headers=sent)).text
-    assert "You are logged in. Nothing was changed yet: send it again." in page
+    assert "You are logged in. Nothing was changed yet: send the form again." in page
     assert len((await web.get("/api/v1/runs", headers=sent)).json["runs"]) == 1
     asked = {"cookie": cookie_of(await log_in(web, text, next="/jobs/etl"))}
     assert "Nothing was changed" not in (await web.get("/jobs/etl", headers=asked)).text

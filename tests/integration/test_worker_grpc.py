@@ -375,7 +375,7 @@ async def test_a_call_that_no_attempt_can_make_is_not_retried(workers: SharedWor
         ("Price", '{"articel":"tea"}', 'no field named "articel"'),
         ("Price", '{"amount":"many"}', "amount"),
         ("Price", "[1]", "payload isn't a valid shop.v1.Article message"),
-        ("Price", b"\x00", "must be JSON, but the job's is bytes"),
+        ("Price", b"\x00", "must be JSON if the job has `method`, but the payload is bytes"),
         ("Watch", None, "it is a streaming method, and only unary"),
         ("Fill", None, "it is a streaming method, and only unary"),
     )

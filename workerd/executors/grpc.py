@@ -261,7 +261,9 @@ async def _any_method(
 ) -> AttemptOutcome:
     given = attempt.payload_message
     if given.WhichOneof("kind") == "raw":
-        raise MethodNotCallable("a payload for this method must be JSON, but the job's is bytes")
+        raise MethodNotCallable(
+            "the payload must be JSON if the job has `method`, but the payload is bytes"
+        )
     metadata = metadata_of(attempt)
     method = await reflection.find(channel, service, name, metadata, _remaining_seconds(attempt))
     data = await _unary(channel, method.path, await method.request(given.json), attempt)

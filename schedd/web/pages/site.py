@@ -120,7 +120,7 @@ def read_flash(cookie: str) -> Flash | None:
 
 log = logging.getLogger(__name__)
 
-BACK: Final = Flash("You are logged in. Nothing was changed yet: send it again.", "")
+BACK: Final = Flash("You are logged in. Nothing was changed yet: send the form again.", "")
 LONGEST_REASON: Final = 200
 """Characters, as in the dialogs: it goes into a cookie."""
 TABS: Final = (

@@ -251,7 +251,7 @@ def _stands_at(body: Mapping[str, Any]) -> dict[str, str]:
 
 def unasked(key: str) -> str:
     """Return the problem of a query parameter of a task."""
-    return "belongs in the body" if key in _SPELT else "unknown parameter"
+    return "must be in the body, not in the address" if key in _SPELT else "unknown parameter"
 
 
 def _task_name(form: dict[str, Any], value: Any) -> None:

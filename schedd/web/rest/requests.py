@@ -179,11 +179,11 @@ def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, 
     for key, value in query:
         field = _field(cls, key)
         if field is None and inner is not None and _field(inner, key) is not None:
-            refused.append(FieldViolation(key, "belongs in the body"))
+            refused.append(FieldViolation(key, "must be in the body, not in the address"))
         elif field is None:
             refused.append(FieldViolation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
-            refused.append(FieldViolation(key, "belongs in the body"))
+            refused.append(FieldViolation(key, "must be in the body, not in the address"))
         elif not value and field.type == field.TYPE_STRING and field.name not in MAY_BE_EMPTY:
             what = "an id" if field.name in IDS else "a key" if field.name == KEYED else "a value"
             refused.append(FieldViolation(key, f"is empty: give {what}, or leave it out"))

@@ -207,7 +207,7 @@ def test_a_label_named_etag_may_be_empty() -> None:
 
 
 def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
-    with pytest.raises(RequestProblem, match="belongs in the body"):
+    with pytest.raises(RequestProblem, match="must be in the body, not in the address"):
         message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})
 
 
@@ -216,7 +216,8 @@ def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
 )
 def test_a_parameter_that_is_a_field_of_the_body_belongs_into_it(verb: str, path: str) -> None:
     with pytest.raises(
-        RequestProblem, match="namespace: belongs in the body; sort: unknown parameter"
+        RequestProblem,
+        match="namespace: must be in the body, not in the address; sort: unknown parameter",
     ):
         message(verb, path, [("namespace", "x"), ("sort", "y")], {"labels": {}})
 

@@ -247,7 +247,7 @@ class HandlerCall(CurrentRun):
         except PayloadMismatch:
             raise
         except (ValueError, RecursionError) as error:
-            raise PayloadMismatch(f"payload isn't JSON: {error}") from error
+            raise PayloadMismatch(f"the payload isn't valid JSON: {error}") from error
         if self._check is not None:
             self._check(values[0])
         return values

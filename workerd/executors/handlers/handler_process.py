@@ -168,7 +168,7 @@ def _called(
     except PayloadMismatch as error:
         return unfit(error)
     except (ValueError, RecursionError) as error:
-        return unfit(ValueError(f"payload isn't JSON: {error}"))
+        return unfit(ValueError(f"the payload isn't valid JSON: {error}"))
     context = _context(fields["context"], cancel, reports.beat, reports.progress)
     if sdk.is_async(function):
         answer = asyncio.run(_awaited(function, value, context))

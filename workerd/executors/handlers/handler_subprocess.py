@@ -191,7 +191,7 @@ async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int)
     while len(data) < size:
         more = await loop.sock_recv(ours, size - len(data))
         if not more:
-            raise ConnectionResetError("handler process has ended")
+            raise ConnectionResetError("the process of the handler has ended")
         data += more
     return bytes(data)
 

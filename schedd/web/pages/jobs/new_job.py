@@ -90,7 +90,7 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
             return {"cron": [when], "time_zone": time_zone or "UTC"}
         case "at":
             return {"at": _instant(when, time_zone)}
-    _nothing("time_zone", time_zone, "an interval doesn't depend on it")
+    _nothing("time_zone", time_zone, "an interval doesn't depend on the time zone")
     return {kind: when}
 
 
