@@ -126,7 +126,7 @@ def _check_text(value: Any) -> None:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         raise ValueError(
-            "a text contains an unpaired surrogate, which isn't valid Unicode"
+            "a string contains an unpaired surrogate, which isn't valid Unicode"
         ) from None
 
 
