@@ -42,8 +42,10 @@ ALONE: Final = 3_200
 NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
 """`edited_at` of a definition without a known time: no run was due after it."""
 
-_Read = tuple[job_pb2.Job, Definition, Need]
-"""Message, definition and need that jobs of one text share."""
+_Read = tuple[job_pb2.Job, Definition, Need, CompiledSchedule | None]
+"""Message, definition, need and schedule that jobs of one text share. No schedule: each job
+compiles its own.
+"""
 Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
 """Stored message, namespace, and pinned calendars."""
 
@@ -126,12 +128,12 @@ class DefinitionTexts:
         return self._definition(row, read)
 
     def _definition(self, row: StoredDefinition, read: _Read) -> CachedDefinition:
-        spec, alike, need = read
+        spec, alike, need, schedule = read
         definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
-        seed = f"{row.namespace}/{row.name}"
-        schedule = compiled_schedule.compile(
-            definition.schedule, seed, row.job_id, definition.bounds, definition.exclude
-        )
+        if schedule is not None:
+            schedule = replace(schedule, job_id=row.job_id)
+        else:
+            schedule = _compiled(definition)
         once = row.ephemeral or schedule.single is not None
         edited_at = row.updated_at or NEVER_EDITED
         return CachedDefinition(
@@ -156,6 +158,18 @@ def _is_costly(definition: Definition) -> bool:
 
 
 def _read(row: StoredDefinition) -> _Read:
-    definition = JobDefinition.read(row)
-    check_dialect(definition.spec)
-    return definition.spec, definition.parsed, job_need(definition.parsed)
+    read = JobDefinition.read(row)
+    check_dialect(read.spec)
+    definition = read.parsed
+    schedule = None if _is_costly(definition) else _compiled(definition)
+    return read.spec, definition, job_need(definition), schedule
+
+
+def _compiled(definition: Definition) -> CompiledSchedule:
+    return compiled_schedule.compile(
+        definition.schedule,
+        f"{definition.namespace}/{definition.name}",
+        definition.job_id,
+        definition.bounds,
+        definition.exclude,
+    )
