@@ -51,8 +51,6 @@ HOLD: Final = timedelta(seconds=3)
 """How long after its due time a timer is held at most."""
 QUIET: Final = timedelta(seconds=0.25)
 """If no timer got a slot for so long, timers that are overdue by as much aren't held any longer."""
-COMES_UP: Final = timedelta(seconds=10)
-"""Time after which a held timer comes up again past its due time, if it is still there."""
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 EVER: Final = datetime.max.replace(tzinfo=UTC)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -115,7 +113,7 @@ class HeldTimers:
             line = self._lines.get((need, priority))
             if line is None:
                 line = self._lines[need, priority] = _Line(need, priority)
-            self._timers.put(timer.job_id, timer.due_at + COMES_UP, timer, priority)
+            self._timers.keep(timer.job_id, timer)
             heapq.heappush(line.heap, (timer.due_at, next(self._count), each))
 
     def release(self) -> None:

@@ -11,9 +11,9 @@ Invariants
 
 import heapq
 from collections.abc import Hashable, Iterator, KeysView
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from schedd.core.dispatch.priority_order import rank
 
@@ -21,6 +21,9 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _SLACK = 1_000
+NEVER: Final = datetime.max.replace(tzinfo=UTC)
+KEPT: Final = 0
+"""Number of an entry that isn't in a heap."""
 
 
 class DueIndex(Generic[K, V]):
@@ -40,7 +43,7 @@ class DueIndex(Generic[K, V]):
     def put(self, key: K, at: datetime, value: V, priority: float = 0) -> None:
         """Add `value`, due at `at`, and replace the key's earlier entry."""
         known = self._entries.get(key)
-        if known is not None and known[0] == at and known[3] == priority:
+        if known is not None and known[0] == at and known[3] == priority and known[1] != KEPT:
             self._entries[key] = (at, known[1], value, priority)
             return
         self._count += 1
@@ -51,9 +54,13 @@ class DueIndex(Generic[K, V]):
             self._heaps[priority] = heap = [
                 (at, count, key)
                 for key, (at, count, _, its) in self._entries.items()
-                if its == priority
+                if its == priority and count != KEPT
             ]
             heapq.heapify(heap)
+
+    def keep(self, key: K, value: V) -> None:
+        """Add `value`, which doesn't come up, and replace the key's earlier entry."""
+        self._entries[key] = (NEVER, KEPT, value, 0)
 
     def get(self, key: K) -> tuple[datetime, V] | None:
         """Return the key's due time and value; None: the key isn't in the index."""

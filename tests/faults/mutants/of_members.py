@@ -121,8 +121,8 @@ OF_MEMBERS: Sequence[Mutant] = (
             ),
             Edit(
                 "schedd/store/timers/fire_running.py",
-                "l.job_id = b.job_id) AS waits\n",
-                "l.job_id = b.job_id) AND false AS waits\n",
+                "l.job_id = b.job_id OFFSET 0) AS waits\n",
+                "l.job_id = b.job_id OFFSET 0) AND false AS waits\n",
             ),
         ),
         trials.NO_FAULTS,
