@@ -11,6 +11,7 @@ import pytest
 
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
+from support import fork_server
 from support.certs import Authority
 from support.early_close import unread
 from support.fake_member import FakeMember
@@ -19,14 +20,7 @@ from support.worker_process import WorkerProcess, cluster
 
 
 def run(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "workerd", *arguments],
-        capture_output=True,
-        text=True,
-        env=environ,
-        timeout=60,
-        check=False,
-    )
+    return fork_server.run([sys.executable, "-m", "workerd", *arguments], env=environ)
 
 
 def test_a_checked_configuration_is_shown_with_flags_over_environment_over_file(

@@ -80,7 +80,7 @@ class Member:
 
     store: Stores
     tenure: TenureId
-    timeline: Timeline
+    timeline: Timeline = field(init=False)
     epochs: dict[ShardId, Epoch] = field(default_factory=dict)
     _sequence: Iterable[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -146,12 +146,13 @@ class World:
     async def member(self, *, take: bool = True, **options: Any) -> Member:
         """Return a new member with an open tenure; `take`: it owns all shards."""
         store = Stores(Database(self.dsn, lanes=LANES), **options)
-        probe = await store.membership.probe()
-        member = Member(store, TenureId(new_id()), probe.timeline)
+        member = Member(store, TenureId(new_id()))
         self.members.append(member)
+        # before the first query: open connections are renamed by connecting again
         await store.membership.open_tenure(
-            Tenure(member.tenure, f"member-{len(self.members)}", probe.now)
+            Tenure(member.tenure, f"member-{len(self.members)}", datetime.now(UTC))
         )
+        member.timeline = (await store.membership.probe()).timeline
         if take:
             await member.take()
         return member

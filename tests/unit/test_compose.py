@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 from sqlalchemy import make_url
+
+from support import fork_server
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/compose"
@@ -63,12 +64,9 @@ def test_a_daemon_accepts_the_settings_of_its_container(
 ) -> None:
     plain = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     command = SERVICES[service].get("command", [])
-    checked = subprocess.run(
+    checked = fork_server.run(
         [sys.executable, "-m", program, *command[1:], "--check-config"],
         env={**plain, **environment(service), "WORKERD_SPOOL": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (checked.returncode, checked.stderr) == (0, "")
     assert PASSWORD not in checked.stdout, "a password is masked"
@@ -97,12 +95,9 @@ def test_members_trust_only_the_proxy_which_overwrites_headers_of_clients() -> N
 @pytest.mark.slow
 def test_a_variable_that_no_daemon_knows_is_reported() -> None:
     wrong = {"PATH": os.environ["PATH"], **environment("m1"), "SCHEDD_LISTEN__HTPP": "x"}
-    checked = subprocess.run(
+    checked = fork_server.run(
         [sys.executable, "-m", "schedd", "--check-config"],
         env=wrong | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "SCHEDD_LISTEN__HTPP" in checked.stderr
 
