@@ -360,7 +360,7 @@ def trigger(
     metavar="N",
     help="Number of scheduled times to list.",
 )
-@click.option("--excluded", is_flag=True, help="List excluded times, too.")
+@click.option("--excluded", is_flag=True, help="Also list the excluded times.")
 @pass_session
 def next_instants(
     session: Session, name: str, after: datetime | None, count: int, excluded: bool

@@ -73,8 +73,9 @@ class TestCron:
         assert following is not None
         assert following.nominal == datetime(2024, 4, 1, 0, 30, tzinfo=UTC)
 
-    def test_h_is_hashed_from_the_seed(self) -> None:
-        hourly = CronSchedule(("H * * * *",))
+    @pytest.mark.parametrize("expression", ["H * * * *", "0\u00a0H * * *"])
+    def test_h_is_hashed_from_the_seed(self, expression: str) -> None:
+        hourly = CronSchedule((expression,))
         first = compiled_schedule.compile(hourly, "default/a", JOB).next_after(at("00:00"))
         second = compiled_schedule.compile(hourly, "default/b", JOB).next_after(at("00:00"))
         assert first != second

@@ -82,7 +82,10 @@ def cron() -> None:
     " expression; repeatable.  [default: none]",
 )
 @click.option(
-    "--jobs", "with_jobs", is_flag=True, help="Count the starts of the cluster's jobs, too."
+    "--jobs",
+    "with_jobs",
+    is_flag=True,
+    help="Count how many jobs of the cluster start in the same minutes as the expression.",
 )
 @pass_session
 def explain(

@@ -51,7 +51,7 @@ class ReportedFinding:
 
 @click.command(cls=Command)
 @source_options
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also if all findings are warnings.")
 @click.option(
     "--after",
     type=TimeType(),

@@ -45,7 +45,7 @@ def _id(one: DeadLetter) -> str:
     metavar="ID",
     help="Id of the redrive whose dead letters to list.  [default: any]",
 )
-@click.option("--resolved", is_flag=True, help="List redriven and discarded dead letters, too.")
+@click.option("--resolved", is_flag=True, help="Also list redriven and discarded dead letters.")
 @limit_option
 @pass_session
 def list_dead(

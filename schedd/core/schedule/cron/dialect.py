@@ -54,7 +54,7 @@ class Translation:
     fields: tuple[FieldTerms, ...] = ()
 
 
-_HASHED: Final = re.compile(r"(?:^|[\s,])h(?:$|[\s,(/])", re.IGNORECASE | re.ASCII)
+_HASHED: Final = re.compile(r"(?:^|[\s,])h(?:$|[\s,(/])", re.IGNORECASE)
 
 
 def is_hashed(expression: str) -> bool:
