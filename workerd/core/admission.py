@@ -1,8 +1,7 @@
 """Decide which assignments this worker accepts and starts: each at most once, on any network.
 
-    offer ─┬─ HELD ──┐ start
-           ├─ PRE_DISPATCHED ─┴───────→ RUNNING ──ended──→ ENDED ──acknowledged──→ (removed)
-           └─ refused           ↑ revoke and cancel before this arrow: never started
+    offer ─┬─ HELD ──start──→ RUNNING ──ended──→ ENDED ──acknowledged──→ (removed)
+           └─ refused  ↑ revoke and cancel before this arrow: never started
 
 Invariants (docs/protocol-rules.md, P4.1 and P4.2)
 - `seen[run]` is the greatest token accepted, rejected, revoked or canceled. A token below it is
@@ -54,7 +53,6 @@ class AssignmentState(Enum):
     """The state of an accepted assignment."""
 
     HELD = auto()
-    PRE_DISPATCHED = auto()
     RUNNING = auto()
     ENDED = auto()
 
@@ -100,7 +98,6 @@ class NotYet:
 _Seen: TypeAlias = tuple[Token, bool, float]
 """Of a run: the greatest token, whether it was taken, and when to forget it."""
 _Holding: TypeAlias = tuple[OfferedBatch, AssignmentState]
-_WAITING = (AssignmentState.HELD, AssignmentState.PRE_DISPATCHED)
 
 
 class Admission:
@@ -118,7 +115,7 @@ class Admission:
 
     @property
     def free(self) -> int:
-        """Slots without a run that is held, pre-dispatched or running."""
+        """Slots without a run that is held or running."""
         return self._slots - self._used
 
     @property
@@ -163,7 +160,7 @@ class Admission:
         tokens = [token for _, token in keys]
         self._seen.update(zip(runs, zip(tokens, repeat(True), repeat(forget_at)), strict=False))
         self._oldest.append((forget_at, runs))
-        self._holdings.update(zip(keys, repeat((batch, _state_of(batch)))))
+        self._holdings.update(zip(keys, repeat((batch, AssignmentState.HELD))))
         self._used += batch.slots * len(keys)
         return {}
 
@@ -192,14 +189,14 @@ class Admission:
         self._remember(key, taken=why is None, forget_at=forget_at)
         if why is not None:
             return NotTaken(why, key.token, unable if why is RejectReason.UNABLE else "")
-        self._holdings[key] = batch, _state_of(batch)
+        self._holdings[key] = batch, AssignmentState.HELD
         self._used += batch.slots
         return None
 
     def start(
         self, keys: Iterable[AssignmentKey], at: float, judged: float, *, trusted: bool
     ) -> Mapping[AssignmentKey, NotYet | NotTaken]:
-        """Decide, at the moment of their start, about assignments that are held or pre-dispatched.
+        """Decide, at the moment of their start, about assignments that are held.
 
         Any answer but `NotYet` is final: the run is running, or no longer held.
 
@@ -214,7 +211,7 @@ class Admission:
         early = False
         for key in keys:
             offered, state = self._holdings[key]
-            if state not in _WAITING:
+            if state is not AssignmentState.HELD:
                 raise ValueError(f"{key} is {state.name}: it can't start again")
             if offered is not batch:
                 batch, running = offered, (offered, AssignmentState.RUNNING)
@@ -237,8 +234,8 @@ class Admission:
             KeyError: it isn't in hand.
         """
         batch, state = self._holdings[key]
-        if state is not AssignmentState.PRE_DISPATCHED:
-            raise ValueError(f"{key} can't start: its state is {state.name}, not PRE_DISPATCHED")
+        if state is not AssignmentState.HELD or batch.not_before is None:
+            raise ValueError(f"{key} isn't pre-dispatched: its state is {state.name}")
         if batch.not_before != not_before:
             self._holdings[key] = replace(batch, not_before=not_before), state
 
@@ -260,7 +257,7 @@ class Admission:
         """Prevent the start of this assignment. Return False if it had started already."""
         holding = self._holdings.get(key)
         if holding is not None:
-            if holding[1] not in _WAITING:
+            if holding[1] is not AssignmentState.HELD:
                 return False
             self._withdraw(key, RejectReason.REVOKED)
             return True
@@ -273,7 +270,8 @@ class Admission:
 
     def withdraw_all(self, why: RejectReason) -> list[tuple[AssignmentKey, NotTaken]]:
         """Return all assignments that haven't started."""
-        waiting = [key for key, (_, state) in self._holdings.items() if state in _WAITING]
+        held = AssignmentState.HELD
+        waiting = [key for key, (_, state) in self._holdings.items() if state is held]
         return [(key, self._withdraw(key, why)) for key in waiting]
 
     def renew(self, incarnation: Incarnation) -> list[tuple[AssignmentKey, NotTaken]]:
@@ -319,8 +317,3 @@ class Admission:
     def _remember(self, key: AssignmentKey, *, taken: bool, forget_at: float) -> None:
         self._seen[key.run] = key.token, taken, forget_at
         self._oldest.append((forget_at, (key.run,)))
-
-
-def _state_of(batch: OfferedBatch) -> AssignmentState:
-    waits = batch.not_before is not None
-    return AssignmentState.PRE_DISPATCHED if waits else AssignmentState.HELD

@@ -210,9 +210,9 @@ class HeldRuns:
         the member that showed it first.
         """
         for key, item in self._items.items():
-            if self._admission.state(key) is AssignmentState.PRE_DISPATCHED:
-                assert item.batch.not_before is not None, "it was pre-dispatched"
-                until = time.surely_reached(item.batch.not_before / 1e6)
+            not_before = item.batch.not_before
+            if not_before is not None and self._admission.state(key) is AssignmentState.HELD:
+                until = time.surely_reached(not_before / 1e6)
                 self._admission.rearm(key, until)
                 self._delayed.put([key], until)
 
@@ -289,7 +289,7 @@ class HeldRuns:
 
     @property
     def runs(self) -> list[RunId]:
-        """Runs that are held, pre-dispatched or running."""
+        """Runs that are held or running."""
         return [key.run for key in self._items]
 
     def stop_all(self, cause: Cause, *, kill: bool = False) -> None:
@@ -322,7 +322,7 @@ class HeldRuns:
         return self._sender.refusal_reason or self._upload.refusal_reason or self.hindered()
 
     def holdings(self) -> Iterator[messages.Holding]:
-        """Return runs that are held, pre-dispatched, running, or ended without a spooled result.
+        """Return runs that are held, running, or ended without a spooled result.
         The result sender lists spooled results.
         """
         for key, item in self._items.items():
@@ -339,7 +339,7 @@ class HeldRuns:
     # -- Implementation --
 
     def _begin(self, keys: Sequence[AssignmentKey]) -> None:
-        """Start runs that are held, or pre-dispatched and due."""
+        """Start runs that are held and due."""
         BEFORE_START()
         now = boottime()
         answers = self._admission.start(

@@ -155,7 +155,7 @@ def test_a_pre_dispatched_assignment_waits_for_its_due_time() -> None:
     """P4.7."""
     admission = worker()
     admission.answer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
-    assert admission.state(key()) is AssignmentState.PRE_DISPATCHED
+    assert admission.state(key()) is AssignmentState.HELD
     assert admission.begin(key(), 2.9, 2.9, trusted=True) == NotYet(3.0)
     assert admission.begin(key(), 3.0, 3.0, trusted=True) is None
 
@@ -259,10 +259,7 @@ def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
                         now,
                         trusted=chance.random() > 0.1,
                     )
-                case 2 | 3 if admission.state(each) in (
-                    AssignmentState.HELD,
-                    AssignmentState.PRE_DISPATCHED,
-                ):
+                case 2 | 3 if admission.state(each) is AssignmentState.HELD:
                     verdict = admission.begin(each, now, now, trusted=chance.random() > 0.1)
                     if verdict is None:
                         started.append(each)

@@ -531,7 +531,7 @@ async def test_a_pre_dispatched_batch_starts_when_it_is_due_without_revoked_runs
     async with working(tmp_path) as worker:
         instant = boottime() + 0.4
         keys = worker.assign(5, start_in=0.5)
-        assert {*worker.states().values()} == {AssignmentState.PRE_DISPATCHED}
+        assert {*worker.states().values()} == {AssignmentState.HELD}
         answer = worker.work.revoke(keys[0])
         assert answer.outcome == pb.RevokeAnswer.OUTCOME_REVOKED
         worker.work.cancel(pb.Cancel(key=keys[1]), worker.stream)

@@ -99,7 +99,7 @@ def test_a_member_reads_held_runs_and_their_start_times_from_a_heartbeat() -> No
     keys = [AssignmentKey(RunId(str(uuid4())), Token(2**62 + at)) for at in range(5)]
     states = [
         AssignmentState.HELD,
-        AssignmentState.PRE_DISPATCHED,
+        AssignmentState.HELD,
         AssignmentState.RUNNING,
         AssignmentState.ENDED,
         AssignmentState.ENDED,
