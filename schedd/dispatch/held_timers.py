@@ -106,13 +106,13 @@ class HeldTimers:
 
     def hold(self, planned: Iterable[Planned]) -> None:
         """Hold these timers until each has a slot, or is overdue."""
+        line = _Line(Need(""), Priority.LOW)
         for each in planned:
             timer, priority = each.timer, each.step.priority
             assert timer.due_at is not None, "its step has a run"
             need = each.known.need or job_need(each.known.definition)
-            line = self._lines.get((need, priority))
-            if line is None:
-                line = self._lines[need, priority] = _Line(need, priority)
+            if need is not line.need or priority != line.priority:
+                line = self._line(need, priority)
             self._timers.keep(timer.job_id, timer)
             heapq.heappush(line.heap, (timer.due_at, next(self._count), each))
 
@@ -207,6 +207,12 @@ class HeldTimers:
             if fits(line.need) and (first := self._first(line)) is not None and first <= until
         ]
 
+    def _line(self, need: Need, priority: Priority) -> _Line:
+        line = self._lines.get((need, priority))
+        if line is None:
+            line = self._lines[need, priority] = _Line(need, priority)
+        return line
+
     def _early(self, now: datetime) -> datetime:
         """Return until which due time timers may be fired now."""
         if not self._lookahead.dispatch:
@@ -283,4 +289,4 @@ def _to_slot(each: Planned, offer: SlotOffer, terms: dict[object, Terms]) -> Fir
         its = terms[of] = terms_of(known.definition, offer.incarnation)
     at = each.step.runs[0].key.scheduled_at
     key = RunKey(at, scheduled_run_id(timer.job_id, at))
-    return FiringToSlot(timer, timer.shard, key, each.step, its)
+    return FiringToSlot(timer, timer.job_id, timer.shard, key, each.step, its)

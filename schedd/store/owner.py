@@ -116,7 +116,7 @@ class OwnerStore:
             BEFORE_FIRE()
             return answer
 
-        return await self._fired(claim, firings, body, lambda firing: firing.timer.job_id)
+        return await self._fired(claim, firings, body, lambda firing: firing.job_id)
 
     async def _fired(
         self,

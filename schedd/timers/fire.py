@@ -465,14 +465,15 @@ class FireLoop:
             return LOAD_EVERY.total_seconds()
         if self._changed:
             await self._reread()
-        if await self._fire_held():
-            return 0.0
+        fired = await self._fire_held()
         rest = self._rest_until - self._boot()
         above = self._rests if rest > 0 and self._placeable() >= ENOUGH else None
         now = self._clock.now()
         its = self._run_index.timers.class_due(now, above)
         if its is not None:
             await self._fire_timed(self._run_index.timers.pop_due(now, self._size.now, above), its)
+            return 0.0
+        if fired:
             return 0.0
         first = self._run_index.timers.next_at(above)
         pause = LOAD_EVERY.total_seconds()
@@ -498,8 +499,8 @@ class FireLoop:
             self._rest_until, self._rests = ended + RESTS * (ended - began), its
 
     async def _fire_held(self) -> bool:
-        """Fire held timers: as RUNNING into free slots, else as PENDING those that are overdue.
-        Return whether there were any.
+        """Fire a batch of held timers: as RUNNING into free slots, else as PENDING those that are
+        overdue. Return whether there were any.
         """
         held, pauses = self._run_index.held_timers, self._cluster_pause.pauses
         if not held:
@@ -541,8 +542,8 @@ class FireLoop:
 
     async def _fire_running(self, chosen: Sequence[tuple[FiringToSlot, CachedDefinition]]) -> None:
         """Fire these timers as RUNNING, and push their runs."""
-        known = {one.timer.job_id: entry for one, entry in chosen}
-        timers = {one.timer.job_id: one.timer for one, _ in chosen}
+        known = {one.job_id: entry for one, entry in chosen}
+        timers = {one.job_id: one.timer for one, _ in chosen}
 
         async def write(claim: Claim, items: Sequence[FiringToSlot]) -> FireOutcome:
             next_token = self._transactor.ownership.sequencer(claim)
@@ -673,21 +674,26 @@ class FireLoop:
         steps: dict[_Same, tuple[Firing, bool]] = {}
         able_here = self._workers.able_to()
         late_before = now - fire_plan.GRACE
-        shares = FairShares(self._rows.now, len(due), fire_plan.FIRES)
+        shares, held = FairShares(self._rows.now, len(due), fire_plan.FIRES), 0
         if self._begun:
             due = sorted(due, key=lambda timer: self._has_begun(timer.job_id))
         async for timer in in_turns(due):
-            its, most = known.get(timer.job_id), shares.next()
-            if its is None or self._too_soon(timer, its, now):
+            its = known.get(timer.job_id)
+            if its is None:
                 continue
             same = None if timer.job_id in self._looked else same_step(timer, its, late_before)
-            if same is not None and (like := steps.get(same)) is not None:
+            like = None if same is None else steps.get(same)
+            if like is not None and like[1] and may_be_held(timer, its, able_here):
+                planned.append(Planned(timer, like[0], its))
+                held += 1
+                continue
+            most, held = shares.next(held), 0
+            if self._too_soon(timer, its, now):
+                continue
+            if like is not None:
                 self._first_seen_at(timer, now)
+                firings.append(copied(like[0], timer, its.definition))
                 shares.record_use(1)
-                if like[1] and may_be_held(timer, its, able_here):
-                    planned.append(Planned(timer, like[0], its))
-                else:
-                    firings.append(copied(like[0], timer, its.definition))
                 continue
             with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
                 if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:

@@ -294,6 +294,7 @@ def _batch_to_slots(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
     firings = [
         FiringToSlot(
             Timer(one.job_id, one.shard, 1, one.due_at, one.due_at),
+            one.job_id,
             one.shard,
             one.runs[0].key,
             shared[one.due_at],

@@ -21,8 +21,9 @@ class FairShares:
         self._takers = takers
         self._most = most
 
-    def next(self) -> int:
-        """Return the maximum for the next taker."""
+    def next(self, without: int = 0) -> int:
+        """Return the maximum for the next taker. `without`: takers before it that take nothing."""
+        self._takers -= without
         share = self._left // max(1, self._takers)
         self._takers -= 1
         return max(LEAST, min(self._most, share))

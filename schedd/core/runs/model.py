@@ -298,6 +298,7 @@ class FiringToSlot:
     """A step of a timer whose run goes to a free slot in the same statement."""
 
     timer: Timer
+    job_id: JobId
     shard: ShardId
     key: RunKey
     """The key of its run."""
@@ -305,11 +306,6 @@ class FiringToSlot:
     """The step of a timer with the same schedule and times: one run that isn't late."""
     terms: Terms
     """Of the timer's generation."""
-
-    @property
-    def job_id(self) -> JobId:
-        """The timer's job."""
-        return self.timer.job_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import lru_cache
 from math import inf
 from typing import Final
 
@@ -254,7 +253,15 @@ class WorkerRegistry:
         a function that is valid for a moment.
         """
         present = self.present()
-        return lru_cache(lambda need: any(able(one, need) for one in present))
+        found: dict[int, tuple[Need, bool]] = {}  # by id: jobs of one text share their need
+
+        def able_here(need: Need) -> bool:
+            known = found.get(id(need))
+            if known is None:
+                known = found[id(need)] = need, any(able(one, need) for one in present)
+            return known[1]
+
+        return able_here
 
     def leaving(self) -> set[IncarnationId]:
         """Return incarnations attached here that take no more work."""

@@ -105,7 +105,7 @@ def fire_running(
             "horizon": horizon,
             "switched": switched,
             "count": len(firings),
-            "jobs": arrays.ids([firing.timer.job_id for firing in firings]),
+            "jobs": arrays.ids([firing.job_id for firing in firings]),
             "shards": arrays.numbers([firing.shard for firing in firings]),
             "generations": arrays.numbers([firing.timer.generation for firing in firings]),
             "runs": arrays.ids([firing.key.run_id for firing in firings]),
@@ -128,11 +128,11 @@ def fire_running(
         return live, []
     started, held, passed = (frozenset(jobs or ()) for jobs in (running, waiting, advanced))
     live = [
-        _running(firing, token, at) if firing.timer.job_id in started else _pending(firing)
+        _running(firing, token, at) if firing.job_id in started else _pending(firing)
         for firing, token in zip(firings, tokens, strict=True)
-        if firing.timer.job_id in started or firing.timer.job_id in held
+        if firing.job_id in started or firing.job_id in held
     ]
-    return live, [one.timer.job_id for one in firings if one.timer.job_id not in passed]
+    return live, [one.job_id for one in firings if one.job_id not in passed]
 
 
 def _running(firing: FiringToSlot, token: Token, at: datetime) -> LiveRun:
@@ -140,7 +140,7 @@ def _running(firing: FiringToSlot, token: Token, at: datetime) -> LiveRun:
     due, terms = firing.step.due_at, firing.terms
     return LiveRun(
         firing.key,
-        firing.timer.job_id,
+        firing.job_id,
         firing.shard,
         State.RUNNING,
         firing.step.priority,
@@ -162,7 +162,7 @@ def _pending(firing: FiringToSlot) -> LiveRun:
     due = firing.step.due_at
     return LiveRun(
         firing.key,
-        firing.timer.job_id,
+        firing.job_id,
         firing.shard,
         State.PENDING,
         firing.step.priority,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -308,7 +309,7 @@ async def test_a_schedule_that_ends_leaves_its_timer_without_a_due_time(world: W
     jobs = [await world.job(), await world.job()]
     ends = to_slot(jobs[0])
     last = firing(jobs[0], next_due_at=None, next_nominal=None)
-    ends = type(ends)(ends.timer, ends.shard, ends.key, last, ends.terms)
+    ends = replace(ends, step=last)
 
     fired = await me.fire_running(ends, to_slot(jobs[1]))
 

@@ -28,9 +28,9 @@ from schedd.core.runs.pools import PoolKey
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.held_timers import HOLD, QUIET
-from schedd.timers.fire import ENOUGH
+from schedd.timers.fire import BATCH, ENOUGH
 from schedkit.errors import OutcomeUnknown
-from support.firing import Herd, World
+from support.firing import TIMER, Herd, World
 from support.runs import NOW, run, worker
 
 AHEAD = Lookahead(timedelta(seconds=2), timedelta(seconds=1))
@@ -250,6 +250,23 @@ async def test_due_timers_go_before_others_and_urgent_ones_before_less_urgent_on
     assert order[0] == job(5)
     assert {*order[1:3]} == {job(2), job(3)}
     assert {*order[3:]} < {job(0), job(1), job(4)}
+
+
+async def test_an_urgent_timer_waits_for_one_batch_of_held_timers_at_most() -> None:
+    rows = herd(3_000)
+    world = World(rows, urgent={job(5_000)})
+    world.definitions.read_of.add(job(5_000))
+    world.attach(worker(slots=9_000), slots=0)
+    await world.after(0)
+    assert len(world.run_index.held_timers) == 3_000
+
+    rows.due[job(5_000)] = replace(TIMER, job_id=job(5_000))
+    world.fire.changed([job(5_000)])
+    world.grant(worker(), 9_000)
+    await world.after(0.01)
+
+    assert [one.job_id for one in rows.sent].index(job(5_000)) <= BATCH
+    assert len(rows.sent) == 3_001
 
 
 async def test_of_timers_of_equal_priority_the_soonest_due_gets_the_slot() -> None:
