@@ -66,9 +66,8 @@ SELECT string_agg(uuid_send(run_id), '') FILTER (WHERE changed AND NOT untouched
     string_agg(uuid_send(run_id) || int8send(token), '') FILTER (WHERE NOT changed AND running)
 FROM (
     SELECT l.run_id, r.token, r.state = 'RUNNING' AS running,
-        {CHANGED.format(row="r")}
-          AND (r.state <> 'RUNNING' OR r.cancelling OR r.children IS NOT NULL)
-        OR COALESCE({CHANGED.format(row="t")}, false) AS changed,
+        ({CHANGED.format(row="r")} OR COALESCE({CHANGED.format(row="t")}, false))
+          AND (r.state <> 'RUNNING' OR r.cancelling OR r.children IS NOT NULL) AS changed,
         COALESCE({UNTOUCHED}, false) AS untouched
     {LIVE}
 ) l

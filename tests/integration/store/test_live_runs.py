@@ -11,7 +11,7 @@ from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedkit.clock import utcnow
-from support.store import Member, World, draft, firing, job_record, ok
+from support.store import Member, World, draft, firing, job_record, ok, to_slot
 
 HERE = ShardId(3)
 STATES = [*LIVE]
@@ -68,6 +68,19 @@ async def test_a_running_run_is_named_with_its_token_unless_it_is_being_cancelle
     await me.store.users.cancel_run(runs.key.run_id, ok("cancel"))
     found = await changed(me, moment)
     assert (set(found.changed), found.same, found.running) == (ids(runs), written(waits), set())
+
+
+async def test_a_running_run_is_named_though_its_timer_has_advanced(world: World) -> None:
+    """The statement that fires it as RUNNING writes both rows. Of a running run, its owner needs
+    nothing of the timer.
+    """
+    me = await world.member()
+    record = await world.job(shard=HERE, due=utcnow())
+    moment = await me.store.owner.moment()
+    [run] = (await me.fire_running(to_slot(record))).runs
+    found = await changed(me, moment)
+    named = {run.key.run_id + run.token.to_bytes(8)}
+    assert (set(found.changed), found.same, found.running) == (set(), set(), named)
 
 
 async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
