@@ -257,7 +257,7 @@ def incarnation_of(key: str) -> IncarnationId:
     try:
         return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:
-        raise InvalidValue(f"{shown(key)} isn't the key of a worker: {error!r}") from error
+        raise InvalidValue(f"{shown(key)} isn't a worker's key in etcd: {error!r}") from error
 
 
 def _incarnation(entry: CoordinationEntry) -> IncarnationId:

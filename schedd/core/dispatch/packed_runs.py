@@ -45,7 +45,10 @@ class Holdings:
         """
         for part, piece in ((waiting, _KEY), (running, _START), (spooled, _KEY)):
             if len(part) % piece.size:
-                raise ValueError(f"has {len(part)} bytes, which isn't a multiple of {piece.size}")
+                raise ValueError(
+                    f"the packed list of runs has {len(part)} bytes, which isn't a multiple of"
+                    f" {piece.size}"
+                )
         self._waiting, self._running, self._spooled = waiting, running, spooled
         self._all: frozenset[bytes] | None = None
 
