@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-BEFORE: Final = "0657144ec7ff20c6dba96cf89b6f4a37c2cab4b3"
+BEFORE: Final = "0f85a0e04399d78e6a734e3df0056464bb516d72"
 """The commit that counts as N-1; the tag of the last release, once there is one. With it changes
 `tests/golden` (`python -m support.golden`, from the folder `tests`)."""
 

@@ -27,6 +27,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from schedd.api import paging
 from schedd.core.cluster import membership, shard_map
 from schedd.core.cluster.coordination import CoordinationEntry
+from schedproto.v1 import worker_service_pb2 as pb
 from support import golden
 from support.examples import examples
 from support.proto_breaks import breaking_changes
@@ -270,10 +271,11 @@ def test_a_journal_that_the_version_before_left_is_read(tmp_path: Path) -> None:
 
 
 def test_results_that_the_version_before_left_in_its_spool_are_read(tmp_path: Path) -> None:
-    frames = map(base64.b64decode, KEPT["messages"]["schedd.v1.WorkerFrame"])
+    sent = map(base64.b64decode, KEPT["messages"]["schedd.v1.WorkerFrame"])
+    frames = [pb.WorkerFrame(results=pb.WorkerFrame.FromString(each).results) for each in sent]
     files = [tmp_path / f"{number:012d}.results" for number in (7, 11)]
-    for file, frame in zip(files, frames, strict=False):
-        file.write_bytes(frame)
+    for file, frame in zip(files, frames, strict=True):
+        file.write_bytes(frame.SerializeToString())
     spool = Spool(tmp_path)
 
     batches = spool.load()

@@ -214,7 +214,7 @@ class _Asking:
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
-                most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
+                most = f"{MAX_FILES:,} files or {MAX_BYTES:,} bytes"
                 raise MethodNotCallable(f"the server's reflection service sent more than {most}")
 
 

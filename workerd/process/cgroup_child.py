@@ -61,7 +61,9 @@ class Starter:
                 if self.overran():  # by the program, before it began
                     raise ValueError(out_of_memory(program.bounds)) from error
                 raise Begun(
-                    errno.EAGAIN, "the worker's launcher, which starts programs, has ended", program.argv[0]
+                    errno.EAGAIN,
+                    "the worker's launcher, which starts programs, has ended",
+                    program.argv[0],
                 ) from error
         if not pid:
             about = str(program.cwd) if about_cwd else program.argv[0]

@@ -235,17 +235,17 @@ def _of_enum(value: str) -> FileDescriptorProto:
 
 
 HOSTILE: dict[str, tuple[Answers, str]] = {
-    "files without end": (_more_and_more, "returned more than the limit"),
-    "long files": (lambda _: _wide(600_000), "returned more than the limit"),
-    "long names": (lambda _: [_of_enum("E" * 201)], "names of more than 200 characters"),
+    "files without end": (_more_and_more, "sent more than 20 files or"),
+    "long files": (lambda _: _wide(600_000), "sent more than 20 files or"),
+    "long names": (lambda _: [_of_enum("E" * 201)], "a name has more than 200 characters"),
     "a file without a name": (lambda _: [FileDescriptorProto()] * 3, "without a name"),
-    "files in a circle": (lambda _: [shop("shop.proto")], "returned invalid types"),
-    "another file": (lambda _: [shop("nowhere.proto")], "the requested file 'nowhere.proto'"),
+    "files in a circle": (lambda _: [shop("shop.proto")], "sent invalid types"),
+    "another file": (lambda _: [shop("nowhere.proto")], "didn't send the file 'nowhere.proto'"),
     "another service": (lambda _: [FileDescriptorProto(name="a")], "no service shop.Shop"),
     "nothing": (lambda _: [], "no service shop.Shop"),
     "types that aren't there": (
         lambda _: [FileDescriptorProto(name="a", service=shop().service)],
-        "returned invalid types",
+        "sent invalid types",
     ),
 }
 
