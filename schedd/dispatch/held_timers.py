@@ -108,7 +108,7 @@ class HeldTimers:
         """Hold these timers until each has a slot, or is overdue."""
         line = _Line(Need(""), Priority.LOW)
         for each in planned:
-            timer, priority = each.timer, each.step.priority
+            timer, priority = each.timer, each.known.definition.priority
             assert timer.due_at is not None, "its step has a run"
             need = each.known.need or job_need(each.known.definition)
             if need is not line.need or priority != line.priority:
@@ -147,9 +147,10 @@ class HeldTimers:
             full: set[Need] = set()
             while (head := self._next(until, offers, full)) is not None and len(chosen) < most:
                 line, limit = head
-                if chosen and chosen[0][0].step.priority != line.priority:
+                if chosen and chosen[0][0].priority != line.priority:
                     break
-                went = self._choose(line, limit, most - len(chosen), ceil(waiting), offers)
+                left = most - len(chosen)
+                went = self._choose(line, limit, left, ceil(waiting), offers, due=until <= now)
                 if not went:
                     full.add(line.need)
                 for offer, taken in Counter(offer for _, offer in went).items():
@@ -160,18 +161,28 @@ class HeldTimers:
         return chosen
 
     def _choose(
-        self, line: _Line, until: datetime, most: int, waiting: int, offers: SlotIndex
+        self,
+        line: _Line,
+        until: datetime,
+        most: int,
+        waiting: int,
+        offers: SlotIndex,
+        *,
+        due: bool,
     ) -> list[tuple[Planned, SlotOffer]]:
-        """Remove and return the first timers of a line, due by `until`, with offers for them."""
+        """Remove and return the first timers of a line, due by `until`, with offers for them.
+
+        `due`: whether they are due now. Others have LOW priority.
+        """
         spare = -(-waiting // line.need.slots)
         found = offers.spread(line.need, most + spare)
         if found is not None:
             return list(zip(self._take(line, len(found) - spare, until), found, strict=False))
         if spare:
             return []
-        _, _, first = line.heap[0]
-        due = rank(line.priority, line.heap[0][0])
-        one = offers.choose(first.known.definition, line.need, due)
+        first_at, _, first = line.heap[0]
+        its_rank = rank(line.priority if due else Priority.LOW, first_at)
+        one = offers.choose(first.known.definition, line.need, its_rank)
         return [] if one is None else [(each, one) for each in self._take(line, 1, until)]
 
     def overdue(self, most: int, now: datetime, ready: ReadyHeads) -> list[Planned]:
@@ -182,6 +193,7 @@ class HeldTimers:
         for line in self._lines.values():
             ahead = min(now, _due_before(ready.last_rank, line.priority))
             found += self._take(line, most - len(found), max(until, ahead))
+        self._lines = {of: line for of, line in self._lines.items() if line.heap}
         return found
 
     def next_at(self) -> datetime | None:
@@ -289,4 +301,5 @@ def _to_slot(each: Planned, offer: SlotOffer, terms: dict[object, Terms]) -> Fir
         its = terms[of] = terms_of(known.definition, offer.incarnation)
     at = each.step.runs[0].key.scheduled_at
     key = RunKey(at, scheduled_run_id(timer.job_id, at))
-    return FiringToSlot(timer, timer.job_id, timer.shard, key, each.step, its)
+    priority = known.definition.priority
+    return FiringToSlot(timer, timer.job_id, timer.shard, key, priority, each.step, its)

@@ -297,6 +297,7 @@ def _batch_to_slots(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
             one.job_id,
             one.shard,
             one.runs[0].key,
+            one.priority,
             shared[one.due_at],
             to,
         )

@@ -131,7 +131,7 @@ def sent_of(one: FiringToSlot, token: Token) -> LiveRun:
         key=one.key,
         job_id=one.job_id,
         state=State.RUNNING,
-        priority=one.step.priority,
+        priority=one.priority,
         attempt=1,
         token=token,
         worker=one.terms.worker,

@@ -262,7 +262,8 @@ def to_slot(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> Fi
     step = firing(job, at=at)
     timer = Timer(step.job_id, step.shard, step.generation, step.due_at, step.due_at)
     to = terms(generation=step.generation, **changes)
-    return FiringToSlot(timer, step.job_id, step.shard, step.runs[0].key, step, to)
+    key = step.runs[0].key
+    return FiringToSlot(timer, step.job_id, step.shard, key, step.priority, step, to)
 
 
 def new_run(job: JobRecord, at: datetime, **changes: Any) -> NewRun:

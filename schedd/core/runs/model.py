@@ -302,8 +302,11 @@ class FiringToSlot:
     shard: ShardId
     key: RunKey
     """The key of its run."""
+    priority: Priority
     step: Firing
-    """The step of a timer with the same schedule and times: one run that isn't late."""
+    """The step of a timer with the same schedule and times: one run that isn't late. Its job may
+    have another priority.
+    """
     terms: Terms
     """Of the timer's generation."""
 

@@ -33,8 +33,8 @@ WITH b AS MATERIALIZED (
         {instant("(%(next_nominal)s::bigint[])[step]")} AS next_nominal,
         {instant("(%(scheduled)s::bigint[])[step]")} AS scheduled_at
     FROM unnest(%(jobs)s::uuid[], %(shards)s::int[], %(generations)s::int[], %(runs)s::uuid[],
-        %(tokens)s::bigint[], %(terms)s::int[], %(steps)s::int[])
-      b(job_id, shard, generation, run_id, next_token, terms, step)
+        %(tokens)s::bigint[], %(priorities)s::smallint[], %(terms)s::int[], %(steps)s::int[])
+      b(job_id, shard, generation, run_id, next_token, priority, terms, step)
     ORDER BY job_id
 ), d AS MATERIALIZED (
     SELECT b.*, t.spot, (%(counted)s::bool[])[terms] AND EXISTS (
@@ -54,8 +54,8 @@ WITH b AS MATERIALIZED (
     INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, fired_by, trigger,
         state, ready_at, generation, token, attempt, assignments, worker, incarnation, assigned_at,
         start_by)
-    SELECT scheduled_at, run_id, job_id, due_at, shard, (%(priorities)s::smallint[])[step],
-        %(tenure)s, 'SCHEDULE', CASE WHEN waits THEN 'PENDING' ELSE 'RUNNING' END, due_at,
+    SELECT scheduled_at, run_id, job_id, due_at, shard, priority, %(tenure)s,
+        'SCHEDULE', CASE WHEN waits THEN 'PENDING' ELSE 'RUNNING' END, due_at,
         generation, CASE WHEN waits THEN 0 ELSE next_token END, (NOT waits)::int, (NOT waits)::int,
         CASE WHEN NOT waits THEN (%(workers)s::text[])[terms] END,
         CASE WHEN NOT waits THEN (%(incarnations)s::uuid[])[terms] END,
@@ -110,12 +110,12 @@ def fire_running(
             "generations": arrays.numbers([firing.timer.generation for firing in firings]),
             "runs": arrays.ids([firing.key.run_id for firing in firings]),
             "tokens": arrays.numbers(tokens),
+            "priorities": arrays.numbers([firing.priority.value for firing in firings]),
             "steps": arrays.numbers([step_numbers[id(firing.step)] for firing in firings]),
             "due": arrays.microseconds([step.due_at for step in steps]),
             "next_due": arrays.microseconds([step.next_due_at for step in steps]),
             "next_nominal": arrays.microseconds([step.next_nominal for step in steps]),
             "scheduled": arrays.microseconds([step.runs[0].key.scheduled_at for step in steps]),
-            "priorities": arrays.numbers([step.priority.value for step in steps]),
             "terms": arrays.numbers([terms_numbers[id(firing.terms)] for firing in firings]),
             "workers": arrays.texts([each.worker for each in terms]),
             "incarnations": arrays.ids([each.incarnation for each in terms]),
@@ -143,7 +143,7 @@ def _running(firing: FiringToSlot, token: Token, at: datetime) -> LiveRun:
         firing.job_id,
         firing.shard,
         State.RUNNING,
-        firing.step.priority,
+        firing.priority,
         due,
         due,
         1,
@@ -165,7 +165,7 @@ def _pending(firing: FiringToSlot) -> LiveRun:
         firing.job_id,
         firing.shard,
         State.PENDING,
-        firing.step.priority,
+        firing.priority,
         due,
         due,
         generation=firing.timer.generation,

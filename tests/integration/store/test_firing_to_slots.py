@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId, token_of
-from schedd.core.jobs.definition import Overlap
+from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.deadlines import START_WITHIN
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import TimerEdit, Unstarted
@@ -302,6 +302,18 @@ async def test_timers_with_different_steps_and_workers_go_in_one_statement(world
         for n, run in enumerate(fired.runs)
         for at in [START + n * MINUTE]
     ]
+
+
+async def test_runs_that_share_a_step_have_the_priorities_of_their_jobs(world: World) -> None:
+    me = await world.member()
+    one, other = to_slot(await world.job()), to_slot(await world.job())
+    urgent = replace(other, step=one.step, priority=Priority.HIGH)
+
+    runs = (await me.fire_running(one, urgent)).runs
+
+    assert [run.priority for run in runs] == [Priority.MEDIUM, Priority.HIGH]
+    rows = dict(await world.sql("SELECT run_id, priority FROM runs"))
+    assert rows == {run.key.run_id: run.priority.value for run in runs}
 
 
 async def test_a_schedule_that_ends_leaves_its_timer_without_a_due_time(world: World) -> None:

@@ -252,6 +252,20 @@ async def test_due_timers_go_before_others_and_urgent_ones_before_less_urgent_on
     assert {*order[3:]} < {job(0), job(1), job(4)}
 
 
+async def test_timers_that_share_a_step_keep_the_priority_of_their_own_jobs() -> None:
+    """Their definitions weren't read when the batch was formed."""
+    rows = herd(3)
+    world = World(rows, urgent={job(1)})
+    world.attach(worker(), slots=4)
+    await world.after(0)
+    priorities = {one.job_id: one.priority for one in rows.sent}
+    assert priorities == {
+        job(0): Priority.MEDIUM,
+        job(1): Priority.HIGH,
+        job(2): Priority.MEDIUM,
+    }
+
+
 async def test_an_urgent_timer_waits_for_one_batch_of_held_timers_at_most() -> None:
     rows = herd(3_000)
     world = World(rows, urgent={job(5_000)})
