@@ -252,7 +252,10 @@ def _mode(function: Handler, name: str, wanted: str | None) -> Mode:
     if wanted is None:
         return Mode.LOOP if is_async(function) else Mode.THREAD
     if wanted not in (Mode.THREAD, Mode.PROCESS):
-        raise ValueError(f"handler {name!r}: mode {wanted!r} is neither thread nor process")
+        raise ValueError(
+            f"handler {name!r}: mode {wanted!r} is neither thread nor process: give one of these"
+            " modes, or leave mode out"
+        )
     if wanted == Mode.THREAD and is_async(function):
         raise ValueError(
             f"handler {name!r} is a coroutine and can't run in a thread: leave mode out, or give"
@@ -266,8 +269,13 @@ def _register(function: H, name: str, mode: str | None) -> H:
     path = f"{function.__module__}.{getattr(function, '__qualname__', name)}"
     for each in (name, path):
         other = _registered.get(each)
-        if not each or (other is not None and _path(other.function) != path):
-            raise ValueError(f"handler name {each!r} is already registered for {other!r}")
+        if not each:
+            raise ValueError("a handler's name must not be empty: give a name, or leave name out")
+        if other is not None and _path(other.function) != path:
+            raise ValueError(
+                f"handler name {each!r} is already registered for {_path(other.function)}: choose"
+                " another name for one of the two handlers"
+            )
         _registered[each] = RegisteredHandler(function, _mode(function, name, mode))
     return function
 

@@ -108,8 +108,8 @@ class Authority:
         """
         if subject.name.casefold() == OWN:
             raise UnfitEnvironment(
-                f"name {subject.name!r} is reserved for the files of the certificate authority",
-                "choose another name",
+                f"the name {subject.name!r} is reserved for the files of the certificate authority",
+                "choose another name for the certificate",
             )
         ca, ca_key = self._read()
         trusted = out / f"{OWN}.pem"

@@ -142,7 +142,7 @@ class Session:
                     f'context "{context.name}" is protected: add --yes to {what} {name}'
                 )
             click.echo(f'context "{context.name}" is protected: {what} {name}', err=True)
-            if click.prompt("type its name to continue", err=True) != name:
+            if click.prompt(f"type {name} to continue", err=True) != name:
                 raise click.Abort
         elif always and terminal:
             if self.given.get("no_input"):
@@ -195,7 +195,10 @@ def _token(context: ClusterContext | None) -> str | None:
         return context.token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(
-            f'the token file of context "{context.name}" can\'t be read: {error}'
+            f'the access token of context "{context.name}" can\'t be read from'
+            f" {context.token_file}: {getattr(error, 'strerror', error)}; make this file readable,"
+            f" or name another file: schedctl config set {context.name} --at HOST:PORT --token-file"
+            " FILE"
         ) from error
 
 

@@ -255,7 +255,8 @@ def _in_use(name: str, users: Sequence[str]) -> FailedPreconditionError:
     return FailedPreconditionError(
         f"calendar {name!r} is used by {names}",
         reason="CALENDAR_IN_USE",
-        remedy="remove it from the jobs first: schedctl job patch JOB --exclude-calendar …",
+        remedy="remove the calendar from the jobs first:"
+        " schedctl job patch JOB --exclude-calendar …",
     )
 
 

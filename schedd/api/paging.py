@@ -156,6 +156,7 @@ def _refusal(message: str, problem: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         message,
         reason="BAD_PAGE_TOKEN",
-        remedy="send the token of the last page unchanged, or leave it out for the first page",
+        remedy="send next_page_token of the last answer unchanged, or leave page_token out for the"
+        " first page",
         violations=[FieldViolation("page_token", problem)],
     )

@@ -142,7 +142,7 @@ def missing(name: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"pool: {problem}",
         reason="NO_SUCH_POOL",
-        remedy="create it first: schedctl pool set NAME --limit N",
+        remedy="create the pool first: schedctl pool set NAME --limit N",
         violations=[FieldViolation("pool", problem)],
     )
 
@@ -269,7 +269,7 @@ def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPreconditionError:
     names = ", ".join(map(str, users[:MOST_USERS])) + " and more" * (len(users) > MOST_USERS)
     steps = []
     if any(one.run is None for one in users):
-        steps.append("remove the jobs from it first: schedctl job patch JOB --pool ''")
+        steps.append("remove the jobs from the pool first: schedctl job patch JOB --pool ''")
     if any(one.run is not None for one in users):
         steps.append(
             "wait until submitted runs have ended, or cancel them: schedctl run cancel RUN"

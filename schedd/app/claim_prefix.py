@@ -57,8 +57,8 @@ async def write_claim(etcd: Coordination, owner: PrefixOwner) -> None:
         found = ", ".join(entry.key for entry in await etcd.list(MEMBERS)) or "none"
         raise Misconfigured(
             "nothing was written: while this command ran, a member joined under this etcd prefix or"
-            f" the prefix's owner changed. Stop all members (their keys now: {found}), then run"
-            " `schedd claim-prefix` again"
+            f" the prefix's owner changed. Stop all members (keys of members in etcd: {found}),"
+            " then run `schedd claim-prefix` again"
         )
 
 

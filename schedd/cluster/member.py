@@ -151,7 +151,7 @@ class DatabaseWatch:
         if any(now - since >= BETTER_OFF_FOR for since in self._better_off.values()):
             raise TenureOver(
                 f"this member got no answer from PostgreSQL for {self.silence():.1f} s, but other"
-                " members reach it"
+                " members reach PostgreSQL"
             )
 
 

@@ -113,7 +113,7 @@ class Mirror:
         """
         if cluster_id != self.cluster_id:
             raise Doubt(
-                f"the etcd cluster {cluster_id:x} answered, but the followed cluster is"
+                f"etcd cluster {cluster_id:x} answered, but this member follows etcd cluster"
                 f" {self.cluster_id:x}"
             )
         known, newest = self.revision, self.revision

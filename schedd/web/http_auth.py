@@ -173,7 +173,7 @@ def check_page(who: CallerIdentity) -> None:
     if not who.may(Role.VIEWER, EVERY):
         raise PermissionDeniedError(
             f"this page shows all namespaces, so it needs the role {Role.VIEWER.word} in all of"
-            f" them; {who.actor} doesn't have it",
+            f" them; {who.actor} doesn't have this role",
             reason="ROLE_MISSING",
             remedy="use `schedctl` or /api/v1/ for your namespaces, or ask an admin for a token"
             " with that role in all namespaces",

@@ -65,7 +65,10 @@ def test_a_run_is_followed_from_before_its_start_through_its_attempts(
         for token in (5, pieces[-1].fencing_token + 1):
             refused = quiet_cluster.schedctl("run", "logs", run.run_id, f"--token={token}", *more)
             assert (refused.returncode, refused.stdout) == (3, "")
-            assert f"attempt with token {token} of run {run.run_id} not found" in refused.stderr
+            assert (
+                f"attempt with fencing token {token} of run {run.run_id} not found"
+                in refused.stderr
+            )
 
 
 def test_a_growing_log_over_rest_continues_at_the_next_member(

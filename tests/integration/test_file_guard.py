@@ -203,7 +203,7 @@ def test_an_invalid_token_on_disk_refuses_every_caller(guard: FileGuard, kept: s
     guard.replace("one", 1)
     (guard.folder / "token").write_text(kept)
     with pytest.raises(
-        Misconfigured, match="which isn't a valid token: write the job's last token"
+        Misconfigured, match="which isn't a valid fencing token: write the job's last fencing token"
     ):
         guard.replace("two", 2)
     assert guard.path.read_text() == "one"

@@ -360,7 +360,7 @@ async def test_failed_logins_are_logged_once_a_second_at_most_with_their_number(
     assert (await log_in(web, "schedd_x")).status == 403
     lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
     pattern = r"login failed: peer=127\.0\.0\.1:\d+ failures=(\d+) "
-    pattern += r"error=the token isn't valid in this cluster"
+    pattern += r"error=the access token isn't valid in this cluster"
     counts = [found[1] for line in lines if (found := re.fullmatch(pattern, line))]
     assert (len(lines), counts) == (2, ["1", "20"])
 

@@ -255,7 +255,7 @@ async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_set
         assert refused.reason == common_pb2.REASON_DONT_RETRY
         assert refused.error == (
             "127.0.0.1 is not a public address, and jobs and webhooks call only public addresses."
-            ' To permit this one, write in workerd.toml: [egress] allow = ["127.0.0.1"]'
+            ' To permit this target, write in workerd.toml: [egress] allow = ["127.0.0.1"]'
         )
         assert len(server.requests) == 1
 

@@ -212,7 +212,7 @@ class Admission:
         for key in keys:
             offered, state = self._holdings[key]
             if state is not AssignmentState.HELD:
-                raise ValueError(f"{key} is {state.name}: it can't start again")
+                raise ValueError(f"assignment {key} is {state.name}: it can't start again")
             if offered is not batch:
                 batch, running = offered, (offered, AssignmentState.RUNNING)
                 why = self._objection(batch, judged, trusted)
@@ -235,7 +235,7 @@ class Admission:
         """
         batch, state = self._holdings[key]
         if state is not AssignmentState.HELD or batch.not_before is None:
-            raise ValueError(f"{key} isn't pre-dispatched: its state is {state.name}")
+            raise ValueError(f"assignment {key} isn't pre-dispatched: its state is {state.name}")
         if batch.not_before != not_before:
             self._holdings[key] = replace(batch, not_before=not_before), state
 

@@ -137,7 +137,7 @@ def received(ours: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = ours.recv(size - len(data))
         if not more:
-            raise ConnectionResetError(errno.ECONNRESET, "process has ended")
+            raise ConnectionResetError(errno.ECONNRESET, "the process at the other end has ended")
         data += more
     return data
 
@@ -158,7 +158,7 @@ def _order(program: Program, mark: str) -> Order:
 
 def _text(text: str) -> str:
     if "\0" in text:
-        raise ValueError("embedded null byte")
+        raise ValueError("an argument or variable of the program contains a NUL character")
     return os.fsencode(text).decode("latin-1")
 
 

@@ -79,7 +79,7 @@ def _without_new_ones(start: Callable[[], Process]) -> Process:
     try:
         thread.start()
     except RuntimeError as error:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), "a thread") from error
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), "starting a thread") from error
     thread.join()
     _wait_until_gone(thread)
     if failed:
@@ -100,4 +100,4 @@ def _mark_this_thread() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), "no new privileges")
+        raise OSError(number, os.strerror(number), "setting no_new_privs")

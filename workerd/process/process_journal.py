@@ -147,7 +147,11 @@ class Journal:
         content = os.fsencode("\n".join(lines) + "\n")
         size = os.write(fd, content)
         if size < len(content):
-            raise OSError(errno.ENOSPC, "the file was only partially written", str(self.path))
+            raise OSError(
+                errno.ENOSPC,
+                "the process journal was partially written: is the disk full?",
+                str(self.path),
+            )
         return size
 
 

@@ -252,6 +252,7 @@ class Runs:
             raise FailedPrecondition(
                 f"the result of run {answer.run_id} is damaged: its SHA-256 differs",
                 reason="OBJECT_DAMAGED",
+                remedy="get the result again; if this error persists, check the result store",
             )
         return bytes(content)
 

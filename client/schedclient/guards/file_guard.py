@@ -132,9 +132,9 @@ class FileGuard:
         token = fencing.read(text)
         if token is None:
             raise Misconfigured(
-                f"the token file {kept} contains {text!r:.60}, which isn't a valid token: write the"
-                " job's last token to the file (`schedctl run attempts` shows it), or remove the"
-                " file while no run is in progress"
+                f"the token file {kept} contains {text!r:.60}, which isn't a valid fencing token:"
+                " write the job's last fencing token to the file (`schedctl run attempts` shows"
+                " the token), or remove the file while no run is in progress"
             )
         return token
 

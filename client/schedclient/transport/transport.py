@@ -162,7 +162,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.endpoints:
-            raise Misconfigured("no endpoint given; write host:port,host:port")
+            raise Misconfigured(
+                "no endpoint is given: give addresses of members, host:port,host:port"
+            )
         for why in against_each(self.endpoints, self._against):
             raise Misconfigured(why)
 
@@ -459,7 +461,7 @@ class _Channels:
         raise ClusterUnavailable(
             f"the stream from {endpoint} was ended, because this process forked",
             reason=BROKEN,
-            remedy="start the watch or read again",
+            remedy="start the watch or the read again",
             endpoint=endpoint,
         )
 

@@ -285,7 +285,8 @@ def _subject(
 
     if not is_name(name):
         raise wrong(
-            f"name {name!r} isn't valid", "use only letters, digits, '.', '_', '@', '+' and '-'"
+            f"{kind} name {name!r} isn't valid",
+            "use only letters, digits, '.', '_', '@', '+' and '-'",
         )
     if (may := _DAEMONS.get(kind)) is not None and not may.fullmatch(name):
         raise wrong(
@@ -301,7 +302,7 @@ def _subject(
     if kind == "user":
         if hosts or role is None:
             raise wrong(
-                "a user's certificate must have --role, and --host doesn't apply to it",
+                "a user's certificate must have --role, and can't be combined with --host",
                 "give --role viewer, operator or admin, and remove --host",
             )
         granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])

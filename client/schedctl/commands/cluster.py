@@ -216,7 +216,8 @@ def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | N
     """
     if catch_up is not None and catch_up_since is not None:
         raise click.UsageError(
-            "--catch-up-since can't be combined with --catch-up or --no-catch-up"
+            "--catch-up-since can't be combined with --catch-up or --no-catch-up: give one of"
+            " these options"
         )
 
     async def both(client: Client) -> tuple[Cluster | None, Cluster]:

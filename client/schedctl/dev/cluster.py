@@ -235,7 +235,7 @@ def leader(folder: ClusterFolder) -> ClusterPart:
     state = remembered(folder)
     if (name := leader_name(state, certificates.trust(folder, state))) is None:
         raise NotUp(
-            "the leader is unknown: no member answers with its name",
+            "the leader is unknown: no member reports a leader",
             "check the members: schedctl cluster status",
         )
     return running(folder, PartKind.MEMBER, name)

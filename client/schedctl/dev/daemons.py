@@ -182,7 +182,7 @@ def migrate(folder: ClusterFolder, member: ClusterPart, timeout: float) -> None:
     if done.returncode != 0:
         raise DevError(
             "the database schema can't be created: schedd migrate failed",
-            "read its output above, and correct the cause",
+            "read the output of schedd migrate above, and correct the cause",
             evidence=(done.stderr or done.stdout).strip(),
         )
 

@@ -83,7 +83,7 @@ def _put(table: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[st
     if not isinstance(inner, Mapping):
         raise BadOverride(
             f"--set …{'.'.join(path)} isn't valid: {head} is a single value and has no keys",
-            "remove the keys below it, or one of the two --set",
+            f"remove the keys below {head}, or remove one of the two --set options",
         )
     return {**table, head: _put(inner, tuple(rest), value)}
 

@@ -49,7 +49,8 @@ def complete(before: ClusterState | None, requested: Requested) -> ClusterState:
     known = before or ClusterState()
     if requested.tls not in (None, known.tls) and any(True for _ in known.living()):
         raise DevError(
-            "--tls can't be changed while the cluster runs", "stop it first: schedctl dev down"
+            "--tls can't be changed while the cluster runs",
+            "stop the cluster first: schedctl dev down",
         )
     dsn = requested.foreign_dsn or known.foreign_dsn
     wanted = {"etcd": PartKind.ETCD}

@@ -55,7 +55,9 @@ def keys(name: str, allowed: Sequence[Path]) -> Sequence[bytes]:
     """Return the keys in this file, at least one. Raises as `variables`."""
     found = [_key(where, said) for where, said in _lines("signing_key", name, allowed)]
     if not found:
-        raise ValueError(f"signing_key: file {name} contains no key: write one key on each line")
+        raise ValueError(
+            f"signing_key: file {name} contains no signing key: write one {KEY}… on each line"
+        )
     return found
 
 
@@ -68,7 +70,8 @@ def _key(where: str, said: str) -> bytes:
     if not said.startswith(KEY) or len(key) not in _KEY_BYTES:
         least, most = _KEY_BYTES[0], _KEY_BYTES[-1]
         raise ValueError(
-            f"{where}: the key isn't valid: write {KEY} and then {least} to {most} bytes in base64"
+            f"{where}: the signing key isn't valid: write {KEY} and then {least} to {most} bytes in"
+            " base64"
         )
     return key
 
@@ -86,39 +89,45 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
     """Read a file. Any path outside the allowed directories gives the same error."""
     if not allowed:
         raise ValueError(
-            f"{field}: {name} can't be read: the worker allows no folder; add its folder to"
-            " `secrets` in workerd.toml"
+            f"{field}: file {name} can't be read: the worker allows no folder; add the file's"
+            " folder to `secrets` in workerd.toml"
         )
     folders = [os.path.realpath(folder) for folder in allowed]
     try:
         path = os.path.realpath(name)
     except RecursionError:  # a loop of links; the kernel follows 40
-        raise ValueError(f"{field}: {name} can't be read: its symbolic links form a loop") from None
-    if not _below(path, folders):
         raise ValueError(
-            f"{field}: {name} isn't in an allowed folder: move it below"
-            f" {' or '.join(map(str, allowed))}, or add its folder to `secrets` in workerd.toml"
-        )
+            f"{field}: file {name} can't be read: its symbolic links form a loop"
+        ) from None
+    if not _below(path, folders):
+        raise _outside(field, name, allowed)
     fd = os.open(path, _OPEN)
     try:
         # The name may refer to another file since it was looked up.
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
-            raise ValueError(
-                f"{field}: {name} isn't in an allowed folder: move it below"
-                f" {' or '.join(map(str, allowed))}, or add its folder to `secrets` in workerd.toml"
-            )
+            raise _outside(field, name, allowed)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError(f"{field}: {name} can't be read: it isn't a regular file")
+            raise ValueError(f"{field}: file {name} can't be read: it isn't a regular file")
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(LONGEST + 1)
     finally:
         os.close(fd)
     if len(data) > LONGEST:
-        raise ValueError(f"{field}: {name} can't be read: it is larger than {LONGEST // 1024} KiB")
+        raise ValueError(
+            f"{field}: file {name} can't be read: it is larger than {LONGEST // 1024} KiB"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{field}: {name} can't be read: it isn't text in UTF-8") from None
+        raise ValueError(f"{field}: file {name} can't be read: it isn't text in UTF-8") from None
+
+
+def _outside(field: str, name: str, allowed: Sequence[Path]) -> ValueError:
+    folders = " or ".join(map(str, allowed))
+    return ValueError(
+        f"{field}: file {name} isn't in an allowed folder: move the file below {folders}, or add"
+        " the file's folder to `secrets` in workerd.toml"
+    )
 
 
 def _below(path: str, folders: Sequence[str]) -> bool:

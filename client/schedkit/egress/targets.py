@@ -101,5 +101,5 @@ class Targets(AbstractResolver):
         entry = name_of(host) if host != address else str(real(ip))
         raise ForbiddenTarget(
             f"{subject} not a public address, and jobs and webhooks call only public addresses. To"
-            f' permit this one, write in {self._file}: [egress] allow = ["{entry}"]'
+            f' permit this target, write in {self._file}: [egress] allow = ["{entry}"]'
         )

@@ -39,7 +39,7 @@ class Files:
         """Copy the file to its place."""
         *folders, name = checked(key).split("/")
         fresh = f".{uuid.uuid4().hex}"
-        with _away(f"{key} can't be written"):
+        with _away(f"object {key} can't be written"):
             self._root.mkdir(_MODE_OF_FOLDERS, parents=True, exist_ok=True)
             with self._folder(folders, make=True) as folder:
                 try:
@@ -59,11 +59,11 @@ class Files:
         """Return a part of a file."""
         *folders, name = checked(key).split("/")
         try:
-            with _away(f"{key} can't be read"), self._folder(folders) as folder:
+            with _away(f"object {key} can't be read"), self._folder(folders) as folder:
                 file = os.open(name, _READ, dir_fd=folder)
                 try:
                     if not stat.S_ISREG(os.fstat(file).st_mode):
-                        raise StoreAway(f"{key} isn't a file")
+                        raise StoreAway(f"object {key} can't be read: it isn't a regular file")
                     return _pread(file, start, length)
                 finally:
                     os.close(file)
@@ -74,7 +74,10 @@ class Files:
         """Remove a file, or a folder with its content, and folders that are empty then."""
         *folders, name = checked_place(place).removesuffix("/").split("/")
         try:
-            with _away(f"{place} can't be removed"), self._folder(folders) as folder:
+            with (
+                _away(f"object or folder {place} can't be removed"),
+                self._folder(folders) as folder,
+            ):
                 if place.endswith("/"):
                     _remove_tree(folder, name)
                 else:

@@ -35,4 +35,4 @@ def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[byte
             break
         yield part
     if at < size or digest.digest() != sha256:
-        raise Damaged(f"{key} is damaged: its size or SHA-256 isn't that of the stored object")
+        raise Damaged(f"object {key} is damaged: its size or SHA-256 has changed")

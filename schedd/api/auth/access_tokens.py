@@ -97,7 +97,7 @@ async def revoke_token(
     done = await _revoke(services, caller, token_id, entry)
     if done is None:
         raise NotFoundError(
-            f"token {cut(request.token_id)} not found",
+            f"access token {cut(request.token_id)} not found",
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
         )
@@ -192,8 +192,9 @@ async def _not_too_deep(services: Services, caller: Caller) -> None:
         maker = await services.access_tokens.find(caller.who.token)
         if maker is not None and len(maker.makers) >= MOST_DEEP:
             raise FailedPreconditionError(
-                f"your token can't create tokens: it is token {MOST_DEEP + 1} of a chain in which"
-                " each token was created with the one before it",
+                "your access token can't create access tokens: your token is number"
+                f" {MOST_DEEP + 1} of a chain in which each token was created with the token"
+                " before it",
                 reason="TOO_MANY_CREATORS",
                 remedy="create the token with an earlier token of the chain, or with a certificate",
             )

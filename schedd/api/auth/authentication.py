@@ -119,7 +119,7 @@ class Authentication:
         who = certificate()
         if who is None:
             raise _unknown(
-                "credentials are missing: the call has no client certificate and no token",
+                "credentials are missing: the call has no client certificate and no access token",
                 "NO_CREDENTIALS",
             )
         if isinstance(who, UnknownSubject):
@@ -165,7 +165,7 @@ class Authentication:
         parts = parse_token(text)
         token = None if parts is None else await self._stored(*parts, lately=lately)
         if parts is None or token is None or not token.is_of(parts[1]):
-            raise _unknown("the token isn't valid in this cluster", "BAD_TOKEN")
+            raise _unknown("the access token isn't valid in this cluster", "BAD_TOKEN")
         return self._valid(token)
 
     async def check(self, who: CallerIdentity) -> None:
@@ -208,7 +208,7 @@ class Authentication:
         if token.revoked:
             return token_revoked_error()
         if token.identity.has_expired(self._clock.now()):
-            return _unknown("the token has expired", "TOKEN_EXPIRED")
+            return _unknown("the access token has expired", "TOKEN_EXPIRED")
         return None
 
     def _expiry_error(self, who: CallerIdentity) -> UnauthenticatedError | None:
@@ -218,11 +218,11 @@ class Authentication:
                 return _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
             return None
         if who.has_expired(self._clock.now()):
-            return _unknown("the token has expired", "TOKEN_EXPIRED")
+            return _unknown("the access token has expired", "TOKEN_EXPIRED")
         if who.token not in self._rows:  # evicted: `_refresh` reads it again
             return None
         if (token := self._rows.row(who.token)) is None:
-            return _unknown("the token was deleted", "BAD_TOKEN")
+            return _unknown("the access token was deleted", "BAD_TOKEN")
         return self._token_over(token)
 
     async def _stored(
@@ -289,7 +289,7 @@ class Authentication:
 
 def token_revoked_error() -> UnauthenticatedError:
     """Return the error for a revoked token."""
-    return _unknown("the token was revoked", "TOKEN_REVOKED")
+    return _unknown("the access token was revoked", "TOKEN_REVOKED")
 
 
 def _unknown(what: str, reason: str) -> UnauthenticatedError:

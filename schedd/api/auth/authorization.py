@@ -62,7 +62,8 @@ def _rule(who: CallerIdentity, method: str) -> Rule:
     rule = POLICY.get(method)
     if rule is None:
         raise _denied(
-            f"{_short(method)} isn't allowed for any caller: this member has no rule for it",
+            f"{_short(method)} isn't allowed for any caller: this member has no access rule"
+            " for this call",
             "NO_POLICY",
             "upgrade the member",
         )

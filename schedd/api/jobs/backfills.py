@@ -146,7 +146,7 @@ async def cancel_backfill(
     record, changed = done
     if record.cancelled_at is None:
         raise FailedPreconditionError(
-            "the backfill can't be cancelled: all its runs have already ended",
+            f"backfill {backfill_id} can't be cancelled: all its runs have already ended",
             reason="BACKFILL_DONE",
             remedy="there is nothing left to cancel",
         )

@@ -32,6 +32,7 @@ LABEL: Final = "label."
 ANY: Final = "*"
 NO_POOL: Final = "none"
 PAUSED: Final = {"true": True, "yes": True, "false": False, "no": False}
+_TWICE: Final = "is given twice: give it once, because a job must match all words"
 
 
 class _Wrong(ValueError):
@@ -72,7 +73,7 @@ def parse_filter(text: str) -> Filter:
             if not value:
                 raise _Wrong("has no value: write a value after the colon")
             if name in seen:
-                raise _Wrong("is given twice: give it once, because a job must match all words")
+                raise _Wrong(_TWICE)
             seen.add(name)
             wanted = _field(name)(wanted, value)
         except _Wrong as problem:
@@ -131,7 +132,7 @@ def _action(wanted: Filter, value: str) -> Filter:
 
 def _label(wanted: Filter, key: str, value: str) -> Filter:
     if key in wanted.labels:
-        raise _Wrong("is given twice")
+        raise _Wrong(_TWICE)
     written = _text(1, key) + (_tag(2) if value == ANY else _text(2, value))
     return replace(_contains(wanted, written), labels={**wanted.labels, key: value})
 

@@ -30,7 +30,7 @@ async def pause_job(
         raise InvalidArgumentError(
             f"until: {IN_THE_PAST}",
             reason="INVALID_FIELD",
-            remedy="give a time in the future, or leave it out to pause without an end",
+            remedy="give a time in the future, or leave `until` out to pause without an end",
             violations=[FieldViolation("until", IN_THE_PAST)],
         )
     record = await stored_jobs.find(services, request.namespace, request.job)

@@ -109,7 +109,7 @@ def another_job(name: str, job_id: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"job.job_id: {cut(job_id)!r} isn't the id of job {cut(name)!r}",
         reason="JOB_ID_MISMATCH",
-        remedy="leave the id out, or give the name of that job; nothing was stored",
+        remedy="leave job_id out, or give the name of the job with this id; nothing was stored",
         violations=[FieldViolation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
 
@@ -138,7 +138,7 @@ def taken(conflict: StoreConflict, *, name: str, key: str) -> AlreadyExistsError
         return AlreadyExistsError(
             f"idempotency key {key!r} was already used for a different request",
             reason="IDEMPOTENCY_KEY_REUSED",
-            remedy="use a new key for a new call",
+            remedy="use a new idempotency key for a new call",
         )
     return AlreadyExistsError(
         f"job {name!r} already exists",

@@ -35,8 +35,8 @@ async def no_log(services: Services, record: RunRecord) -> FailedPreconditionErr
         f"the run is a broadcast and has no log of its own; its child runs have logs: {names}"
         + (f"; and {more} more" if more > 0 else ""),
         reason="IS_BROADCAST",
-        remedy=f"see `schedctl run list --parent {record.run.key.run_id}`,"
-        " and `schedctl run logs` of one of them",
+        remedy=f"list the child runs: `schedctl run list --parent {record.run.key.run_id}`; then"
+        " see the log of a child run: `schedctl run logs RUN`",
     )
 
 
@@ -48,8 +48,8 @@ def check_no_child(record: RunRecord) -> None:
             f"run {record.run.key.run_id} is a child of a broadcast, for worker"
             f" {record.run.target} only",
             reason="IS_CHILD",
-            remedy="when the broadcast has ended, run it again on the workers that failed:"
-            f" schedctl run retry {parent}",
+            remedy="when the broadcast has ended, run the broadcast again on the workers that"
+            f" failed: schedctl run retry {parent}",
         )
 
 

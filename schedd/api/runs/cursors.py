@@ -69,7 +69,7 @@ class EndedRuns:
     def _read(self, after: str) -> int:
         found = _RUNS.fullmatch(after)
         if found is None or found[1] != self._digest:
-            raise refused(after, "isn't a valid cursor of these runs")
+            raise refused(after, "isn't a valid cursor of the watched runs")
         return int(found[2], 16)
 
     def end(self, run_id: RunId) -> None:
@@ -90,6 +90,6 @@ def refused(text: str, problem: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"resume_after: {cut(text)!r} {problem}",
         reason="BAD_CURSOR",
-        remedy="send the cursor of the last event unchanged, or leave it out",
+        remedy="send the cursor of the last event unchanged, or leave resume_after out",
         violations=[FieldViolation("resume_after", problem)],
     )

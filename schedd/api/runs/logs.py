@@ -115,7 +115,9 @@ async def kept(
     if left_out and output.HasField("log") and not output.log.problem:
         command = f"schedctl run logs {run_id} --token {output.log.fencing_token}"
         what = "more of the log" if output.log.omitted else "the whole log"
-        yield reach.noted(f"{left_out:,} bytes were omitted while it ran; {command} shows {what}")
+        yield reach.noted(
+            f"{left_out:,} bytes of output were omitted during the run; {command} shows {what}"
+        )
 
 
 async def _whole(

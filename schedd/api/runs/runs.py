@@ -101,7 +101,7 @@ async def cancel_run(
         raise unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:
         raise FailedPreconditionError(
-            f"the run can't be cancelled: it has already ended as {cancelled.run.state}",
+            f"run {run_id} can't be cancelled: it has already ended as {cancelled.run.state}",
             reason="RUN_ENDED",
             remedy="there is nothing left to cancel",
         )
@@ -182,7 +182,8 @@ async def read_logs(
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
         raise refused(
-            request.resume_after, f"belongs to another attempt, not to the one with token {token}"
+            request.resume_after,
+            f"belongs to another attempt, not to the attempt with fencing token {token}",
         )
     if request.follow:
         async for piece in logs.followed(services, run_id, token, after):
@@ -209,7 +210,7 @@ async def _check_attempt(services: Services, record: RunRecord, token: Token) ->
     tokens = [attempt.token for attempt in await services.store.attempts(run_id)]
     if token not in tokens:
         raise NotFoundError(
-            f"attempt with token {token} of run {run_id} not found",
+            f"attempt with fencing token {token} of run {run_id} not found",
             reason="NO_SUCH_ATTEMPT",
             remedy=f"see `schedctl run attempts {run_id}`",
         )

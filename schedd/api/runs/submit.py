@@ -179,9 +179,10 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
         raise taken(stored, name=request.name, key=request.idempotency_key)
     if stored is None:
         raise FailedPreconditionError(
-            "the run that was submitted with this idempotency key isn't kept any more",
+            f"the run that was submitted with idempotency key {request.idempotency_key!r} isn't"
+            " kept any more",
             reason="RUN_FORGOTTEN",
-            remedy="use a new key to submit the work again",
+            remedy="use a new idempotency key to submit the work again",
         )
     return stored
 

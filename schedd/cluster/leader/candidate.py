@@ -252,7 +252,10 @@ class Candidate:
                 above the map's, so that members follow the new leader's map.
         """
         if (later := self._view().term) > leadership.term:
-            raise TermOver(f"the shard map in etcd has the later term {later}")
+            raise TermOver(
+                f"the shard map in etcd has term {later}, later than term {leadership.term} of this"
+                " leader"
+            )
         await self._heed_heir(leadership)
         census = await fence_departed(self._coordination, self._store, leadership)
         self._compare_zones(census)

@@ -34,7 +34,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     """
     try:
         if len(value) > LARGEST:
-            raise ValueError(f"has {len(value)} bytes, at most {LARGEST} are allowed")
+            raise ValueError(f"the value has {len(value)} bytes, at most {LARGEST} are allowed")
         return decode(value)
     except (
         ArithmeticError,  # int() of 1e999
@@ -46,7 +46,8 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     ) as error:
         why = str(error).encode(errors="replace").decode()[:200]
         raise InvalidValue(
-            f"{shown(key)} isn't a valid {what}: {type(error).__name__}: {why}"
+            f"the value of etcd key {shown(key)} isn't a valid {what}:"
+            f" {type(error).__name__}: {why}"
         ) from None
 
 
@@ -54,7 +55,7 @@ def parsed(value: bytes) -> Mapping[str, object]:
     """Return the JSON object of a value."""
     found = json.loads(value)
     if not isinstance(found, dict):
-        raise TypeError(f"{type(found).__name__} instead of an object")
+        raise TypeError(f"the value is a {type(found).__name__} instead of an object")
     return found
 
 

@@ -151,7 +151,9 @@ def decode_member(entry: CoordinationEntry) -> MemberView:
     def decoded(value: bytes) -> MemberView:
         found = parsed(value)
         if not naming.MEMBER.fullmatch(name):
-            raise ValueError(f"the member's name must match the pattern {naming.MEMBER.pattern}")
+            raise ValueError(
+                f"member name {shown(name)} must match the pattern {naming.MEMBER.pattern}"
+            )
         return MemberView(
             name=name,
             tenure=TenureId(uuid(found["tenure"])),
@@ -240,7 +242,9 @@ def view_of(
 
 def _leader(entry: CoordinationEntry) -> TenureId:
     if entry.lease == NO_LEASE:
-        raise InvalidValue(f"{entry.key} isn't valid: the key has no lease, so no member wrote it")
+        raise InvalidValue(
+            f"etcd key {entry.key} isn't valid: the key has no lease, so no member wrote it"
+        )
     return decode_leader(entry)
 
 
@@ -257,7 +261,9 @@ def incarnation_of(key: str) -> IncarnationId:
     try:
         return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:
-        raise InvalidValue(f"{shown(key)} isn't a worker's key in etcd: {error!r}") from error
+        raise InvalidValue(
+            f"etcd key {shown(key)} doesn't end with the id of a worker's incarnation: {error}"
+        ) from error
 
 
 def _incarnation(entry: CoordinationEntry) -> IncarnationId:

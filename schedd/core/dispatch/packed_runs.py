@@ -43,11 +43,14 @@ class Holdings:
         Raises:
             ValueError: a part isn't a whole number of keys.
         """
-        for part, piece in ((waiting, _KEY), (running, _START), (spooled, _KEY)):
+        for name, part, piece in (
+            ("waiting", waiting, _KEY),
+            ("running", running, _START),
+            ("spooled", spooled, _KEY),
+        ):
             if len(part) % piece.size:
                 raise ValueError(
-                    f"the packed list of runs has {len(part)} bytes, which isn't a multiple of"
-                    f" {piece.size}"
+                    f"held.{name} has {len(part)} bytes, which isn't a multiple of {piece.size}"
                 )
         self._waiting, self._running, self._spooled = waiting, running, spooled
         self._all: frozenset[bytes] | None = None

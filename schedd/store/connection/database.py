@@ -521,7 +521,9 @@ def _mark_unsent(context: ExceptionContext) -> None:
     if ours or not isinstance(found, Exception):
         return
     if context.connection is None:
-        raise psycopg2.OperationalError(f"can't connect: {type(found).__name__}: {found}")
+        raise psycopg2.OperationalError(
+            f"can't connect to PostgreSQL: {type(found).__name__}: {found}"
+        )
     raise Unsent(found)
 
 

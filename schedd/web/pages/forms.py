@@ -40,14 +40,14 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind != MEDIA_TYPE:
-            raise ValueError(f"its content-type is {kind or 'missing'}, not {MEDIA_TYPE}")
+            raise ValueError(f"the content-type is {kind or 'missing'}, not {MEDIA_TYPE}")
         if len(content) > AT_ONCE:
             pairs = await asyncio.to_thread(_parsed, content)
         else:
             pairs = _parsed(content)
         times = Counter(name for name, _ in pairs)
         if twice := [name for name, count in times.items() if count > 1]:
-            raise ValueError(f"{cut(', '.join(twice))} is given twice")
+            raise ValueError(f"field {cut(', '.join(twice))} is given twice")
     except ValueError as error:
         raise RequestProblem(
             problems.problem(

@@ -167,7 +167,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         times = Counter(key for key, _ in pairs)
         twice = next(key for key in found if times[key] > 1)
-        raise ValueError(f"{twice!r} is given twice")
+        raise ValueError(f"key {twice!r} is given twice")
     return found
 
 

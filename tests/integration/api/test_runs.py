@@ -225,7 +225,7 @@ async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
     run = await api("SubmitRun", submit())
     [read] = [call for full, call in calls.STREAMING.items() if full.endswith(".ReadLogs")]
     refusals = {
-        5: (NotFoundError, "attempt with token 5"),
+        5: (NotFoundError, "attempt with fencing token 5"),
         -1: (InvalidArgumentError, "fencing_token: -1 is out of range"),
     }
     for token, (error, text) in refusals.items():

@@ -222,9 +222,9 @@ async def test_a_follower_gets_the_command_for_the_whole_log_if_bytes_were_omitt
     command = f"schedctl run logs {run(1).key.run_id} --token 7"
     [*rest, (note, _, _)] = await read(framed_log(WHOLE), given=35, after=8, fencing_token=7)
     assert b"".join(data for _, data, _ in rest) == WHOLE[35:]
-    assert note == f"8 bytes were omitted while it ran; {command} shows the whole log"
+    assert note == f"8 bytes of output were omitted during the run; {command} shows the whole log"
     [*_, (note, _, _)] = await read(given=35, after=8, fencing_token=7, omitted=4)
-    assert note == f"8 bytes were omitted while it ran; {command} shows more of the log"
+    assert note == f"8 bytes of output were omitted during the run; {command} shows more of the log"
     assert not any(note for note, _, _ in await read(given=35, after=8, problem="away"))
 
 

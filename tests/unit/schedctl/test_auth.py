@@ -205,7 +205,7 @@ async def test_a_token_is_revoked_or_named_when_writing_it_is_interrupted(
 
 
 async def test_a_rejected_token_exits_with_4(ctl: Any, member: Scripted) -> None:
-    expired = Refusal("UNAUTHENTICATED", "the token has expired", reason="TOKEN_EXPIRED")
+    expired = Refusal("UNAUTHENTICATED", "the access token has expired", reason="TOKEN_EXPIRED")
     member.say("GetIdentity", expired)
     ended = await ctl("auth", "whoami")
     assert ended.code == 4

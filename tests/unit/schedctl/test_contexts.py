@@ -78,7 +78,8 @@ def test_an_unwritable_context_file_is_reported(offline, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("config.toml", "isn't valid UTF-8"), ("token", "the token file of context")]
+    ("name", "said"),
+    [("config.toml", "isn't valid UTF-8"), ("token", "the access token of context")],
 )
 def test_a_file_that_is_not_text_is_reported_like_any_wrong_file(home, offline, name, said):
     folder = contexts.path().parent

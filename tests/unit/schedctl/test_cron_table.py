@@ -232,7 +232,7 @@ def test_a_rewrite_of_each_spelling_is_printed_or_named_with_exit_1(offline, tmp
     named = [line for line in ended.err.splitlines() if line.startswith("left out: ")]
     printed = [line for line in ended.lines if line.startswith("+") and "H * * * *" in line]
     assert len(named) + len(printed) == len(moves)
-    assert all("(an anchor, a block or a tag); edit it by hand" in line for line in named)
+    assert all("(an anchor, a block or a tag); edit this line by hand" in line for line in named)
     assert ended.code == (1 if named else 0)
 
 

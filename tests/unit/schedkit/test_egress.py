@@ -116,7 +116,7 @@ async def test_the_error_names_the_address_the_setting_and_how_to_write_it() -> 
         await targets().addresses("app", 8080)
     assert str(refused.value) == (
         "app resolves to 172.18.0.3, which is not a public address, and jobs and webhooks call only"
-        ' public addresses. To permit this one, write in workerd.toml: [egress] allow = ["app"]'
+        ' public addresses. To permit this target, write in workerd.toml: [egress] allow = ["app"]'
     )
     with pytest.raises(ForbiddenTarget, match=r'10\.0\.0\.5 is not .* allow = \["10\.0\.0\.5"\]'):
         targets().check_literal("10.0.0.5", 80)

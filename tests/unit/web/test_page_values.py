@@ -473,7 +473,7 @@ def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
         ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: isn't valid JSON"),
         (
             {"when": "* * * * *", "what": "x", "payload": '{"a":1,"a":2}'},
-            "payload: isn't valid JSON: 'a' is given twice",
+            "payload: isn't valid JSON: key 'a' is given twice",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[NaN]"},
@@ -485,7 +485,7 @@ def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": '["\\ud800"]'},
-            "payload: isn't valid JSON: a text",
+            "payload: isn't valid JSON: a string",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[" * 101 + "]" * 101},

@@ -75,7 +75,7 @@ def frame(kind: bytes, fields: bytes, data: bytes) -> Frame:
     except (ValueError, RecursionError) as error:
         raise MalformedFrame(str(error)) from error
     if not isinstance(read, dict):
-        raise MalformedFrame("not a JSON object")
+        raise MalformedFrame("a message isn't a JSON object")
     return Frame(kind, read, data)
 
 
@@ -89,9 +89,11 @@ def progress_in(received: Frame) -> Progress:
     """Return the progress in a received frame. Raises MalformedFrame."""
     done, total, note = (received.fields.get(key) for key in ("done", "total", "note"))
     if not (isinstance(done, float) and isinstance(total, float) and isinstance(note, str)):
-        raise MalformedFrame("invalid progress")
+        raise MalformedFrame("a progress report needs done, total (numbers) and note (a text)")
     if not (math.isfinite(total) and 0 <= done <= total and total > 0):
-        raise MalformedFrame("invalid progress")
+        raise MalformedFrame(
+            f"a progress report has {done:g} of {total:g} done, not from 0 to a total above 0"
+        )
     return Progress(done, total, note)
 
 
@@ -115,7 +117,7 @@ def end_in(received: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
         result = Content(received.data, json=bool(fields["json"]))
     try:
         if result is not None and (len(result.data) > most or not _readable(result)):
-            raise MalformedFrame("invalid result")
+            raise MalformedFrame(f"the result is empty JSON, or larger than {most:,} bytes")
         wait = fields.get("retry_after")
         return AttemptOutcome(
             AttemptVerdict[fields["verdict"]],

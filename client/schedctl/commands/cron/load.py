@@ -98,7 +98,7 @@ def _print_rewritten(found: flattened.Rewritten) -> None:
         before = on_one_line(move.before)
         message(
             f"left out: {move.entry.where}: {move.entry.name}: {before} → {written}: this "
-            "notation can't be replaced (an anchor, a block or a tag); edit it by hand"
+            "notation can't be replaced (an anchor, a block or a tag); edit this line by hand"
         )
     if found.left_out:
         click.get_current_context().exit(1)

@@ -193,7 +193,11 @@ def initialise(
         check=False,
     )
     if made.returncode != 0:
-        raise DevError("initdb failed", evidence=made.stderr.strip() or made.stdout.strip())
+        raise DevError(
+            f"PostgreSQL's data can't be created in {data}: initdb failed",
+            "read initdb's output above, and correct the cause",
+            evidence=made.stderr.strip() or made.stdout.strip(),
+        )
     with (draft / "postgresql.conf").open("a", encoding="utf-8") as conf:
         conf.write("\n# schedctl dev\n")
         conf.writelines(f"{name} = {value}\n" for name, value in settings.items())
