@@ -38,8 +38,9 @@ Under [every fault of this page](#faults):
   is 5 s by default.
 - Late results of lost workers change nothing.
 
-These guarantees don't hold if PostgreSQL is restored from a backup. The restore undoes all changes
-that were stored after the backup ([what still holds](operations/backup-and-restore.md)).
+The guarantees of this list don't hold if PostgreSQL is restored from a backup. The restore undoes
+all changes that were stored after the backup ([what still
+holds](operations/backup-and-restore.md)).
 
 """
 
@@ -54,12 +55,13 @@ the figures of each function.
 METHOD = """
 ## How the faults are tested
 
-The test cluster has three etcd servers, PostgreSQL, three members and four workers. They run as
-real processes on one machine, each in its own network namespace. The TTL of a lease is 3 s.
+The test cluster has three etcd servers, PostgreSQL, three members and four workers. All parts of
+the cluster run as real processes on one machine, each in its own network namespace. The TTL of a
+lease is 3 s.
 
 1. Jobs record each start and end of their own runs. Simulated users submit, edit, pause and delete
    jobs.
-2. The test injects a fault, and removes the fault after some seconds.
+2. Each test injects a fault, and removes the fault after some seconds.
 3. A checker compares the records of the jobs, the answers to the users and the commits of the
    database. A separate program, which shares no code with schedd, computes the scheduled times.
 
@@ -157,13 +159,13 @@ size of the database's live rows after a VACUUM.
 """
 
 
-COMPARED = "scheduled times that the tests compared"
+COMPARED = "scheduled times that the fault tests checked"
 LOST = "scheduled times that were lost: they have no run, and no row with a reason"
 DOUBLED = "runs that started twice without an explanation"
 KILLED = ("test_leader_killed", "test_member_killed_at")
 SUCCEEDED = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
 REJECTED = "time from the first rejection by PostgreSQL or etcd until `/readyz` named its cause"
-READY = "time from the last rejection until all members were ready"
+READY = "time from the last rejection by PostgreSQL or etcd until all members were ready"
 PROVED = "copies of schedd with one guarantee removed, whose fault the checker found"
 
 

@@ -61,7 +61,9 @@ INVARIANTS = (
     Invariant("S6", "each scheduled time is a time of the job's schedule", s6),
     Invariant("S7", "no run starts before its due time", s7),
     Invariant(
-        "S8", "after a pause, edit or delete has answered ok, no run starts that contradicts it", s8
+        "S8",
+        "after a pause, edit or delete has answered ok, no run starts that contradicts the call",
+        s8,
     ),
     Invariant("S9", "runs of a job overlap only as the job's policy permits", s9),
     Invariant("S10", "an attempt starts only after the previous attempt has ended", s10),

@@ -73,7 +73,7 @@ def test_the_summary_adds_up_all_measurements() -> None:
     lines = [measured("test_leader_killed"), measured("test_etcd_full", lost=1)]
     trial = WHEN | {"build": "no-fence", "trial": "no faults", "right": True, "broken": []}
     text = page(lines, {}, [trial])
-    compared = "scheduled times that the tests compared, in 2 test cases"
+    compared = "scheduled times that the fault tests checked, in 2 test cases"
     assert f"| {compared} | 600 | 2026-11-21 |" in text
     assert "they have no run, and no row with a reason | 1 | 2026-11-21 |" in text
     successor = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
