@@ -75,7 +75,7 @@ def test_operations_lists_every_setting_of_a_daemon_and_no_other(daemon: str, co
 def test_the_page_on_actions_names_the_interpreter_of_scripts_that_name_none() -> None:
     page = " ".join((DOCS / "semantics" / "actions.md").read_text(encoding="utf-8").split())
     [program] = DEFAULT_INTERPRETER
-    assert f"Without that line, `{program}` is used." in page
+    assert f"Without a `#!` line, `{program}` is used." in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
