@@ -71,8 +71,9 @@ class Authority:
         if found.certificate.exists():
             raise UnfitEnvironment(
                 f"a certificate authority already exists in {folder}: {found.certificate}",
-                "issue certificates with it: schedctl auth issue; or give another folder:"
-                " --ca-dir DIR; to replace it, see docs/security.md, Changing certificates",
+                "issue certificates with this authority: schedctl auth issue; or give another"
+                " folder: --ca-dir DIR; to replace the authority, see docs/security.md, Changing"
+                " certificates",
             )
         if found._key_file.exists():
             raise UnfitEnvironment(

@@ -113,8 +113,8 @@ class FileGuard:
                     raise GuardBusy(
                         f"timed out after {self.wait:g} s: another process holds the lock"
                         f" {file.name}",
-                        "nothing was written; if the other process hangs or is stopped, end it"
-                        " (`fuser` shows its id), then try again",
+                        "nothing was written; if the other process hangs or is stopped, end that"
+                        " process (`fuser` shows the process id), then try again",
                     )
                 time.sleep(LOOK)
             try:

@@ -101,7 +101,8 @@ class TableGuard:
         except Exception as error:
             if _sqlstate(error) == _UNDEFINED_TABLE:
                 raise Misconfigured(
-                    f"the guard's table {self.table} doesn't exist; create it once: {self.schema}"
+                    f"the guard's table {self.table} doesn't exist; create this table once:"
+                    f" {self.schema}"
                 ) from error
             raise
 

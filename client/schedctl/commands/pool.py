@@ -138,7 +138,7 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
                 f"pool {name!r} not found",
                 status="NOT_FOUND",
                 reason="NO_SUCH_POOL",
-                remedy=f"create it: schedctl pool set {name} --limit 3",
+                remedy=f"create the pool: schedctl pool set {name} --limit 3",
             )
         after = await edit.put(client, name, before, validate_only=True)
         changes = job_diff.of_pool(before, after)

@@ -595,7 +595,9 @@ def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[st
             )
         if key.strip() in pairs:
             raise CommandFailure(
-                f"{flag} {key.strip()} is given twice", reason="WRONG_FLAG", remedy="give it once"
+                f"{flag} {key.strip()} is given twice",
+                reason="WRONG_FLAG",
+                remedy=f"give {flag} {key.strip()} once",
             )
         pairs[key.strip()] = value.strip() if sign == ":" else value
     return pairs

@@ -60,7 +60,7 @@ def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
         if key == "email":
             notice.setdefault("email", []).append(value)
         elif key in notice:
-            raise _wrong(f"{flag} {key} is given twice", "give it once")
+            raise _wrong(f"{flag} {key} is given twice", f"give {key} once")
         else:
             notice[key] = _words(flag, value) if key == "command" else value
     return notice

@@ -141,4 +141,4 @@ def _tried(
     ended = "the member ended the connection after the handshake"
     if not ours:
         return TlsFailure(f"{ended}: {_ASKED}", NONE_OF_OURS)
-    return TlsFailure(f"{ended}: it doesn't accept the client certificate")
+    return TlsFailure(f"{ended}: the member doesn't accept the client certificate")

@@ -223,7 +223,7 @@ async def _instants(
         raise InvalidArgumentError(
             f"the job's schedule is invalid: {error}",
             reason="INVALID_JOB",
-            remedy=f"correct it: schedctl job patch {definition.row.name}",
+            remedy=f"correct the schedule: schedctl job patch {definition.row.name}",
         ) from error
     most = MOST_INSTANTS + 1
     walk = partial(schedule.instants_between, first - _TICK, last, most)

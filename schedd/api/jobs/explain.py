@@ -96,7 +96,7 @@ async def explain_instant(
         raise InvalidArgumentError(
             f"the job's schedule is invalid: {error}",
             reason="INVALID_JOB",
-            remedy=f"correct it: schedctl job patch {record.definition.name}",
+            remedy=f"correct the schedule: schedctl job patch {record.definition.name}",
         ) from error
     is_instant = await compute(caller, partial(definition.schedule.whole.contains, at))
     now = services.clock.now()

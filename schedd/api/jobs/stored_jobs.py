@@ -143,5 +143,5 @@ def taken(conflict: StoreConflict, *, name: str, key: str) -> AlreadyExistsError
     return AlreadyExistsError(
         f"job {name!r} already exists",
         reason="NAME_TAKEN",
-        remedy=f"edit it with `schedctl job patch {name}`, or choose another name",
+        remedy=f"edit this job with `schedctl job patch {name}`, or choose another name",
     )

@@ -245,8 +245,8 @@ def test_an_authority_is_created_and_issues_certificates(offline: Any, home: Any
     assert again.code == 2
     assert "a certificate authority already exists in" in again.err
     assert (
-        "try: issue certificates with it: schedctl auth issue; or give another folder: --ca-dir"
-        in again.err
+        "try: issue certificates with this authority: schedctl auth issue; or give another folder:"
+        " --ca-dir" in again.err
     )
     assert "config contexts" not in again.err
     other = offline("auth", "init", "--ca-dir", str(home / "other"))

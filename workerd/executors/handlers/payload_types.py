@@ -67,7 +67,7 @@ def _annotation(function: Callable[..., Any], at: int) -> Any:
         return typing.get_type_hints(holder, globalns=names, include_extras=True)["payload"]
     except Exception as error:  # an annotation is code, and may raise anything
         text = f"the type {given!r} can't be resolved ({type(error).__name__}: {error})"
-        raise TypeError(f"{text}; define or import it in the handler's module") from error
+        raise TypeError(f"{text}; define or import the type in the handler's module") from error
 
 
 def _of_pydantic(wanted: Any) -> bool:

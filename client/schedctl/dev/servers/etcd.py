@@ -73,7 +73,7 @@ def wait_ready(server: DevProcess, client: int, log: Path, timeout: float) -> No
         return
     if not server.alive():
         raise ProcessEnded("etcd", log)
-    raise NotReady("etcd didn't become ready", f"read its log: {log}", evidence=tail(log))
+    raise NotReady("etcd didn't become ready", f"read the log of etcd: {log}", evidence=tail(log))
 
 
 def require_password(client: int, password: str) -> None:

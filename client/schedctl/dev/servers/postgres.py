@@ -283,7 +283,9 @@ def wait_ready(
         return
     if not server.alive():
         raise ProcessEnded("PostgreSQL", log)
-    raise NotReady("PostgreSQL didn't become ready", f"read its log: {log}", evidence=tail(log))
+    raise NotReady(
+        "PostgreSQL didn't become ready", f"read the log of PostgreSQL: {log}", evidence=tail(log)
+    )
 
 
 def prepare(
