@@ -94,6 +94,5 @@ def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
         run.start_by,
         run.start_by is not None and run.start_by - START_WITHIN == run.ready_at,
         payload is None,
-        payload is None,
         run.key.run_id if alone else None,
     )

@@ -298,9 +298,11 @@ class HeldRuns:
             item.stop.ask(cause, kill=kill)
 
     def lease_lost(self) -> None:
-        """End attempts that end with the lease: trust has ended, at least briefly."""
+        """End started attempts that end with the lease: trust has ended, at least briefly.
+        Admission judges the trust of the others when they start.
+        """
         for item in self._items.values():
-            if item.batch.dies_with_lease:
+            if item.batch.dies_with_lease and item.started_at is not None:
                 item.stop.ask(Cause.LEASE_LOST)
 
     async def idle(self) -> None:

@@ -34,6 +34,10 @@ MOST: Final = 20_000
 member dispatches a few thousand per second, and a scan for more takes a few seconds.
 """
 _SLACK = 1_000
+_MERGED_FOR: Final = 100
+"""The heap is merged into a queue with fewer than so many places for each run to take: cheaper than
+to pop from the heap.
+"""
 
 
 @dataclass(slots=True)
@@ -128,7 +132,8 @@ class ReadyBucket:
     def take(self, count: int, until: Place | None) -> list[LiveRun]:
         """Remove and return the next runs, at most `count`, up to this place."""
         taken: list[LiveRun] = []
-        if len(self.heap) > count:
+        places = len(self.queue) - self.head + len(self.heap)
+        if len(self.heap) > count and places < _MERGED_FOR * count:
             self._set_queue(sorted([*self.queue[self.head :], *sorted(self.heap)]))
         queue, heap, runs, head = self.queue, self.heap, self.runs, self.head
         while len(taken) < count:

@@ -212,6 +212,9 @@ WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
 """
 """A separate statement, as it is rarely needed. The decision was made under the same locks."""
 
+PAYLOADS_UNDER_LOCKS = 64 * 1024
+"""Bytes of payloads that one statement returns. The others are read after the COMMIT (P1.5)."""
+
 DAY = "SELECT to_regclass(%(day)s)::text"
 """The table of the drafts' day; NULL: there is none."""
 
@@ -252,9 +255,9 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
     RETURNING d.n, r.payload, octet_length(r.payload) AS size
 )
 SELECT count(*), statement_timestamp(), CASE WHEN count(*) < %(count)s THEN array_agg(n) END,
-    array_agg(n) FILTER (WHERE size > {{most}}), array_agg(n) FILTER (WHERE size <= {{most}}),
-    array_agg(size) FILTER (WHERE size <= {{most}}),
-    string_agg(payload, '') FILTER (WHERE size <= {{most}})
+    array_agg(n) FILTER (WHERE size > %(most)s), array_agg(n) FILTER (WHERE size <= %(most)s),
+    array_agg(size) FILTER (WHERE size <= %(most)s),
+    string_agg(payload, '') FILTER (WHERE size <= %(most)s)
 FROM went
 """
 """Dispatch plain drafts whose rows are as they say, and whose jobs have no other live run that
@@ -397,6 +400,7 @@ def _dispatch_plain(
             "start_limits": arrays.numbers([e.start_by_after.total_seconds() for e in terms]),
             "counted": arrays.flags([each.overlap_limit > 0 for each in terms]),
             "count": len(mine),
+            "most": min(SMALL_PAYLOAD, PAYLOADS_UNDER_LOCKS // len(mine)),
         },
     )
     outcome.unread.extend([mine[n - 1].run.key for n in large or ()])
@@ -445,7 +449,7 @@ def _first_attempt(run: LiveRun, terms: Terms, token: Token, start_by: datetime)
 @lru_cache(maxsize=8)
 def plain_statement(table: str) -> str:
     """Return DISPATCH_PLAIN for runs in this partition."""
-    return DISPATCH_PLAIN.format(runs=table, most=SMALL_PAYLOAD)
+    return DISPATCH_PLAIN.format(runs=table)
 
 
 @lru_cache(maxsize=16)

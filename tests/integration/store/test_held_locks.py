@@ -9,26 +9,48 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, event
 
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Loss, Trigger, Verdict
+from schedd.core.runs.model import SMALL_PAYLOAD, Loss, Trigger, Verdict
 from schedd.core.runs.records import Unstarted
 from schedd.store.cluster.fence import LOCK_SHARDS
 from schedd.store.connection.database import Database
 from schedd.store.dispatch import assign as assigning
+from schedd.store.dispatch.assign import PAYLOADS_UNDER_LOCKS
 from schedd.store.reconcile.rescue import GIVE_BACK, RESCUE
 from schedd.store.results import accept as accepting
 from schedd.store.results.accept import STORED
 from schedd.store.statements.keys import RUNS
-from support.store import START, World, draft, incarnation, manual_run, ok, report
+from support.store import START, World, draft, firing, incarnation, manual_run, ok, report
 
 BIG = b"x" * 300_000
 LITTLE = 1_000
 """Bytes that a statement may give for each run of its batch."""
 
 _LOCKS = re.compile(r"\b(FOR (NO KEY )?UPDATE|FOR SHARE|UPDATE|INSERT|DELETE)\b")
+
+
+@pytest.mark.parametrize("size", [10, SMALL_PAYLOAD])
+async def test_a_batch_reads_few_payloads_under_locks(world: World, size: int) -> None:
+    """P1.5: the sum is limited, whatever the number of runs."""
+    world.make_partitions([START.date()])
+    me = await world.member()
+    read = read_under_locks(me.store.database)
+    runs = []
+    for _ in range(40):
+        runs += (await me.fire(firing(await world.job(shard=6)))).runs
+    payload = b"x" * size
+    await world.sql("UPDATE runs SET payload = %s", payload)
+    read.clear()
+
+    handed = await me.assign(*map(draft, runs))
+
+    assert [each.payload for each in handed.assigned] == [payload] * 40
+    [statement] = [each for each in read if "string_agg" in each]
+    assert read[statement] <= PAYLOADS_UNDER_LOCKS + LITTLE
 
 
 async def test_a_transaction_with_locks_reads_little_however_large_the_runs(

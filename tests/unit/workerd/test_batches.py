@@ -380,6 +380,19 @@ async def test_a_batch_with_uneven_columns_is_set_aside_and_its_readable_runs_re
         await worker.ended(*worker.assign(2))
 
 
+@pytest.mark.parametrize("how", [{}, {"start_in": 0.5}], ids=["due", "pre-dispatched"])
+async def test_a_run_that_hasnt_started_isnt_ended_by_a_lease_that_returned(
+    tmp_path: Path, how: dict[str, float]
+) -> None:
+    trust = WorkerLeaseTrust(60.0, boottime())
+    async with working(tmp_path, trust=trust) as worker:
+        keys = worker.assign(3, on_lease_lost=job_pb2.ON_LEASE_LOST_KILL, **how)
+        worker.work.lease_lost()
+        assert trust.holds(boottime())
+        await worker.ended(*keys)
+        assert not worker.stream.results, "all three succeeded"
+
+
 async def test_a_batch_with_a_negative_token_or_no_runs_starts_nothing(tmp_path: Path) -> None:
     async with working(tmp_path) as worker:
         worker.receive(worker.batch([worker.member.key(token=-1)]), worker.batch([]))

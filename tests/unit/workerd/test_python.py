@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import gc
 import threading
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schedclient import Context
+from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
 from support.calling import called, handler_loops
+from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptVerdict, Cause, OutcomeReason
-from workerd.executors.base import Stop
-from workerd.executors.handlers.attempt_call import CANCELED
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.handlers import attempt_call
+from workerd.executors.handlers.attempt_call import CANCELED, AttemptContext, HandlerCall
 from workerd.executors.python import check
 
 
@@ -269,3 +274,40 @@ async def test_a_handler_that_first_reads_its_context_after_the_stop_sees_the_st
     go.set()
     assert (await call).verdict is AttemptVerdict.CANCELLED
     assert seen == [True]
+
+
+async def test_a_finalizer_may_use_a_context_while_another_is_filled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = FakeMember()
+
+    def context() -> AttemptContext:
+        attempt = AttemptStart.of(member.assignment(incarnation="i"), "w", utcnow())
+        return AttemptContext.of(HandlerCall(attempt, Stop(), "h", print, (), lambda *_: None))
+
+    class Session:
+        """Garbage of an earlier run, in a cycle."""
+
+        def __init__(self, ctx: Context) -> None:
+            self.ctx, self.me = ctx, self
+
+        def __del__(self) -> None:
+            self.ctx.log.info("closed")
+
+    first, earlier = context(), context()
+    date_at = attempt_call.date_at
+
+    def collecting(microseconds: int) -> datetime:
+        gc.collect()
+        return date_at(microseconds)
+
+    monkeypatch.setattr(attempt_call, "date_at", collecting)
+
+    def use() -> None:
+        Session(earlier)
+        assert first.run_id
+
+    thread = threading.Thread(target=use, daemon=True)
+    thread.start()
+    await asyncio.to_thread(thread.join, WAIT_TIMEOUT)
+    assert not thread.is_alive(), "the thread waits for its own lock"

@@ -40,8 +40,9 @@ CANCELED: Final = (
 )
 _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 """After these no other worker runs the attempt, so an abandoned handler is harmless."""
-_filling: Final = threading.Lock()
+_filling: Final = threading.RLock()
 """Held by a thread of a handler that first uses a context. The worker's loop must not wait for it.
+Reentrant: the cycle collector may run a user's finalizer meanwhile, which uses another context.
 """
 _ENDED: Final = AttemptOutcome(AttemptVerdict.RETURNED, began=False)
 """Of a call that never began: its end was reported before, or the worker is ending."""
