@@ -86,7 +86,7 @@ acceptance-full: ## Run the tests that .ci/run shortens at full length, one afte
 	EVENT_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_events.py JOBS=0
 	EACH_SECOND_FOR=30 $(MAKE) test TESTS=tests/acceptance/test_schedules.py JOBS=0
 	IDEMPOTENT_CALLS=1000 $(MAKE) test TESTS=tests/acceptance/test_idempotency.py JOBS=0
-	ETCD_OUTAGE=20 $(MAKE) test TESTS=tests/acceptance/test_outages.py JOBS=0
+	ETCD_OUTAGE=20 OUTAGE_SUBMITTERS=8 $(MAKE) test TESTS=tests/acceptance/test_outages.py JOBS=0
 	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_aging.py JOBS=0
 	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"
 	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"

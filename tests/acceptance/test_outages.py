@@ -135,8 +135,8 @@ def assert_once(client: SyncClient, run: Run, probe: DatabaseProbe) -> None:
 
 # ── PostgreSQL ───────────────────────────────────────────────────────────────────────────────────
 
-SUBMITTERS = 4
-SUBMITS = 100
+SUBMITTERS = int(os.environ.get("OUTAGE_SUBMITTERS", "4"))
+SUBMITS = 25 * SUBMITTERS
 """At least so many, before, while and after PostgreSQL is away."""
 
 
