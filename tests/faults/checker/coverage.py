@@ -328,7 +328,7 @@ def _into(world: World, due: Due, ledger_row: LedgerRow) -> str | None:
         return None
     later = (each for each in world.rows_by_job[due.life.job_id] if each.row.scheduled_at > last)
     into = next(later, None)
-    if into is not None and into.first.state in ("PENDING", "COALESCED"):
+    if into is not None and (into.fired or into.first.state == "COALESCED"):
         between = oracle.due(
             phase.definition.schedule, last + oracle.HALF, into.row.scheduled_at - oracle.HALF
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from faults.checker.rows import Run
+from faults.checker.rows import FIRED, Run
 from faults.checker.tables import Step, clock
 from faults.checker.verdict import Violation
 from faults.checker.world import World
@@ -26,7 +26,7 @@ def s4(world: World) -> Iterator[Violation]:
         fresh = run.fired_by is not None and run.fired_by != (before.fired_by if before else None)
         if fresh and shard is not None and shard.owner != run.fired_by:
             yield _foreign(world, step, run, shard.owner)
-        if run.scheduled and before is None and run.state == "PENDING" and run.fired_by is None:
+        if run.scheduled and before is None and run.state in FIRED and run.fired_by is None:
             yield Violation("S4", f"run {run.run_id} was fired by no owner", (step.where,))
         if run.token != (before.token if before else 0):
             epoch = epoch_of(run.token)

@@ -9,7 +9,7 @@ from faults import oracle
 from faults.checker.assignments import Assignment
 from faults.checker.ledger import LedgerRow, covering, spread
 from faults.checker.lives import Call, Life
-from faults.checker.rows import SCHEDULED, Run, ticks
+from faults.checker.rows import FIRED, SCHEDULED, Run, ticks
 from faults.checker.tables import Step, clock
 from faults.checker.timers import advanced, agreed
 from faults.checker.verdict import Violation
@@ -196,7 +196,7 @@ def _recorded_against_the_timer(world: World) -> Iterator[Violation]:
     """Check that rows of instants that didn't fire are of a generation in force, too."""
     for step in world.runs.steps:
         run = step.after
-        if run is None or not run.scheduled or step.before is not None or run.state == "PENDING":
+        if run is None or not run.scheduled or step.before is not None or run.state in FIRED:
             continue
         around = world.timers.before, world.timers.after
         timers = (timer(step.commit, run.job_id) for timer in around)
@@ -211,7 +211,7 @@ def _recorded_against_the_timer(world: World) -> Iterator[Violation]:
 
 def _deed(step: Step[Run], run: Run) -> str | None:
     if step.before is None:
-        return "fired" if run.state == "PENDING" else None
+        return "fired" if run.state in FIRED else None
     return "assigned" if run.token != step.before.token else None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from faults import oracle
 from faults.checker.lives import Life
-from faults.checker.rows import NEVER_RAN, Run, ticks
+from faults.checker.rows import FIRED, NEVER_RAN, Run, ticks
 from faults.checker.tables import Step
 from faults.checker.windows import ON_TIME, QUIET_BOUND, Windows
 
@@ -30,6 +30,11 @@ class LedgerRow:
     first: Run
     row: Run
     ended: Step[Run]
+
+    @property
+    def fired(self) -> bool:
+        """Whether a commit inserted it as a run."""
+        return self.inserted.op == "insert" and self.first.state in FIRED
 
     @property
     def ran(self) -> bool:

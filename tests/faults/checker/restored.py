@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from faults.checker.lives import calls_of
-from faults.checker.rows import SCHEDULED, TERMINAL, Run
+from faults.checker.rows import FIRED, SCHEDULED, TERMINAL, Run
 from faults.checker.tables import Table, clock
 from faults.checker.verdict import Figures, Violation
 from faults.checker.world import World
@@ -269,7 +269,7 @@ def _before_resumed(second: World) -> Iterator[Violation]:
         return
     ends = (s.commit for s in _later(second.cluster) if s.commit > paused and not s.after.paused)
     resumed = next(ends, len(second.history.commits))
-    fired = (s for s in _later(second.runs) if s.before is None and s.after.state == "PENDING")
+    fired = (s for s in _later(second.runs) if s.before is None and s.after.state in FIRED)
     deeds = [("fired", step) for step in fired if step.after.trigger == SCHEDULED]
     deeds += [("dispatched", step) for step in _drawn(second)]
     for deed, step in deeds:

@@ -17,6 +17,8 @@ SCHEDULED = "SCHEDULE"
 SUBMITTED = "SUBMIT"
 
 WAITING = frozenset({"PENDING", "RETRYING"})
+FIRED = frozenset({"PENDING", "RUNNING"})
+"""States in which a run is inserted, unless it never ran: RUNNING with its token."""
 NEVER_RAN = frozenset({"SKIPPED", "MISSED", "COALESCED"})
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"}) | NEVER_RAN
 

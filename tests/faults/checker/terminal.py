@@ -52,8 +52,9 @@ def s12(world: World) -> Iterator[Violation]:
 
 
 def _born(step: Step[Run], run: Run) -> Iterator[Violation]:
-    """A run begins PENDING, or as the account of instants that don't run."""
-    if step.op == "insert" and run.state not in ("PENDING", *NEVER_RAN):
+    """A run begins PENDING, RUNNING with a token, or as the account of times that don't run."""
+    running = run.state == "RUNNING" and run.scheduled and run.token > 0
+    if step.op == "insert" and not running and run.state not in ("PENDING", *NEVER_RAN):
         yield Violation("S12", f"run {run.run_id} began {run.state}", (step.where,))
 
 

@@ -42,14 +42,23 @@ class Story(Stage):
         self, at: float, job: Job | None = None, *, on: float | None = None, **row: Any
     ) -> Run:
         """The owner fires an instant, 0.01 s after it or at `on`."""
-        run = self.new(at, job, **row)
         on = at + 0.01 if on is None else on
-        job = run.job
-        run.row["fired_by"] = row.get("fired_by", self.owner(job.shard, on))
+        run = self.new(at, job, **row)
+        return self._fire(run, on, row.get("fired_by", self.owner(run.job.shard, on)))
+
+    def fire_running(self, at: float, worker: str = "w1") -> Run:
+        """The owner fires an instant and dispatches its run in one commit."""
+        run, on = self.new(at), at + 0.01
+        self._give(run, on, worker)
+        return self._fire(run, on, self.owner(run.job.shard, on))
+
+    def _fire(self, run: Run, on: float, by: str | None) -> Run:
+        at, job = run.at, run.job
+        run.row["fired_by"] = by
         last = at + (int(run.row["count"] or 1) - 1) * job.every
         timer = dict(job.timer) | {"nominal": stamp(last + job.every)}
         changes = [insert("runs", dict(run.row)), update("timers", timer)]
-        if run.row["state"] == "PENDING":
+        if run.row["state"] == "PENDING" or run.token:
             changes.append(insert("live", live_row(run)))
         self.commit(on, *changes)
         return run
@@ -94,6 +103,12 @@ class Story(Stage):
 
     def assign(self, run: Run, at: float, worker: str = "w1", **row: Any) -> int:
         """The owner hands it out; gives the token."""
+        self._give(run, at, worker)
+        run.row |= row
+        self.commit(at, update("runs", dict(run.row)))
+        return int(run.row["token"] or 0)
+
+    def _give(self, run: Run, at: float, worker: str) -> None:
         token = self.epoch(run.job.shard, at) << 32 | round(at * 1000)
         run.worker = worker
         run.row |= {
@@ -109,9 +124,7 @@ class Story(Stage):
             "exit_code": None,
             "reason": None,
             "digest": None,
-        } | row
-        self.commit(at, update("runs", dict(run.row)))
-        return int(run.row["token"] or 0)
+        }
 
     def write(
         self, event: str, run: Run, at: float, code: int | None = None, **fields: Any

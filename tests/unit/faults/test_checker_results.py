@@ -265,7 +265,16 @@ def test_a_step_that_the_table_lacks_breaks_s12() -> None:
     assert broken(story) == {"S12", "L1"}
 
 
-def test_a_run_that_begins_running_breaks_s12() -> None:
+def test_a_run_that_begins_running_with_its_token_breaks_nothing() -> None:
+    story = leader_killed(without={150})
+    run = story.fire_running(150)
+    story.write("start", run, 150.03)
+    story.write("end", run, 150.05, 0)
+    story.accept(run, 150.1)
+    assert broken(story) == NONE
+
+
+def test_a_run_that_begins_running_without_a_token_breaks_s12() -> None:
     story = leader_killed(without={150})
     story.play(story.fire(150, state="RUNNING"), 150.05)
     assert "S12" in broken(story)
