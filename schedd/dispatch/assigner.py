@@ -177,9 +177,13 @@ class Assigner:
         self._wake_ups.runs_changed([runs[key.run_id].hint for key in answer.ended])
         return unpushed
 
-    async def push_fired(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
+    async def push_fired(
+        self, handed: Sequence[tuple[Assigned, CachedDefinition]], choice: SlotReservation
+    ) -> None:
         """Push runs that were fired as RUNNING, after their COMMIT was seen."""
-        if unpushed := self._push_all(handed):
+        unpushed = self._push_all(handed)
+        choice.release()
+        if unpushed:
             await self._send_elsewhere(unpushed)
 
     def _push_all(

@@ -163,9 +163,14 @@ class Dispatch:
             self._run_index.on_short()
         if more or (chosen and self._run_index.ready and self._workers.offers()):
             return 0.0
-        ripe = self._run_index.next_ripe()
-        ripens = 1.0 if ripe is None else max(0.0, (ripe - self._clock.now()).total_seconds())
-        return min(1.0, ripens, self._late.wait(), self._pools.wait())
+        return min(1.0, self._ripens(), self._late.wait(), self._pools.wait())
+
+    def _ripens(self) -> float:
+        """Return the seconds until the next run is ready, or a held timer asks for slots."""
+        now = self._clock.now()
+        ripe, asks = self._run_index.next_ripe(), self._run_index.held_timers.next_at()
+        ripens = 1.0 if ripe is None else max(0.0, (ripe - now).total_seconds())
+        return ripens if asks is None or asks <= now else min(ripens, (asks - now).total_seconds())
 
     def _look_again(self, now: float) -> None:
         """Try blocked and unplaceable runs again, in case hints were lost."""

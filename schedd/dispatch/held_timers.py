@@ -8,25 +8,27 @@ no longer held: its place in the line is stale.
 
 Invariants (docs/protocol-rules.md, P3.4, P4.7)
 - Free slots that runs need which wait in the ready queue, or to be pre-dispatched, are left to
-  them. A due timer without a slot that has priority over a ready run at the head of a bucket is
-  overdue: the ready queue orders its run among the others.
-- Due timers have priority over others, in the order of the ready queue, planned or not. The others
+  them.
+- Due timers have priority over others, planned or not, in the order of the ready queue. The others
   are fired as RUNNING by `lookahead.dispatch` before they are due. If `HERD` timers are held, that
   is too late for some: they are fired as soon as there are slots.
-- A timer is held until `HOLD` after its due time, and only while slots become free or enough runs
-  are ready.
+- A due timer for which there is no slot is overdue once a run is ready, which the ready queue
+  orders, or after `HOLD`. So each step is written while the next time of its timer isn't late.
+- The work between two awaits is bounded, however many needs are held.
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from math import ceil, inf
-from typing import Final
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Need, SlotOffer, job_need
 from schedd.core.dispatch.priority_order import rank
@@ -47,14 +49,15 @@ HERD: Final = 5_000
 Runs and timers beyond it are pre-dispatched as soon as they are created or planned, and runs in
 long backoffs wait in their rows only.
 """
-HOLD: Final = timedelta(seconds=3)
-"""How long after its due time a timer is held at most."""
-QUIET: Final = timedelta(seconds=0.25)
-"""If no timer got a slot for so long, timers that are overdue by as much aren't held any longer."""
-NEVER: Final = datetime.min.replace(tzinfo=UTC)
+LOOKS: Final = 1_000
+"""For how many lines one choice looks for slots, at most. The next choice looks for the others when
+these are gone.
+"""
+HOLD: Final = timedelta(seconds=0.5)
+"""How long after its due time a timer is held for a slot, while no run is ready: less than `GRACE`
+of `fire_plan`, so that the timer's next time isn't late.
+"""
 EVER: Final = datetime.max.replace(tzinfo=UTC)
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +70,21 @@ class Planned:
     known: CachedDefinition
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyHeads:
-    """The ready runs that some worker here could run, as far as they matter to held timers."""
-
-    last_rank: float = -inf
-    """The greatest rank of the oldest runs of their buckets."""
-    enough: bool = False
-    """Whether so many runs are ready that more of them would start none sooner."""
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Line:
     need: Need
     priority: Priority
-    heap: list[tuple[datetime, int, Planned]] = field(default_factory=list)
-    """By due time."""
+    number: int
+    order: list[tuple[datetime, int, Planned]] = field(default_factory=list)
+    """By due time; some are no longer held."""
+
+    def count(self, until: datetime) -> int:
+        """Return how many are due by `until`."""
+        return bisect_right(self.order, until, key=itemgetter(0))
+
+
+_Head: TypeAlias = tuple[bool, float, int, _Line]
+"""Whether the first timer of a line isn't due yet, its rank, the number of the line, the line."""
 
 
 class HeldTimers:
@@ -93,11 +95,11 @@ class HeldTimers:
         self._lookahead = lookahead
         self._lines: dict[tuple[Need, Priority], _Line] = {}
         self._count = count()
-        self._went_at = NEVER
-        """When timers got slots last."""
+        self._without: list[_Line] = []
+        """Lines of due timers for which the last choice found no slots, first by rank."""
 
     def __len__(self) -> int:
-        return sum(len(line.heap) for line in self._lines.values())
+        return sum(len(line.order) for line in self._lines.values())
 
     @property
     def needs(self) -> list[Need]:
@@ -106,7 +108,7 @@ class HeldTimers:
 
     def hold(self, planned: Iterable[Planned]) -> None:
         """Hold these timers until each has a slot, or is overdue."""
-        line = _Line(Need(""), Priority.LOW)
+        line = _Line(Need(""), Priority.LOW, 0)
         for each in planned:
             timer, priority = each.timer, each.known.definition.priority
             assert timer.due_at is not None, "its step has a run"
@@ -114,16 +116,17 @@ class HeldTimers:
             if need is not line.need or priority != line.priority:
                 line = self._line(need, priority)
             self._timers.keep(timer.job_id, timer)
-            heapq.heappush(line.heap, (timer.due_at, next(self._count), each))
+            insort(line.order, (timer.due_at, next(self._count), each))
 
     def release(self) -> None:
         """Hold nothing: a pause or resume of the cluster has made the steps invalid."""
         for line in self._lines.values():
-            for _, _, each in line.heap:
+            for _, _, each in line.order:
                 if self._is_held(each):
                     self._timers.discard(each.timer.job_id)
                     self._timers.come_up([each.timer])
         self._lines.clear()
+        self._without.clear()
 
     def choose(
         self,
@@ -136,93 +139,92 @@ class HeldTimers:
         """Remove and return timers for which slots are free, beyond those that waiting runs need,
         and reserve these slots. At most `most`, of one priority.
         """
-        if not self._lines or not offers.slots:
-            return []
-        waiting = sum(queue.slots(lambda need: _some(offers, need)) for queue in queues)
-        if waiting >= offers.slots:
-            return []
+        waiting = _slots_needed(offers, now, *queues)
+        free = waiting < offers.slots
+        last = self._early(now) if free and self._due_are_held(now) else now
+        heads = [head for line in [*self._lines.values()] if (head := self._head(line, now, last))]
+        heapq.heapify(heads)
+        self._without.clear()
         chosen: list[tuple[FiringToSlot, CachedDefinition]] = []
         terms: dict[object, Terms] = {}
-        for until in (now, self._early(now)) if self._due_are_held(now) else (now,):
-            full: set[Need] = set()
-            while (head := self._next(until, offers, full)) is not None and len(chosen) < most:
-                line, limit = head
-                if chosen and chosen[0][0].priority != line.priority:
-                    break
-                left = most - len(chosen)
-                went = self._choose(line, limit, left, ceil(waiting), offers, due=until <= now)
-                if not went:
-                    full.add(line.need)
+        full: set[Need] = set()
+        looked = 0
+        while heads and len(chosen) < most and looked < LOOKS:
+            looked += 1
+            early, _, _, line = head = heapq.heappop(heads)
+            if chosen and chosen[0][0].priority != line.priority:
+                break
+            went: list[tuple[Planned, SlotOffer]] = []
+            if free and line.need not in full:
+                until = _until(head, heads, now, last)
+                went = self._choose(head, until, most - len(chosen), ceil(waiting), offers)
+            if went:
                 for offer, taken in Counter(offer for _, offer in went).items():
                     choice.reserve_slots(offer, taken * line.need.slots)
                 chosen += [(_to_slot(each, offer, terms), each.known) for each, offer in went]
-        if chosen:
-            self._went_at = now
+                if (following := self._head(line, now, last)) is not None:
+                    heapq.heappush(heads, following)
+            else:
+                full.add(line.need)
+                if not early:
+                    self._without.append(line)
         return chosen
 
     def _choose(
-        self,
-        line: _Line,
-        until: datetime,
-        most: int,
-        waiting: int,
-        offers: SlotIndex,
-        *,
-        due: bool,
+        self, head: _Head, until: datetime, most: int, waiting: int, offers: SlotIndex
     ) -> list[tuple[Planned, SlotOffer]]:
-        """Remove and return the first timers of a line, due by `until`, with offers for them.
-
-        `due`: whether they are due now. Others have LOW priority.
-        """
-        spare = -(-waiting // line.need.slots)
-        found = offers.spread(line.need, most + spare)
+        """Remove and return the first timers of a line, due by `until`, with offers for them."""
+        early, _, _, line = head
+        need, first_at, first = line.need, line.order[0][0], line.order[0][2]
+        spare = -(-waiting // need.slots)
+        found = offers.spread(need, most + spare)
         if found is not None:
-            return list(zip(self._take(line, len(found) - spare, until), found, strict=False))
-        if spare:
+            free = len(found) - spare
+            return list(zip(self._take(line, free, until), found, strict=False))
+        its_rank = rank(Priority.LOW if early else line.priority, first_at)
+        if not offers.exceeds(need, its_rank, waiting + need.slots - 1):
             return []
-        first_at, _, first = line.heap[0]
-        its_rank = rank(line.priority if due else Priority.LOW, first_at)
-        one = offers.choose(first.known.definition, line.need, its_rank)
+        one = offers.choose(first.known.definition, need, its_rank)
         return [] if one is None else [(each, one) for each in self._take(line, 1, until)]
 
-    def overdue(self, most: int, now: datetime, ready: ReadyHeads) -> list[Planned]:
-        """Remove and return due timers that can't wait for slots any longer, at most `most`."""
-        quiet = self._went_at <= now - QUIET and not ready.enough
-        until = now - QUIET if quiet else now - HOLD
+    def overdue(self, most: int, until: datetime, above: float | None = None) -> list[Planned]:
+        """Remove and return timers due by `until` for which the last choice found no slots: at most
+        `most`, of one priority, above `above`.
+        """
+        lines = [e for e in self._without if above is None or e.priority > above]
         found: list[Planned] = []
-        for line in self._lines.values():
-            ahead = min(now, _due_before(ready.last_rank, line.priority))
-            found += self._take(line, most - len(found), max(until, ahead))
-        self._lines = {of: line for of, line in self._lines.items() if line.heap}
+        for line in lines:
+            if line.priority == lines[0].priority:
+                found += self._take(line, most - len(found), until)
         return found
 
     def next_at(self) -> datetime | None:
         """Return when a held timer may be fired as RUNNING next; None: no timer is held. A time
         that has passed: some timers wait for slots.
         """
-        firsts = [first for line in self._lines.values() if (first := self._first(line))]
+        firsts = [first for line in [*self._lines.values()] if (first := self._first(line))]
         return min(firsts) - self._lookahead.dispatch if firsts else None
 
     def heads(self, now: datetime, fits: Callable[[Need], bool]) -> list[QueueHead]:
-        """Return a queue head for each line whose need fits, if its first timer may be fired now.
-        A timer that isn't due has LOW priority, behind all ready runs.
+        """Return queue heads for each line whose need fits: of its due timers, and of others that
+        may be fired now. The latter have LOW priority, behind all ready runs.
         """
         until = self._early(now)
-        return [
-            QueueHead(
-                line.priority if first <= now else Priority.LOW,
-                first,
-                len(line.heap) * line.need.slots,
-                line.need.slots,
-            )
-            for line in self._lines.values()
-            if fits(line.need) and (first := self._first(line)) is not None and first <= until
-        ]
+        found: list[QueueHead] = []
+        for line in [*self._lines.values()]:
+            if not fits(line.need) or self._first(line) is None:
+                continue
+            order, width, due = line.order, line.need.slots, line.count(now)
+            if due:
+                found.append(QueueHead(line.priority, order[0][0], due * width, width))
+            if early := line.count(until) - due:
+                found.append(QueueHead(Priority.LOW, order[due][0], early * width, width))
+        return found
 
     def _line(self, need: Need, priority: Priority) -> _Line:
         line = self._lines.get((need, priority))
         if line is None:
-            line = self._lines[need, priority] = _Line(need, priority)
+            line = self._lines[need, priority] = _Line(need, priority, next(self._count))
         return line
 
     def _early(self, now: datetime) -> datetime:
@@ -236,61 +238,63 @@ class HeldTimers:
         following = self._timers.next_at()
         return following is None or following > now - self._lookahead.fire
 
-    def _next(
-        self, until: datetime, offers: SlotIndex, full: Collection[Need]
-    ) -> tuple[_Line, datetime] | None:
-        """Return the line of the timer that goes first, of those for which a slot is free; and the
-        last due time for which that is so.
-        """
-        heads = sorted(
-            (rank(line.priority, first), number, line)
-            for number, line in enumerate(self._lines.values())
-            if (first := self._first(line)) is not None
-            and first <= until
-            and line.need not in full
-            and offers.free(line.need, -inf)
-        )
-        if not heads:
+    def _head(self, line: _Line, now: datetime, last: datetime) -> _Head | None:
+        """Return the head of a line; None: no timer in it is due by `last`."""
+        first = self._first(line)
+        if first is None or first > last:
             return None
-        (head, _, line), *others = heads
-        if not others:
-            return line, until
-        ahead = timedelta(seconds=others[0][0] - head)
-        return line, min(until, line.heap[0][0] + ahead)
+        return first > now, rank(line.priority, first), line.number, line
 
     def _first(self, line: _Line) -> datetime | None:
         """Return the due time of the line's first timer; None: there is none."""
-        heap = line.heap
-        while heap and not self._is_held(heap[0][2]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        order = line.order
+        held = (at for at, (_, _, each) in enumerate(order) if self._is_held(each))
+        if stale := next(held, len(order)):
+            self._remove(line, stale)
+        return order[0][0] if order else None
 
     def _take(self, line: _Line, most: int, until: datetime) -> list[Planned]:
         """Remove and return the first timers of a line, due by `until`."""
         taken: list[Planned] = []
-        heap = line.heap
-        while heap and len(taken) < most and heap[0][0] <= until:
-            _, _, each = heapq.heappop(heap)
+        seen = 0
+        for due_at, _, each in line.order:
+            if len(taken) >= most or due_at > until:
+                break
+            seen += 1
             if self._is_held(each):
                 self._timers.discard(each.timer.job_id)
                 taken.append(each)
+        self._remove(line, seen)
         return taken
+
+    def _remove(self, line: _Line, count: int) -> None:
+        """Remove the first places of a line, and the line if none is left."""
+        del line.order[:count]
+        if count and not line.order:
+            self._lines.pop((line.need, line.priority), None)
 
     def _is_held(self, each: Planned) -> bool:
         found = self._timers.get(each.timer.job_id)
         return found is not None and found[1] is each.timer
 
 
-def _due_before(last: float, priority: Priority) -> datetime:
-    """Return the last due time of timers that rank before the given rank."""
-    if last == -inf:
-        return NEVER
-    return datetime.fromtimestamp(last - rank(priority, EPOCH), UTC) - TICK
+def _until(head: _Head, others: list[_Head], now: datetime, last: datetime) -> datetime:
+    """Return the last due time of timers of this line that go before those of other lines."""
+    early, its_rank, _, line = head
+    last = last if early else now
+    if not others or others[0][0] != early:
+        return last
+    return min(last, line.order[0][0] + timedelta(seconds=others[0][1] - its_rank))
 
 
-def _some(offers: SlotIndex, need: Need | None) -> bool:
-    """Return whether a free slot could serve a waiting run of this need."""
-    return offers.slots > 0 if need is None else offers.free(need, -inf)
+def _slots_needed(offers: SlotIndex, now: datetime, ready: ReadyQueue, early: EarlyRuns) -> float:
+    """Return how many slots waiting runs need, of those that some free slot could serve."""
+    first = rank(Priority.LOW, now)
+
+    def serves(need: Need | None) -> bool:
+        return offers.slots > 0 if need is None else offers.free(need, -inf)
+
+    return ready.slots(serves) + early.slots(lambda need: offers.free(need, first))
 
 
 def _to_slot(each: Planned, offer: SlotOffer, terms: dict[object, Terms]) -> FiringToSlot:

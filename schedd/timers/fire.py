@@ -59,8 +59,9 @@ from schedd.core.timers import fire_plan, fire_steps
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
 from schedd.dispatch.assigner import Assigner
-from schedd.dispatch.held_timers import Planned, ReadyHeads
+from schedd.dispatch.held_timers import HOLD, Planned
 from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock
 from schedd.runtime.budgeted_work import on_loop
@@ -420,7 +421,7 @@ class FireLoop:
         self._begun: set[JobId] = set()
         """Jobs with runs created by this owner, and more to create."""
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
-        self._slots_size = BatchSize(BATCH)
+        self._held_size = BatchSize(BATCH)
         self._switched = 0
         """The version of the cluster's pauses that the steps of held timers were planned with."""
         self._rest_until = 0.0
@@ -466,12 +467,11 @@ class FireLoop:
         if self._changed:
             await self._reread()
         fired = await self._fire_held()
-        rest = self._rest_until - self._boot()
-        above = self._rests if rest > 0 and self._placeable() >= ENOUGH else None
-        now = self._clock.now()
+        above, now = self._above(), self._clock.now()
         its = self._run_index.timers.class_due(now, above)
         if its is not None:
-            await self._fire_timed(self._run_index.timers.pop_due(now, self._size.now, above), its)
+            due = self._run_index.timers.pop_due(now, self._size.now, above)
+            await self._fire_timed(self._fire(due), len(due), its, self._size)
             return 0.0
         if fired:
             return 0.0
@@ -481,26 +481,35 @@ class FireLoop:
             pause = max(0.0, (first - self._clock.now()).total_seconds())
         pause = min(pause, self._held_pause())
         if above is not None:
-            return min(rest, pause, CHECK)
+            return min(pause, CHECK)
         self._near.nothing_is_due()
         return pause
 
-    async def _fire_timed(self, due: Sequence[Timer], its: float) -> None:
+    def _above(self) -> float | None:
+        """Return the highest class that rests now; None: none does."""
+        rests = self._rest_until > self._boot() and self._placeable() >= ENOUGH
+        return self._rests if rests else None
+
+    async def _fire_timed(
+        self, batch: Awaitable[int], count: int, its: float, size: BatchSize
+    ) -> None:
         """Fire a batch of one class. Its duration sets the size of the next batch, its limit of
-        runs, and the pause before it.
+        runs, and the pause before it. `batch` returns the number of rows written.
         """
-        full = len(due) >= self._size.now
+        full, rows = count >= size.now, 0
         began = self._boot()
-        rows = await self._fire(due)
-        ended = self._boot()
-        self._size.record_batch(len(due), ended - began)
-        self._rows.record_batch(rows, ended - began)
+        try:
+            rows = await batch
+        finally:  # a batch that timed out is tried again with fewer timers
+            took = self._boot() - began
+            size.record_batch(count, took)
+            self._rows.record_batch(rows, took)
         if full:
-            self._rest_until, self._rests = ended + RESTS * (ended - began), its
+            self._rest_until, self._rests = self._boot() + RESTS * took, its
 
     async def _fire_held(self) -> bool:
-        """Fire a batch of held timers: as RUNNING into free slots, else as PENDING those that are
-        overdue. Return whether there were any.
+        """Fire a batch of held timers as RUNNING into free slots, and a batch of those that are
+        overdue as PENDING. Return whether there were any.
         """
         held, pauses = self._run_index.held_timers, self._cluster_pause.pauses
         if not held:
@@ -508,30 +517,24 @@ class FireLoop:
         if pauses.switched != self._switched:
             held.release()
             return True
+        size, now = self._held_size, self._clock.now()
+        queues = self._run_index.ready, self._run_index.early
         with self._workers.choosing() as choice:
-            chosen = held.choose(
-                self._slots_size.now,
-                self._clock.now(),
-                self._workers.offers(),
-                choice,
-                (self._run_index.ready, self._run_index.early),
-            )
+            chosen = held.choose(size.now, now, self._workers.offers(), choice, queues)
             if chosen:
                 began = self._boot()
-                await self._fire_running(chosen)
-                self._slots_size.record_batch(len(chosen), self._boot() - began)
-                return True
-        able_here = self._workers.able_to()
-        ready = ReadyHeads(
-            self._run_index.ready.last_head(lambda need: need is None or able_here(need)),
-            self._placeable() >= ENOUGH,
-        )
-        overdue = held.overdue(self._size.now, self._clock.now(), ready)
+                try:
+                    await self._fire_running(chosen, choice)
+                finally:  # as in `_fire_timed`
+                    size.record_batch(len(chosen), self._boot() - began)
+        until = now if self._run_index.ready else now - HOLD
+        overdue = held.overdue(size.now, until, self._above())
         if overdue:
             timers = {each.timer.job_id: each.timer for each in overdue}
             firings = [copied(each.step, each.timer, each.known.definition) for each in overdue]
-            await self._fire_pending(firings, timers, self._switched)
-        return bool(overdue)
+            batch = self._fire_pending(firings, timers, self._switched)
+            await self._fire_timed(batch, len(overdue), firings[0].priority, size)
+        return bool(chosen or overdue)
 
     def _held_pause(self) -> float:
         """Return the seconds until held timers are looked at again."""
@@ -540,7 +543,11 @@ class FireLoop:
             return LOAD_EVERY.total_seconds()
         return max(HELD_CHECK, (at - self._clock.now()).total_seconds())
 
-    async def _fire_running(self, chosen: Sequence[tuple[FiringToSlot, CachedDefinition]]) -> None:
+    async def _fire_running(
+        self,
+        chosen: Sequence[tuple[FiringToSlot, CachedDefinition]],
+        choice: SlotReservation,
+    ) -> None:
         """Fire these timers as RUNNING, and push their runs."""
         known = {one.job_id: entry for one, entry in chosen}
         timers = {one.job_id: one.timer for one, _ in chosen}
@@ -554,8 +561,9 @@ class FireLoop:
         done, answers, failed = await self._write([one for one, _ in chosen], timers, write)
         dispatched = [run for one in answers for run in one.runs if run.state is State.RUNNING]
         self._advance(done, timers, answers)
+        self._ready()  # they need no more slots
         await self._assigner.push_fired(
-            [(Assigned(run, None), known[run.job_id]) for run in dispatched]
+            [(Assigned(run, None), known[run.job_id]) for run in dispatched], choice
         )
         if failed is not None:
             raise failed
@@ -603,8 +611,7 @@ class FireLoop:
             self._run_index.timers.come_up(due, now=self._clock.now())
             raise
         self._hold(planned, reckoned)
-        await self._fire_pending(firings, timers, reckoned.switched)
-        return sum(len(firing.runs) for firing in firings)
+        return await self._fire_pending(firings, timers, reckoned.switched)
 
     def _hold(self, planned: Sequence[Planned], reckoned: Pauses) -> None:
         held = self._run_index.held_timers
@@ -614,11 +621,13 @@ class FireLoop:
             self._switched = reckoned.switched
         if planned:
             held.hold(planned)
+            if (at := held.next_at()) is not None and at <= self._clock.now():
+                self._ready()  # they ask workers for slots
 
     async def _fire_pending(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], switched: int
-    ) -> None:
-        """Fire these timers; their runs wait for dispatch."""
+    ) -> int:
+        """Fire these timers; their runs wait for dispatch. Return the number of rows written."""
 
         async def write(claim: Claim, items: Sequence[Firing]) -> FireOutcome:
             fired = await self._store.fire(claim, items, switched)
@@ -629,6 +638,7 @@ class FireLoop:
         self._advance(done, timers, answers)
         if failed is not None:
             raise failed
+        return sum(len(firing.runs) for firing in firings)
 
     async def _write(
         self,
@@ -857,8 +867,8 @@ class FireLoop:
         )
         if refused:
             self._definition_cache.forget(refused)
-            self._refused = {job: timers[job] for job in refused}
-            self._open.update(self._refused)
+            self._refused |= {job: timers[job] for job in refused}
+            self._open.update({job: timers[job] for job in refused})
             self.changed(refused)
             self._cluster_pause.read_soon()
         lost = {shard for answer in answers for shard in answer.lost}

@@ -294,14 +294,6 @@ class ReadyQueue:
             if line.runs and fits(line.need)
         )
 
-    def last_head(self, fits: Fits) -> float:
-        """Return the greatest rank of the oldest runs of those buckets; minus infinity if there are
-        none.
-        """
-        lines = (line for line in self._lines.values() if not line.paced and not line.pool)
-        heads = [line.oldest() for line in lines if fits(line.need)]
-        return max((place.rank for place in heads if place is not None), default=-inf)
-
     @property
     def needs(self) -> list[Need]:
         """Return the known needs of waiting runs, some of them more than once."""

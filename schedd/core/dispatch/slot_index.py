@@ -161,6 +161,15 @@ class SlotIndex:
         kinds = self._which(need)
         return any(next(kind.fitting(need.slots, rank), None) is not None for _, kind in kinds)
 
+    def exceeds(self, need: Need, rank: float, slots: int) -> bool:
+        """Return whether workers offer more than so many slots for runs of this need and rank."""
+        for _, kind in self._which(need):
+            for offer in kind.fitting(need.slots, rank):
+                slots -= offer.slots
+                if slots < 0:
+                    return True
+        return False
+
     def choose(self, definition: Definition, need: Need, rank: float) -> SlotOffer | None:
         """Choose an offer for a run of this job, by the rules of `placement`. Ties go by the
         incarnation's id.

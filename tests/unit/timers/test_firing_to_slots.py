@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from time import process_time
 from typing import Any
 
 import pytest
 
-from schedd.core.dispatch.placement import Need, job_need
+from schedd.core.dispatch.placement import Need, Unable, job_need
 from schedd.core.dispatch.priority_order import last_rank
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.jobs.definition import (
     CatchUp,
@@ -23,18 +25,21 @@ from schedd.core.jobs.definition import (
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.deadlines import START_WITHIN
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Timer
+from schedd.core.runs.model import Claim, Firing, NewRun, Timer
 from schedd.core.runs.pools import PoolKey
+from schedd.core.runs.records import FireOutcome
+from schedd.core.schedule.compiled_schedule import EverySchedule
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.core.timers.pre_dispatch import Lookahead
-from schedd.dispatch.held_timers import HOLD, QUIET
+from schedd.dispatch.held_timers import HOLD
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire import BATCH, ENOUGH
-from schedkit.errors import OutcomeUnknown
+from schedkit.errors import OutcomeUnknown, Unavailable
+from support import firing
 from support.firing import TIMER, Herd, World
 from support.runs import NOW, run, worker
 
 AHEAD = Lookahead(timedelta(seconds=2), timedelta(seconds=1))
-LATER = QUIET.total_seconds() + 0.01
 
 
 def job(number: int) -> JobId:
@@ -48,6 +53,45 @@ class Stored(Herd):
     async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
         self.calls.append("reread")
         return [self.due[job] for job in jobs if job in self.due]
+
+
+class Refusing(Stored):
+    """A guard of the database refuses all steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.edited = {*self.due}
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
+        self.calls.append("fire")
+        return FireOutcome([], [each.job_id for each in firings], frozenset())
+
+
+@dataclass
+class Repeating(Herd):
+    """Timers that are fired again and again, as PENDING."""
+
+    made: list[NewRun] = field(default_factory=list)
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
+        for step in firings:
+            self.made += step.runs
+            self.due[step.job_id] = replace(
+                self.due[step.job_id], due_at=step.next_due_at, nominal=step.next_nominal
+            )
+        return FireOutcome([], [], frozenset())
+
+
+def change_jobs(world: World, changes: Callable[[int], dict[str, Any]]) -> None:
+    """Change the definition of each job, by its number."""
+    made = world.definitions._made
+
+    def changed(its: JobId) -> CachedDefinition:
+        entry = made(its)
+        number = int.from_bytes(its, "big")
+        return replace(entry, definition=replace(entry.definition, **changes(number)))
+
+    world.definitions._made = changed  # type: ignore[method-assign]
 
 
 def herd(count: int, *, due: float = 0.0, **changes: Any) -> Herd:
@@ -93,8 +137,8 @@ async def test_without_a_worker_timers_are_fired_as_pending_at_once() -> None:
 
 
 async def test_a_timer_without_a_slot_waits_for_the_next_one() -> None:
-    rows = herd(3)
-    world = World(rows)
+    rows = herd(3, due=0.5)
+    world = World(rows, ahead=AHEAD)
     line = world.attach(worker(), slots=1)
     await world.after(0)
     assert len(line.assigned) == 1
@@ -108,39 +152,81 @@ async def test_a_timer_without_a_slot_waits_for_the_next_one() -> None:
     assert pending(rows) == 0
 
 
-async def test_due_timers_are_fired_as_pending_when_no_slot_becomes_free() -> None:
-    rows = herd(3)
-    world = World(rows)
+async def test_timers_without_a_slot_are_fired_as_pending_soon_after_they_are_due() -> None:
+    rows = herd(3, due=0.5)
+    world = World(rows, ahead=AHEAD)
     line = world.attach(worker(), slots=1)
     await world.after(0)
-    await world.after(QUIET.total_seconds() / 2)
-    assert pending(rows) == 0
+    await world.after(0.5 + HOLD.total_seconds() / 2)
+    assert (len(line.assigned), pending(rows)) == (1, 0)
 
-    await world.after(LATER)
+    await world.after(HOLD.total_seconds() / 2)
 
     assert (len(line.assigned), len(world.run_index.ready)) == (1, 2)
     assert not world.run_index.held_timers
 
 
-async def test_timers_are_held_for_a_limited_time_though_slots_become_free() -> None:
-    rows = herd(30)
-    world = World(rows)
-    line = world.attach(worker(), slots=1)
+async def test_a_timer_without_a_slot_is_soon_fired_though_others_get_slots() -> None:
+    """The timer needs a whole worker, and one slot becomes free with each statement."""
+    rows = herd(101, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    change_jobs(world, lambda number: {"slots": 9 if number == 100 else 1})
+    line = world.attach(worker(slots=9), slots=0)
     await world.after(0)
-    passed = 0.0
-    while passed < HOLD.total_seconds():
-        assert pending(rows) == 0
-        world.grant(worker(), 1, received=len(line.assigned))
-        await world.after(0.2)
-        passed += 0.2
-    await world.after(0.2)
-    assert len(line.assigned) + len(world.run_index.ready) == 30
-    assert len(world.run_index.ready) > 0
+    assert len(world.run_index.held_timers) == 101
+
+    rows.meanwhile = lambda: world.grant(worker(slots=9), 1, received=len(line.assigned) + 1)
+    world.grant(worker(slots=9), 1)
+    world.clock.time += timedelta(seconds=0.5) + HOLD
+    for _ in range(4):
+        await world.fire.step()
+
+    assert job(100) in {waits.job_id for waits in world.run_index.ready}
+    assert line.assigned
+
+
+async def test_while_enough_runs_are_ready_overdue_timers_wait_for_a_limited_time() -> None:
+    rows = herd(200, each=0.01)
+    world = World(rows)
+    world.placeable = lambda: ENOUGH
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    await world.after(HOLD.total_seconds())
+    assert 0 < len(world.run_index.ready) < 200
+    fired = pending(rows)
+
+    rows.seconds += 60
+    await world.after(0.01)
+
+    assert pending(rows) > fired
+
+
+@pytest.mark.parametrize("policy", [CatchUpPolicy.NONE, CatchUpPolicy.LATEST])
+async def test_a_job_of_each_second_loses_no_time_while_all_workers_are_full(
+    monkeypatch: pytest.MonkeyPatch, policy: CatchUpPolicy
+) -> None:
+    """The step of a late timer would record times as missed."""
+    monkeypatch.setattr(firing, "EVERY", EverySchedule(timedelta(seconds=1)))
+    rows = Repeating(count=1)
+    world = World(rows, ahead=Lookahead(timedelta(seconds=2.5), timedelta(seconds=1.5)))
+    world.definitions.catch_up = CatchUp(policy)
+    world.definitions.changes = {"overlap": Overlap.ALLOW}
+    world.placeable = lambda: 2 * ENOUGH
+    world.attach(worker(), slots=0)
+
+    for _ in range(100):
+        await world.after(0.1)
+
+    assert {new.state for new in rows.made} == {State.PENDING}
+    seconds = range(max(11, len(rows.made)))
+    assert [new.due_at for new in rows.made] == [NOW + timedelta(seconds=n) for n in seconds]
 
 
 @pytest.mark.parametrize(("slots", "sent"), [(2, 0), (3, 1), (9, 3)])
 async def test_slots_that_waiting_runs_need_are_left_to_them(slots: int, sent: int) -> None:
-    """Also slots for runs that wait to be pre-dispatched."""
+    """Also slots for runs that wait to be pre-dispatched. Timers without a slot are at once ordered
+    among the ready runs.
+    """
     rows = herd(3)
     world = World(rows)
     line = world.attach(worker(slots=9), slots=slots)
@@ -150,33 +236,34 @@ async def test_slots_that_waiting_runs_need_are_left_to_them(slots: int, sent: i
     await world.after(0)
 
     assert len(line.assigned) == sent
-    assert len(world.run_index.held_timers) == 3 - sent
+    assert len(world.run_index.ready) == 1 + 3 - sent
 
 
-async def test_due_timers_that_have_priority_over_a_ready_run_are_ordered_by_the_queue() -> None:
-    """While no slot is free. Timers that follow all ready runs are held."""
-    rows = herd(3)
-    world = World(rows, urgent={job(1)})
-    world.attach(worker(), slots=0)
-    waits = run(501, priority=Priority.MEDIUM, ready_at=NOW - timedelta(seconds=1))
-    world.run_index.ready.add([waits], need(world))
-
-    await world.after(0)
-
-    assert [one.job_id for one in world.run_index.ready] == [waits.job_id, job(1)]
-    assert len(world.run_index.held_timers) == 2
-
-
-async def test_timers_that_follow_enough_ready_runs_are_held_without_free_slots() -> None:
-    rows = herd(3)
+async def test_slots_that_runs_to_pre_dispatch_cant_use_are_free_for_due_timers() -> None:
+    """Another member's head limits the ranks of the runs that the slots are for."""
+    rows = herd(2)
     world = World(rows)
-    world.placeable = lambda: ENOUGH
-    world.attach(worker(), slots=0)
+    line = world.attach(worker(slots=9), slots=0)
+    world.grant(worker(slots=9), 9, last=last_rank(Priority.MEDIUM, NOW))
+    world.run_index.early.add(run(502, ready_at=NOW + timedelta(seconds=1)), need(world))
     await world.after(0)
-    await world.after(LATER)
-    assert pending(rows) == 0
-    await world.after(HOLD.total_seconds())
-    assert len(world.run_index.ready) == 3
+    assert len(line.assigned) == 2
+
+
+@pytest.mark.parametrize(("slots", "sent"), [(1, 0), (2, 1), (99, 2)])
+async def test_slots_beside_a_waiting_run_are_given_singly_after_a_refusal(
+    slots: int, sent: int
+) -> None:
+    rows = herd(2)
+    world = World(rows)
+    line = world.attach(worker(slots=slots), slots=slots)
+    attached = world.workers.attached(worker().id)
+    assert attached is not None
+    attached.cant_do(job(900), Unable(1, "no such handler"))
+    world.workers._offering.changed(worker().id)
+    world.run_index.ready.add([run(501)], need(world))
+    await world.after(0)
+    assert len(line.assigned) == sent
 
 
 async def test_no_slot_is_taken_while_a_waiting_run_needs_several_of_one_worker() -> None:
@@ -252,6 +339,98 @@ async def test_due_timers_go_before_others_and_urgent_ones_before_less_urgent_on
     assert {*order[3:]} < {job(0), job(1), job(4)}
 
 
+async def test_a_due_timer_gets_a_slot_before_an_urgent_one_that_isnt_due() -> None:
+    """Timers of two priorities are due, so they share no statement."""
+    rows = herd(3, due=0.5)
+    soon = NOW + timedelta(seconds=0.9)
+    rows.due[job(2)] = replace(rows.due[job(2)], due_at=soon, nominal=soon)
+    world = World(rows, urgent={job(1), job(2)}, ahead=AHEAD)
+    world.definitions.read_of |= {job(n) for n in range(3)}
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    assert len(world.run_index.held_timers) == 3
+
+    world.grant(worker(), 2)
+    await world.after(0.5)
+
+    assert [one.job_id for one in rows.sent] == [job(1), job(0)]
+
+
+async def test_a_timer_that_isnt_due_goes_behind_ready_runs_of_another_member() -> None:
+    rows = herd(1, due=0.9)
+    world = World(rows, urgent={job(0)}, ahead=AHEAD)
+    world.definitions.read_of.add(job(0))
+    line = world.attach(worker(), slots=0)
+    world.grant(worker(), 4, last=last_rank(Priority.MEDIUM, NOW))
+    await world.after(0)
+    assert line.assigned == []
+
+
+async def test_a_timer_that_comes_up_waits_for_no_stream_of_timers_that_arent_due() -> None:
+    """A slot becomes free during each statement."""
+    rows = herd(200, due=0.5)
+    world = World(rows, urgent={job(500)}, ahead=AHEAD)
+    line = world.attach(worker(slots=9), slots=0)
+    await world.after(0)
+    assert len(world.run_index.held_timers) == 200
+    rows.due[job(500)] = replace(TIMER, job_id=job(500))
+    world.run_index.timers.come_up([rows.due[job(500)]], now=NOW)
+    rows.meanwhile = lambda: world.grant(worker(slots=9), 1, received=len(line.assigned) + 1)
+    world.grant(worker(slots=9), 1)
+
+    for _ in range(8):
+        await world.fire.step()
+
+    assert job(500) in [one.job_id for one in rows.sent][:5]
+
+
+@pytest.mark.parametrize("needs", [1, 2_000])
+async def test_a_choice_among_many_needs_doesnt_block_the_loop(needs: int) -> None:
+    rows = herd(2_000, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    change_jobs(world, lambda number: {"namespace": f"n{number % needs}"})
+    world.attach(worker(slots=999), slots=0)
+    await world.after(0)
+    held = world.run_index.held_timers
+    assert len(held.needs) == needs
+    world.grant(worker(slots=999), 999)
+    queues = world.run_index.ready, world.run_index.early
+    began = process_time()
+    with world.workers.choosing() as choice:
+        chosen = held.choose(BATCH, NOW, world.workers.offers(), choice, queues)
+    assert len(chosen) == BATCH
+    assert process_time() - began < 0.5
+
+
+async def test_of_many_needs_without_slots_one_step_looks_at_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The timers of the others go with the steps that follow."""
+    monkeypatch.setattr("schedd.dispatch.held_timers.LOOKS", 10)
+    rows = herd(40, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    change_jobs(world, lambda number: {"namespace": f"n{number}"})
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    world.clock.time += timedelta(seconds=0.5) + HOLD
+
+    await world.fire.step()
+    assert len(world.run_index.ready) == 10
+
+    await world.after(0)
+    assert len(world.run_index.ready) == 40
+
+
+async def test_needs_without_timers_are_forgotten() -> None:
+    rows = herd(30)
+    world = World(rows)
+    change_jobs(world, lambda number: {"namespace": f"n{number}"})
+    world.attach(worker(slots=99), slots=99)
+    await world.after(0)
+    assert len(rows.sent) == 30
+    assert world.run_index.held_timers.needs == []
+
+
 async def test_timers_that_share_a_step_keep_the_priority_of_their_own_jobs() -> None:
     """Their definitions weren't read when the batch was formed."""
     rows = herd(3)
@@ -267,8 +446,8 @@ async def test_timers_that_share_a_step_keep_the_priority_of_their_own_jobs() ->
 
 
 async def test_an_urgent_timer_waits_for_one_batch_of_held_timers_at_most() -> None:
-    rows = herd(3_000)
-    world = World(rows, urgent={job(5_000)})
+    rows = herd(3_000, due=0.5)
+    world = World(rows, urgent={job(5_000)}, ahead=AHEAD)
     world.definitions.read_of.add(job(5_000))
     world.attach(worker(slots=9_000), slots=0)
     await world.after(0)
@@ -277,7 +456,7 @@ async def test_an_urgent_timer_waits_for_one_batch_of_held_timers_at_most() -> N
     rows.due[job(5_000)] = replace(TIMER, job_id=job(5_000))
     world.fire.changed([job(5_000)])
     world.grant(worker(), 9_000)
-    await world.after(0.01)
+    await world.after(0.5)
 
     assert [one.job_id for one in rows.sent].index(job(5_000)) <= BATCH
     assert len(rows.sent) == 3_001
@@ -391,8 +570,8 @@ async def test_a_timer_that_was_edited_is_read_again_and_not_pushed() -> None:
 
 
 async def test_a_held_timer_that_was_edited_or_whose_shard_was_lost_gets_no_slot() -> None:
-    rows = herd(3)
-    world = World(rows)
+    rows = herd(3, due=0.5)
+    world = World(rows, ahead=AHEAD)
     line = world.attach(worker(), slots=0)
     await world.after(0)
     assert len(world.run_index.held_timers) == 3
@@ -408,8 +587,8 @@ async def test_a_held_timer_that_was_edited_or_whose_shard_was_lost_gets_no_slot
 
 
 async def test_a_held_timer_whose_row_changed_goes_by_its_new_row() -> None:
-    rows = herd(1)
-    world = World(rows)
+    rows = herd(1, due=0.5)
+    world = World(rows, ahead=AHEAD)
     line = world.attach(worker(), slots=0)
     await world.after(0)
     rows.due[job(0)] = replace(rows.due[job(0)], generation=2)
@@ -426,8 +605,8 @@ async def test_a_held_timer_whose_row_changed_goes_by_its_new_row() -> None:
 
 async def test_after_a_pause_of_the_cluster_held_timers_are_planned_again() -> None:
     """P3.11: a step is computed with the pauses of its time."""
-    rows = herd(2)
-    world = World(rows)
+    rows = herd(2, due=0.5)
+    world = World(rows, ahead=AHEAD)
     line = world.attach(worker(), slots=0)
     await world.after(0)
     rows.switched = 2
@@ -454,21 +633,82 @@ async def test_slots_for_ranks_above_another_members_head_are_given_singly() -> 
     line = world.attach(worker(), slots=0)
     world.grant(worker(), 4, last=last_rank(Priority.HIGH, NOW))
     await world.after(0)
-    await world.after(LATER)
+    await world.after(HOLD.total_seconds())
     assert line.assigned == []
     assert len(world.run_index.ready) == 2
 
 
 async def test_held_timers_ask_workers_for_slots() -> None:
-    rows = herd(3)
-    world = World(rows)
+    """Due timers ask by their priority, others as LOW ones, and only by the lookahead."""
+    rows = herd(6, due=0.5)
+    for number, due in ((3, 1.4), (4, 1.4), (5, 1.9)):
+        at = NOW + timedelta(seconds=due)
+        rows.due[job(number)] = replace(rows.due[job(number)], due_at=at, nominal=at)
+    world = World(rows, ahead=AHEAD)
     world.attach(worker(), slots=0)
     await world.after(0)
-    [head] = world.run_index.held_timers.heads(NOW, lambda _need: True)
-    assert (head.priority, head.waiting_since, head.slots, head.least) == (
-        *(Priority.MEDIUM, NOW),
-        *(3, 1),
-    )
+    held, due = world.run_index.held_timers, NOW + timedelta(seconds=0.5)
+
+    assert held.heads(NOW, lambda _need: True) == [QueueHead(Priority.LOW, due, 3)]
+    assert held.heads(due, lambda _need: True) == [
+        QueueHead(Priority.MEDIUM, due, 3),
+        QueueHead(Priority.LOW, NOW + timedelta(seconds=1.4), 2),
+    ]
+    assert held.heads(due, lambda _need: False) == []
+
+
+async def test_dispatch_tells_workers_when_held_timers_come_and_go() -> None:
+    rows = herd(3, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    counts: list[int] = []
+    world.fire.on_ready(lambda: counts.append(len(world.run_index.held_timers)))
+    line = world.attach(worker(), slots=0)
+    await world.after(0)
+    assert counts == [3]
+
+    world.grant(worker(), 4)
+    await world.after(0.01)
+
+    assert len(line.assigned) == 3
+    assert counts == [3, 0]
+
+
+async def test_a_batch_that_times_out_is_tried_again_with_fewer_timers() -> None:
+    rows = herd(600, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.attach(worker(slots=999), slots=0)
+    await world.after(0)
+    world.grant(worker(slots=999), 999)
+    await world.fire.step()
+    await world.fire.step()
+    rows.meanwhile = lambda: setattr(rows, "seconds", rows.seconds + 3.0)
+    rows.fails = [Unavailable("statement timeout")]
+
+    with pytest.raises(Unavailable):
+        await world.fire.step()
+    await world.fire.step()
+
+    assert rows.batches == [50, 100, 200, 50]
+
+
+async def test_all_timers_that_were_refused_wait_before_they_are_tried_again() -> None:
+    """A step fires held timers and others; a guard of the database rejects both batches."""
+    rows = Refusing(count=2)
+    world = World(rows)
+    world.attach(worker(), slots=0)
+    world.run_index.timers.come_up([rows.due[job(0)]], now=NOW)
+    await world.fire.step()
+    assert len(world.run_index.held_timers) == 1
+    world.definitions.changes = {"run_timeout": timedelta(seconds=30)}  # job 1 isn't held
+    world.run_index.timers.come_up([rows.due[job(1)]], now=NOW)
+    world.grant(worker(), 4)
+    await world.fire.step()
+
+    calls = len(rows.calls)
+    await world.after(0)
+    assert not any("fire" in call for call in rows.calls[calls:])
+    await world.after(0.51)
+    assert pending(rows) == 2
 
 
 async def test_a_run_that_cant_be_pushed_is_given_back() -> None:
