@@ -411,7 +411,9 @@ class Database:
         left = TRIES
         while True:
             if self._closed:
-                raise Unavailable("PostgreSQL: the store was closed")
+                raise Unavailable(
+                    "PostgreSQL: this schedd has closed its connections, because it is stopping"
+                )
             if self.lineage.broken:
                 raise Unavailable(f"PostgreSQL: {self.lineage.broken}")
             try:

@@ -64,7 +64,10 @@ def sizes(head: bytes, most: int = MOST) -> tuple[bytes, int, int]:
     """Return kind and lengths from a head; of bytes at most `most`. Raises MalformedFrame."""
     kind, fields, data = HEAD.unpack(head)
     if fields > MOST or data > max(MOST, most):
-        raise MalformedFrame(f"a message of {fields + data} bytes is too long")
+        raise MalformedFrame(
+            f"a message between the worker and a handler's process has {fields + data:,} bytes, at"
+            f" most {MOST + max(MOST, most):,} are allowed"
+        )
     return kind, fields, data
 
 
