@@ -156,7 +156,7 @@ def _refusal(message: str, problem: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         message,
         reason="BAD_PAGE_TOKEN",
-        remedy="send next_page_token of the last answer unchanged, or leave page_token out for the"
+        remedy="send the page token of the last answer unchanged, or send no page token to get the"
         " first page",
         violations=[FieldViolation("page_token", problem)],
     )

@@ -90,7 +90,7 @@ async def test_a_large_payload_of_invalid_json_fails_for_good() -> None:
 
     outcome = await called(never, payload="[" + "0," * LARGE)
     assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY)
-    assert "isn't JSON" in outcome.error
+    assert "isn't valid JSON" in outcome.error
 
 
 async def test_without_a_free_thread_json_is_handled_on_the_loop(
