@@ -41,33 +41,44 @@ if TYPE_CHECKING:
     from schedclient.guards.table_guard import TableGuard
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
     from schedclient.sync import SyncClient
-    from schedclient.values.access import AccessToken, Grant, Identity, NewToken
     from schedclient.values.backfills import Backfill, BackfillPlan, Omitted
     from schedclient.values.base import Value
-    from schedclient.values.calendars import Calendar, DateRange
     from schedclient.values.cluster import (
+        AccessToken,
         AuditEntry,
         Checkup,
         Cluster,
         Finding,
+        Grant,
+        Identity,
         LeaderTransfer,
         Member,
+        NewToken,
         Shard,
         ShardMove,
         Worker,
     )
     from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
-    from schedclient.values.events import ClusterEvent, Gap, RunEvent
-    from schedclient.values.jobs import After, Instant, InstantExplanation, Job
-    from schedclient.values.pools import Pool
+    from schedclient.values.jobs import (
+        After,
+        Calendar,
+        DateRange,
+        Instant,
+        InstantExplanation,
+        Job,
+        Pool,
+    )
     from schedclient.values.runs import (
         Attempt,
         Check,
+        ClusterEvent,
         Explanation,
+        Gap,
         LogPiece,
         Parent,
         Result,
         Run,
+        RunEvent,
         RunProgress,
         RunState,
     )
@@ -77,14 +88,14 @@ else:  # a type checker that saw this would accept any name
     from importlib import import_module
 
     _NAMES = {
-        "schedclient.values.access": "AccessToken Grant Identity NewToken",
+        "schedclient.values.cluster": (
+            "AccessToken AuditEntry Checkup Cluster Finding Grant Identity LeaderTransfer Member "
+            "NewToken Shard ShardMove Worker"
+        ),
         "schedclient.values.backfills": "Backfill BackfillPlan Omitted",
-        "schedclient.values.calendars": "Calendar DateRange",
+        "schedclient.values.jobs": "After Calendar DateRange Instant InstantExplanation Job Pool",
         "schedclient.calls.calendars": "CalendarSpec",
         "schedclient.client": "Client",
-        "schedclient.values.cluster": (
-            "AuditEntry Checkup Cluster Finding LeaderTransfer Member Shard ShardMove Worker"
-        ),
         "schedclient.values.dead_letters": "DeadLetter DeadLetterGroup Redrive RedrivePlan",
         "schedclient.errors": (
             "AlreadyExists ApiError ClusterError ClusterUnavailable Conflict DeadlineExceeded "
@@ -92,14 +103,12 @@ else:  # a type checker that saw this would accept any name
             "NotFound Overloaded PermissionDenied RequestError StaleToken Unauthenticated "
             "Violation"
         ),
-        "schedclient.values.events": "ClusterEvent Gap RunEvent",
+        "schedclient.values.runs": (
+            "Attempt Check ClusterEvent Explanation Gap LogPiece Parent Result Run RunEvent "
+            "RunProgress RunState"
+        ),
         "schedclient.guards.file_guard": "FileGuard",
         "schedclient.handlers": "Context DontRetry RetryAfter handler",
-        "schedclient.values.jobs": "After Instant InstantExplanation Job",
-        "schedclient.values.pools": "Pool",
-        "schedclient.values.runs": (
-            "Attempt Check Explanation LogPiece Parent Result Run RunProgress RunState"
-        ),
         "schedclient.calls.specs": "Http JobSpec Retry Shell Work",
         "schedclient.sync": "SyncClient",
         "schedclient.guards.table_guard": "TableGuard",

@@ -132,15 +132,7 @@ class Client:
             except ApiError as error:
                 return error
 
-        make = Batches(
-            self._transport,
-            methods.SUBMIT_RUN,
-            methods.BATCH_SUBMIT_RUNS,
-            wire.BatchSubmitRunsRequest,
-            Run,
-            "run",
-            deadline,
-        )
+        make = Batches(self._transport, methods.BATCH_SUBMIT_RUNS, Run, "run", deadline)
         return await make.ask(map(request, specs), calls)
 
     def _submit_request(

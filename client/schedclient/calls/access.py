@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from google.protobuf.message import Message
-
-from schedclient.calls import paging
+from schedclient.calls.base import Calls, id_of
 from schedclient.calls.specs import Length, length_message
 from schedclient.errors import InvalidArgument, Violation
 from schedclient.transport import methods
-from schedclient.transport.transport import Transport
-from schedclient.values.access import AccessToken, Identity, NewToken
-from schedclient.values.reading import value_of
+from schedclient.values.cluster import AccessToken, Identity, NewToken
 from schedproto.v1 import auth_service_pb2 as wire
 
 
-class Access:
+class Access(Calls):
     """`client.access`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._call = transport.call
 
     async def create_token(
         self,
@@ -40,19 +33,14 @@ class Access:
             namespaces=namespaces,
             lifetime=length_message(lifetime, "lifetime"),
         )
-        return value_of(NewToken, await self._call(methods.CREATE_TOKEN, request, deadline))
+        return await self._one(NewToken, methods.CREATE_TOKEN, request, deadline)
 
     async def tokens(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[AccessToken]:
         """Yield tokens, newest first; also tokens that ended in the last 30 days."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListTokensRequest(page_size=size, page_token=token)
-            page = await self._call(methods.LIST_TOKENS, request, deadline)
-            return page.tokens, page.next_page_token
-
-        async for entry in paging.paged(AccessToken, read, limit):
+        request = wire.ListTokensRequest()
+        async for entry in self._pages(AccessToken, methods.LIST_TOKENS, request, limit, deadline):
             yield entry
 
     async def revoke_token(
@@ -61,14 +49,13 @@ class Access:
         """Revoke a token and all tokens created with it: within five seconds, on all members.
         Revoking twice is fine.
         """
-        token_id = token if isinstance(token, str) else token.token_id
-        request = wire.RevokeTokenRequest(token_id=token_id)
-        return value_of(AccessToken, await self._call(methods.REVOKE_TOKEN, request, deadline))
+        request = wire.RevokeTokenRequest(token_id=id_of(token, AccessToken))
+        return await self._one(AccessToken, methods.REVOKE_TOKEN, request, deadline)
 
     async def identity(self, *, deadline: float | None = None) -> Identity:
         """Return the identity that this client is authenticated as."""
         request = wire.GetIdentityRequest()
-        return value_of(Identity, await self._call(methods.GET_IDENTITY, request, deadline))
+        return await self._one(Identity, methods.GET_IDENTITY, request, deadline)
 
 
 def _role(word: str) -> wire.Role.ValueType:

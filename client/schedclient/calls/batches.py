@@ -3,14 +3,13 @@
     requests ─┬─ at most MOST, and BYTES ─▶ a call ─▶ results ─▶ answers, each in its place
               └─ … two calls at a time         └─ a dependency was unavailable: retry those
 
-Each request has its idempotency key, so a request that may have taken effect is sent again. Members
-of a version without batch calls get one call per request.
+Each request has its idempotency key, so a request that may have taken effect is sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -20,7 +19,6 @@ from schedclient.errors import (
     ApiError,
     ClusterUnavailable,
     DeadlineExceeded,
-    NotBuilt,
     from_result,
 )
 from schedclient.transport.methods import Method
@@ -29,34 +27,27 @@ from schedclient.values.base import Value
 from schedclient.values.reading import value_of
 from schedkit.backoff import Backoff
 
-Req = TypeVar("Req", bound=Message)
 V = TypeVar("V", bound=Value)
 
 MOST: Final = 500
 """Requests in one call."""
 BYTES: Final = 2 * 1024 * 1024
 """Bytes of requests in one call, unless it has only one: half of the message limit."""
-ONE_BY_ONE: Final = 32
-"""Concurrent calls, where each makes one request."""
 TOO_MANY: Final = "TOO_MANY_PARTS"
 
 
 @dataclass
-class Batches(Generic[Req, V]):
-    """Combines requests, which `one` makes one by one, to `many` calls. `of` is the value that both
-    return in the field `result`; `batch` is the message of several requests.
-    """
+class Batches(Generic[V]):
+    """Combines requests to calls of `many`, which returns each value `of` in the field `result`."""
 
     transport: Transport
-    one: Method[Req, Any]
     many: Method[Any, Any]
-    batch: Callable[..., Message]
     of: type[V]
     result: str
     deadline: float | None = None
     answers: dict[int, V | ApiError] = field(default_factory=dict)
 
-    async def ask(self, requests: Iterable[Req | ApiError], calls: int) -> list[V | ApiError]:
+    async def ask(self, requests: Iterable[Message | ApiError], calls: int) -> list[V | ApiError]:
         """Return an answer for each request, in order; `calls` at a time. A rejected request
         doesn't affect the others. If a request is already an error, the error is its answer.
         """
@@ -71,8 +62,8 @@ class Batches(Generic[Req, V]):
                 group.create_task(work_off(), name=f"batches-{number}")
         return [self.answers[place] for place in sorted(self.answers)]
 
-    def _split(self, requests: Iterable[Req | ApiError]) -> Iterator[dict[int, Req]]:
-        batch: dict[int, Req] = {}
+    def _split(self, requests: Iterable[Message | ApiError]) -> Iterator[dict[int, Message]]:
+        batch: dict[int, Message] = {}
         left = BYTES
         for place, request in enumerate(requests):
             if isinstance(request, ApiError):
@@ -87,17 +78,15 @@ class Batches(Generic[Req, V]):
         if batch:
             yield batch
 
-    async def _call_until_answered(self, batch: Mapping[int, Req]) -> None:
+    async def _call_until_answered(self, batch: Mapping[int, Message]) -> None:
         """Call until each request has an answer, or the deadline has passed."""
         loop = asyncio.get_running_loop()
         timeout = self.transport.settings.timeout if self.deadline is None else self.deadline
         end, backoff = loop.time() + timeout, Backoff(0.05, 1.0)
         while batch:
             try:
-                request = self.batch(requests=batch.values())
+                request = self.many.request(requests=batch.values())
                 answer = await self.transport.call(self.many, request, end - loop.time())
-            except NotBuilt:
-                return await self._one_by_one(batch)
             except ApiError as error:
                 if error.reason == TOO_MANY and len(batch) > 1:
                     return await self._halve([*batch.items()])
@@ -122,22 +111,7 @@ class Batches(Generic[Req, V]):
         """Return whether a retry of this request may succeed."""
         return isinstance(self.answers[place], ClusterUnavailable | DeadlineExceeded)
 
-    async def _halve(self, batch: list[tuple[int, Req]]) -> None:
+    async def _halve(self, batch: list[tuple[int, Message]]) -> None:
         middle = len(batch) // 2
         await self._call_until_answered(dict(batch[:middle]))
         await self._call_until_answered(dict(batch[middle:]))
-
-    async def _one_by_one(self, batch: Mapping[int, Req]) -> None:
-        todo = iter(batch.items())
-
-        async def work_off() -> None:
-            for place, request in todo:
-                try:
-                    answer = await self.transport.call(self.one, request, self.deadline)
-                    self.answers[place] = value_of(self.of, answer)
-                except ApiError as error:
-                    self.answers[place] = error
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(ONE_BY_ONE):
-                group.create_task(work_off(), name=f"one-by-one-{number}")

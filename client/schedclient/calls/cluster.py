@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
-from google.protobuf.message import Message
-
-from schedclient.calls import paging, watching
-from schedclient.calls.naming import member_of, worker_of
+from schedclient.calls import watching
+from schedclient.calls.base import Calls, id_of
 from schedclient.calls.specs import When, when_message
 from schedclient.transport import methods
-from schedclient.transport.transport import Transport
 from schedclient.values.cluster import (
     AuditEntry,
     Checkup,
@@ -25,17 +22,12 @@ from schedclient.values.reading import value_of
 from schedproto.v1 import cluster_service_pb2 as wire
 
 
-class ClusterCalls:
+class ClusterCalls(Calls):
     """`client.cluster`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._call = transport.call
 
     async def status(self, *, deadline: float | None = None) -> Cluster:
         """Return leader, shards, and the number of runs in progress."""
-        return value_of(
-            Cluster, await self._call(methods.GET_CLUSTER, wire.GetClusterRequest(), deadline)
-        )
+        return await self._one(Cluster, methods.GET_CLUSTER, wire.GetClusterRequest(), deadline)
 
     async def members(self, *, deadline: float | None = None) -> tuple[Member, ...]:
         """Return every member."""
@@ -51,9 +43,8 @@ class ClusterCalls:
         self, member: Member | str = "", *, reason: str = "", deadline: float | None = None
     ) -> LeaderTransfer:
         """Transfer leadership to this member, by default to the most suitable one."""
-        request = wire.TransferLeaderRequest(member=member_of(member), reason=reason)
-        answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
-        return value_of(LeaderTransfer, answer)
+        request = wire.TransferLeaderRequest(member=id_of(member, Member), reason=reason)
+        return await self._one(LeaderTransfer, methods.TRANSFER_LEADER, request, deadline)
 
     async def rebalance(
         self, *, dry_run: bool = False, deadline: float | None = None
@@ -66,14 +57,14 @@ class ClusterCalls:
     async def doctor(self, *, deadline: float | None = None) -> Checkup:
         """Run diagnostics: etcd, PostgreSQL, clocks, members, workers."""
         request = wire.CheckClusterRequest()
-        return value_of(Checkup, await self._call(methods.CHECK_CLUSTER, request, deadline))
+        return await self._one(Checkup, methods.CHECK_CLUSTER, request, deadline)
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
         """Pause all jobs: nothing fires and no run starts until `resume`. Returns when no run can
         start any more.
         """
         request = wire.PauseClusterRequest(note=note)
-        return value_of(Cluster, await self._call(methods.PAUSE_CLUSTER, request, deadline))
+        return await self._one(Cluster, methods.PAUSE_CLUSTER, request, deadline)
 
     async def resume(
         self,
@@ -91,33 +82,24 @@ class ClusterCalls:
         )
         if catch_up_since is not None:
             request.catch_up_since.CopyFrom(when_message(catch_up_since, "catch_up_since"))
-        return value_of(Cluster, await self._call(methods.RESUME_CLUSTER, request, deadline))
+        return await self._one(Cluster, methods.RESUME_CLUSTER, request, deadline)
 
 
-class Workers:
+class Workers(Calls):
     """`client.workers`. A worker is given by its name or as a `Worker`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._call = transport.call
 
     async def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
         """Yield every worker."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListWorkersRequest(page_size=size, page_token=token)
-            page = await self._call(methods.LIST_WORKERS, request, deadline)
-            return page.workers, page.next_page_token
-
-        async for worker in paging.paged(Worker, read, limit):
+        request = wire.ListWorkersRequest()
+        async for worker in self._pages(Worker, methods.LIST_WORKERS, request, limit, deadline):
             yield worker
 
     async def get(self, worker: Worker | str, *, deadline: float | None = None) -> Worker:
         """Return a worker by its name."""
-        request = wire.GetWorkerRequest(worker=worker_of(worker))
-        return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
+        request = wire.GetWorkerRequest(worker=id_of(worker, Worker))
+        return await self._one(Worker, methods.GET_WORKER, request, deadline)
 
     async def watch(
         self, worker: Worker | str, *, deadline: float | None = None
@@ -131,13 +113,10 @@ class Workers:
                 Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
-        asked = watching.WatchMethod(
-            methods.WATCH_WORKER,
-            wire.WatchWorkerRequest(worker=worker_of(worker)),
-            methods.GET_WORKER,
-            wire.GetWorkerRequest(worker=worker_of(worker)),
-        )
-        async for one in watching.one(self._transport, asked, deadline, Worker, lambda _: False):
+        request = wire.WatchWorkerRequest(worker=id_of(worker, Worker))
+        async for one in watching.one(
+            self._transport, methods.WATCH_WORKER, request, deadline, Worker, lambda _: False
+        ):
             yield one
 
     async def drain(
@@ -146,22 +125,19 @@ class Workers:
         """Stop giving the worker new work, until `undrain`. Runs in progress finish. Its `state` is
         DRAINING once the worker has received the drain.
         """
-        request = wire.DrainWorkerRequest(worker=worker_of(worker), reason=reason)
-        return value_of(Worker, await self._call(methods.DRAIN_WORKER, request, deadline))
+        request = wire.DrainWorkerRequest(worker=id_of(worker, Worker), reason=reason)
+        return await self._one(Worker, methods.DRAIN_WORKER, request, deadline)
 
     async def undrain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
         """Give the worker new work again."""
-        request = wire.UndrainWorkerRequest(worker=worker_of(worker), reason=reason)
-        return value_of(Worker, await self._call(methods.UNDRAIN_WORKER, request, deadline))
+        request = wire.UndrainWorkerRequest(worker=id_of(worker, Worker), reason=reason)
+        return await self._one(Worker, methods.UNDRAIN_WORKER, request, deadline)
 
 
-class Audit:
+class Audit(Calls):
     """`client.audit`."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._call = transport.call
 
     async def list(
         self,
@@ -173,13 +149,6 @@ class Audit:
         deadline: float | None = None,
     ) -> AsyncIterator[AuditEntry]:
         """Yield changes and rejections, newest first. `of`: the name of an object."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListAuditRequest(
-                page_size=size, page_token=token, action=action, object=of, run_id=run_id
-            )
-            page = await self._call(methods.LIST_AUDIT, request, deadline)
-            return page.entries, page.next_page_token
-
-        async for entry in paging.paged(AuditEntry, read, limit):
+        request = wire.ListAuditRequest(action=action, object=of, run_id=run_id)
+        async for entry in self._pages(AuditEntry, methods.LIST_AUDIT, request, limit, deadline):
             yield entry

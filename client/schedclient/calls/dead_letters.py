@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from uuid import uuid4
 
-from google.protobuf.message import Message
-
-from schedclient.calls import paging, watching
-from schedclient.calls.naming import dead_letter_of, redrive_of
+from schedclient.calls import watching
+from schedclient.calls.base import Calls, id_of
 from schedclient.calls.specs import When, payload_message, when_message
 from schedclient.transport import methods
-from schedclient.transport.transport import Transport
 from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 from schedproto.v1 import run_service_pb2 as wire
 
 
-class DeadLetters:
+class DeadLetters(Calls):
     """`client.dead_letters`. `client.runs.retry` runs a single one again."""
-
-    def __init__(self, transport: Transport, namespace: str) -> None:
-        self._call = transport.call
-        self._namespace = namespace
 
     async def list(
         self,
@@ -38,29 +31,22 @@ class DeadLetters:
         """Yield waiting dead letters, newest first. With `resolved`, redriven and discarded ones,
         too. With `redrive`, all that this redrive selected.
         """
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListDeadLettersRequest(
-                namespace=self._namespace,
-                job=job,
-                fingerprint=fingerprint,
-                resolved=resolved,
-                redrive_id=redrive,
-                page_size=size,
-                page_token=token,
-            )
-            page = await self._call(methods.LIST_DEAD, request, deadline)
-            return page.dead_letters, page.next_page_token
-
-        async for letter in paging.paged(DeadLetter, read, limit):
+        request = wire.ListDeadLettersRequest(
+            namespace=self._namespace,
+            job=job,
+            fingerprint=fingerprint,
+            resolved=resolved,
+            redrive_id=redrive,
+        )
+        async for letter in self._pages(DeadLetter, methods.LIST_DEAD, request, limit, deadline):
             yield letter
 
     async def get(
         self, run_id: DeadLetter | Run | str, *, deadline: float | None = None
     ) -> DeadLetter:
         """Return the dead letter of one run, with its resolution."""
-        request = wire.GetDeadLetterRequest(run_id=dead_letter_of(run_id))
-        return value_of(DeadLetter, await self._call(methods.GET_DEAD, request, deadline))
+        request = wire.GetDeadLetterRequest(run_id=_run_of(run_id))
+        return await self._one(DeadLetter, methods.GET_DEAD, request, deadline)
 
     async def groups(
         self, *, job: str = "", deadline: float | None = None
@@ -96,7 +82,7 @@ class DeadLetters:
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
-            run_ids=[dead_letter_of(one) for one in run_ids],
+            run_ids=[_run_of(one) for one in run_ids],
             job=job,
             fingerprint=fingerprint,
             group=_chosen(group),
@@ -143,7 +129,12 @@ class DeadLetters:
             note=note,
             idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
         )
-        return value_of(RedrivePlan, await self._call(methods.REDRIVE_DEAD, request, deadline))
+        return await self._one(RedrivePlan, methods.REDRIVE_DEAD, request, deadline)
+
+
+def _run_of(given: DeadLetter | Run | str) -> str:
+    """Return the id of the run that failed for good."""
+    return id_of(given, Run if isinstance(given, Run) else DeadLetter)
 
 
 def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
@@ -155,34 +146,22 @@ def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
     )
 
 
-class Redrives:
+class Redrives(Calls):
     """`client.redrives`. A redrive is given by its id or as a `Redrive`. `dead_letters.redrive`
     creates one.
     """
 
-    def __init__(self, transport: Transport, namespace: str) -> None:
-        self._transport = transport
-        self._call = transport.call
-        self._namespace = namespace
-
     async def get(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Return a redrive, with the states of its runs."""
-        request = wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id))
-        return value_of(Redrive, await self._call(methods.GET_REDRIVE, request, deadline))
+        request = wire.GetRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
+        return await self._one(Redrive, methods.GET_REDRIVE, request, deadline)
 
     async def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
         """Yield redrives, newest first."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListRedrivesRequest(
-                namespace=self._namespace, page_size=size, page_token=token
-            )
-            page = await self._call(methods.LIST_REDRIVES, request, deadline)
-            return page.redrives, page.next_page_token
-
-        async for one in paging.paged(Redrive, read, limit):
+        request = wire.ListRedrivesRequest(namespace=self._namespace)
+        async for one in self._pages(Redrive, methods.LIST_REDRIVES, request, limit, deadline):
             yield one
 
     async def watch(
@@ -196,25 +175,23 @@ class Redrives:
                 Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
-        asked = watching.WatchMethod(
+        request = wire.WatchRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
+        async for one in watching.one(
+            self._transport,
             methods.WATCH_REDRIVE,
-            wire.WatchRedriveRequest(redrive_id=redrive_of(redrive_id)),
-            methods.GET_REDRIVE,
-            wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id)),
-        )
-        async for one in watching.one(self._transport, asked, deadline, Redrive, _redrive_ended):
+            request,
+            deadline,
+            Redrive,
+            lambda one: one.ended,
+        ):
             yield one
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Stop a redrive: create no more runs until `resume`. Existing runs continue."""
-        request = wire.StopRedriveRequest(redrive_id=redrive_of(redrive_id))
-        return value_of(Redrive, await self._call(methods.STOP_REDRIVE, request, deadline))
+        request = wire.StopRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
+        return await self._one(Redrive, methods.STOP_REDRIVE, request, deadline)
 
     async def resume(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Resume a redrive with its remaining dead letters."""
-        request = wire.ResumeRedriveRequest(redrive_id=redrive_of(redrive_id))
-        return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
-
-
-def _redrive_ended(one: Redrive) -> bool:
-    return one.ended
+        request = wire.ResumeRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
+        return await self._one(Redrive, methods.RESUME_REDRIVE, request, deadline)

@@ -9,9 +9,9 @@ from uuid import uuid4
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from schedclient.calls import paging, watching
+from schedclient.calls import watching
+from schedclient.calls.base import Calls, id_of, place_of
 from schedclient.calls.batches import Batches
-from schedclient.calls.naming import backfill_of, job_of
 from schedclient.calls.specs import (
     Form,
     JobSpec,
@@ -21,27 +21,22 @@ from schedclient.calls.specs import (
     job_message,
     length_message,
     payload_message,
+    read_form,
     when_message,
 )
-from schedclient.errors import ApiError, from_form
+from schedclient.errors import ApiError
 from schedclient.transport import methods
-from schedclient.transport.transport import Transport
 from schedclient.values.backfills import Backfill, BackfillPlan
 from schedclient.values.jobs import Instant, InstantExplanation, Job
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
-from schedkit.protojson import FormErrors, from_json, named_fields
+from schedkit.protojson import named_fields
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
 
-class Jobs:
+class Jobs(Calls):
     """`client.jobs`. Every call raises `ApiError`; `deadline` is in seconds."""
-
-    def __init__(self, transport: Transport, namespace: str) -> None:
-        self._transport = transport
-        self._call = transport.call
-        self._namespace = namespace
 
     def in_namespace(self, namespace: str) -> Jobs:
         """Return the same calls for jobs of another namespace."""
@@ -68,7 +63,7 @@ class Jobs:
             idempotency_key="" if validate_only else idempotency_key or str(uuid4()),
             validate_only=validate_only,
         )
-        return value_of(Job, await self._call(methods.CREATE_JOB, request, deadline))
+        return await self._one(Job, methods.CREATE_JOB, request, deadline)
 
     async def create_many(
         self,
@@ -83,15 +78,7 @@ class Jobs:
         A call has hundreds of jobs, and `calls` run at a time; each has the `deadline`. Every job
         has its own key. A job's `after` can't name another one of these: create the parents first.
         """
-        make = Batches(
-            self._transport,
-            methods.CREATE_JOB,
-            methods.BATCH_CREATE_JOBS,
-            wire.BatchCreateJobsRequest,
-            Job,
-            "job",
-            deadline,
-        )
+        make = Batches(self._transport, methods.BATCH_CREATE_JOBS, Job, "job", deadline)
         return await make.ask(map(self._create_request, specs), calls)
 
     def _create_request(self, spec: Form | job_pb2.Job) -> wire.CreateJobRequest | ApiError:
@@ -103,23 +90,16 @@ class Jobs:
 
     async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Return a job."""
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.GetJobRequest(namespace=namespace, job=name)
-        return value_of(Job, await self._call(methods.GET_JOB, request, deadline))
+        return await self._one(Job, methods.GET_JOB, request, deadline)
 
     async def list(
         self, *, where: str = "", limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Job]:
         """Yield jobs, newest first; `deadline` holds for each page."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListJobsRequest(
-                namespace=self._namespace, page_size=size, page_token=token, filter=where
-            )
-            page = await self._call(methods.LIST_JOBS, request, deadline)
-            return page.jobs, page.next_page_token
-
-        async for job in paging.paged(Job, read, limit):
+        request = wire.ListJobsRequest(namespace=self._namespace, filter=where)
+        async for job in self._pages(Job, methods.LIST_JOBS, request, limit, deadline):
             yield job
 
     async def update(
@@ -141,7 +121,7 @@ class Jobs:
         """
         if not isinstance(job, Job):
             _need_name("update", job)
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         written: Form | job_pb2.Job = fields if spec is None else spec
         message = job_message(written, name=name, namespace=namespace)
         if mask is None:
@@ -156,13 +136,13 @@ class Jobs:
             etag=etag,
             validate_only=validate_only,
         )
-        return value_of(Job, await self._call(methods.UPDATE_JOB, request, deadline))
+        return await self._one(Job, methods.UPDATE_JOB, request, deadline)
 
     async def delete(
         self, job: Job | str, note: str = "", *, etag: str = "", deadline: float | None = None
     ) -> None:
         """Delete a job. When this returns, no run of it starts. Runs in progress finish."""
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag, note=note)
         await self._call(methods.DELETE_JOB, request, deadline)
 
@@ -178,7 +158,7 @@ class Jobs:
         """Pause a job: skip its scheduled times until `resume`, or `until`. They aren't caught up
         afterwards. With `etag` the call fails if the job has changed.
         """
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.PauseJobRequest(
             namespace=namespace,
             job=name,
@@ -186,13 +166,13 @@ class Jobs:
             until=when_message(until, "until"),
             etag=etag,
         )
-        return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
+        return await self._one(Job, methods.PAUSE_JOB, request, deadline)
 
     async def resume(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Resume a paused job."""
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.ResumeJobRequest(namespace=namespace, job=name)
-        return value_of(Job, await self._call(methods.RESUME_JOB, request, deadline))
+        return await self._one(Job, methods.RESUME_JOB, request, deadline)
 
     async def trigger(
         self,
@@ -206,7 +186,7 @@ class Jobs:
         deadline: float | None = None,
     ) -> Run:
         """Start a run now, or after `delay`, regardless of the schedule."""
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.TriggerJobRequest(
             namespace=namespace,
             job=name,
@@ -216,7 +196,7 @@ class Jobs:
             priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
             delay=length_message(delay, "delay"),
         )
-        return value_of(Run, await self._call(methods.TRIGGER_JOB, request, deadline))
+        return await self._one(Run, methods.TRIGGER_JOB, request, deadline)
 
     async def next(
         self,
@@ -230,7 +210,7 @@ class Jobs:
         """Return the next `count` scheduled times after `after` (exclusive; now if None). With
         `excluded`, also excluded times between them.
         """
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.ListNextInstantsRequest(
             namespace=namespace,
             job=name,
@@ -245,12 +225,11 @@ class Jobs:
         self, job: Job | str, at: When, *, deadline: float | None = None
     ) -> InstantExplanation:
         """Explain why the job ran, or not, at the scheduled time `at`."""
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.ExplainInstantRequest(
             namespace=namespace, job=name, at=when_message(at, "at")
         )
-        answer = await self._call(methods.EXPLAIN_INSTANT, request, deadline)
-        return value_of(InstantExplanation, answer)
+        return await self._one(InstantExplanation, methods.EXPLAIN_INSTANT, request, deadline)
 
     async def backfill(
         self,
@@ -272,7 +251,7 @@ class Jobs:
         Scheduled times that have a run are omitted; `rerun` "failed" or "all" runs those again. A
         dry run returns the plan only. A key is created if none is given, as for `create`.
         """
-        namespace, name = job_of(job, self._namespace)
+        namespace, name = place_of(job, Job, self._namespace)
         request = wire.BackfillJobRequest(
             namespace=namespace,
             job=name,
@@ -282,17 +261,17 @@ class Jobs:
             max_parallel=max_parallel,
             idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
             priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
-            rerun=_rerun(rerun),
+            rerun=read_form({"rerun": rerun}, wire.BackfillJobRequest).rerun,
         )
         getattr(request, "from").CopyFrom(when_message(first, "first"))
-        return value_of(BackfillPlan, await self._call(methods.BACKFILL_JOB, request, deadline))
+        return await self._one(BackfillPlan, methods.BACKFILL_JOB, request, deadline)
 
     async def get_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> Backfill:
         """Return a backfill, with the states of its runs."""
-        request = wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id))
-        return value_of(Backfill, await self._call(methods.GET_BACKFILL, request, deadline))
+        request = wire.GetBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
+        return await self._one(Backfill, methods.GET_BACKFILL, request, deadline)
 
     async def watch_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
@@ -305,47 +284,32 @@ class Jobs:
                 Without a deadline a watch doesn't end.
             ClusterUnavailable: no endpoint answers.
         """
-        asked = watching.WatchMethod(
+        request = wire.WatchBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
+        async for one in watching.one(
+            self._transport,
             methods.WATCH_BACKFILL,
-            wire.WatchBackfillRequest(backfill_id=backfill_of(backfill_id)),
-            methods.GET_BACKFILL,
-            wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id)),
-        )
-        async for one in watching.one(self._transport, asked, deadline, Backfill, _backfill_ended):
+            request,
+            deadline,
+            Backfill,
+            lambda one: one.ended,
+        ):
             yield one
 
     async def backfills(
         self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
         """Yield backfills of one job (default: all jobs), newest first."""
-        namespace, name = job_of(job, self._namespace)
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListBackfillsRequest(
-                namespace=namespace, job=name, page_size=size, page_token=token
-            )
-            page = await self._call(methods.LIST_BACKFILLS, request, deadline)
-            return page.backfills, page.next_page_token
-
-        async for one in paging.paged(Backfill, read, limit):
+        namespace, name = place_of(job, Job, self._namespace)
+        request = wire.ListBackfillsRequest(namespace=namespace, job=name)
+        async for one in self._pages(Backfill, methods.LIST_BACKFILLS, request, limit, deadline):
             yield one
 
     async def cancel_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> Backfill:
         """Cancel a backfill: create no more runs, and cancel existing ones."""
-        request = wire.CancelBackfillRequest(backfill_id=backfill_of(backfill_id))
-        return value_of(Backfill, await self._call(methods.CANCEL_BACKFILL, request, deadline))
-
-
-def _rerun(word: str | None) -> wire.BackfillJobRequest.Rerun.ValueType:
-    """Return the wire's number of none, failed or all, in any case."""
-    if word is None:
-        return wire.BackfillJobRequest.RERUN_UNSPECIFIED
-    try:
-        return from_json({"rerun": word}, wire.BackfillJobRequest).rerun
-    except FormErrors as error:
-        raise from_form(error) from None
+        request = wire.CancelBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
+        return await self._one(Backfill, methods.CANCEL_BACKFILL, request, deadline)
 
 
 def _need_name(call: str, given: object) -> None:
@@ -355,7 +319,3 @@ def _need_name(call: str, given: object) -> None:
             f"{call}: the job's name comes first, as text, then its fields: "
             f'{call}("etl", …); got {type(given).__name__}'
         )
-
-
-def _backfill_ended(one: Backfill) -> bool:
-    return one.ended

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
-from google.protobuf.message import Message
-
-from schedclient.calls import paging
-from schedclient.calls.naming import pool_of
-from schedclient.calls.specs import Form
-from schedclient.errors import from_form
+from schedclient.calls.base import Calls, place_of
+from schedclient.calls.specs import read_form
 from schedclient.transport import methods
-from schedclient.transport.transport import Transport
-from schedclient.values.pools import Pool
-from schedclient.values.reading import value_of
-from schedkit.protojson import FormErrors, from_json
+from schedclient.values.jobs import Pool
 from schedproto.v1 import pool_service_pb2 as wire
 
 
-class Pools:
+class Pools(Calls):
     """`client.pools`. Every call raises `ApiError`; `deadline` is in seconds, and `pool`
     a name or a `Pool`.
     """
-
-    def __init__(self, transport: Transport, namespace: str) -> None:
-        self._transport = transport
-        self._call = transport.call
-        self._namespace = namespace
 
     def in_namespace(self, namespace: str) -> Pools:
         """Return the same calls for pools of another namespace."""
@@ -49,35 +37,28 @@ class Pools:
         With `version` the call fails if the pool has changed.
         """
         form = {"name": name, "limit": limit, "rate": rate, "version": version}
-        request = wire.SetPoolRequest(
-            pool=_message(form, self._namespace), validate_only=validate_only
-        )
-        return value_of(Pool, await self._call(methods.SET_POOL, request, deadline))
+        pool = read_form(form, wire.Pool)
+        pool.namespace = self._namespace
+        request = wire.SetPoolRequest(pool=pool, validate_only=validate_only)
+        return await self._one(Pool, methods.SET_POOL, request, deadline)
 
     async def get(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
         """Return a pool, with its runs in progress and its waiting runs."""
-        namespace, name = pool_of(pool, self._namespace)
+        namespace, name = place_of(pool, Pool, self._namespace)
         request = wire.GetPoolRequest(namespace=namespace, pool=name)
-        return value_of(Pool, await self._call(methods.GET_POOL, request, deadline))
+        return await self._one(Pool, methods.GET_POOL, request, deadline)
 
     async def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Pool]:
         """Yield pools, by name; `deadline` holds for each page."""
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListPoolsRequest(
-                namespace=self._namespace, page_size=size, page_token=token
-            )
-            page = await self._call(methods.LIST_POOLS, request, deadline)
-            return page.pools, page.next_page_token
-
-        async for pool in paging.paged(Pool, read, limit):
+        request = wire.ListPoolsRequest(namespace=self._namespace)
+        async for pool in self._pages(Pool, methods.LIST_POOLS, request, limit, deadline):
             yield pool
 
     async def delete(self, pool: Pool | str, *, deadline: float | None = None) -> None:
         """Delete a pool. While jobs use it: `FailedPrecondition` with their names."""
-        namespace, name = pool_of(pool, self._namespace)
+        namespace, name = place_of(pool, Pool, self._namespace)
         request = wire.DeletePoolRequest(namespace=namespace, pool=name)
         await self._call(methods.DELETE_POOL, request, deadline)
 
@@ -87,21 +68,12 @@ class Pools:
         """Pause a pool: its runs wait until `resume`, triggered ones too. When this returns, runs
         that were dispatched before can't start any more either.
         """
-        namespace, name = pool_of(pool, self._namespace)
+        namespace, name = place_of(pool, Pool, self._namespace)
         request = wire.PausePoolRequest(namespace=namespace, pool=name, note=note)
-        return value_of(Pool, await self._call(methods.PAUSE_POOL, request, deadline))
+        return await self._one(Pool, methods.PAUSE_POOL, request, deadline)
 
     async def resume(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
         """Resume a pool: its runs start again, in the order of their wait."""
-        namespace, name = pool_of(pool, self._namespace)
+        namespace, name = place_of(pool, Pool, self._namespace)
         request = wire.ResumePoolRequest(namespace=namespace, pool=name)
-        return value_of(Pool, await self._call(methods.RESUME_POOL, request, deadline))
-
-
-def _message(form: Form, namespace: str) -> wire.Pool:
-    try:
-        pool = from_json(form, wire.Pool)
-    except FormErrors as error:
-        raise from_form(error) from None
-    pool.namespace = namespace
-    return pool
+        return await self._one(Pool, methods.RESUME_POOL, request, deadline)

@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from google.protobuf.message import Message
-
-from schedclient.calls import paging, watching
-from schedclient.calls.naming import run_of
-from schedclient.calls.specs import When, payload_message, when_message
+from schedclient.calls import watching
+from schedclient.calls.base import Calls, id_of
+from schedclient.calls.specs import When, payload_message, read_form, when_message
 from schedclient.errors import (
     ClusterUnavailable,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
-    from_form,
 )
 from schedclient.transport import methods
-from schedclient.transport.transport import UNREACHABLE, Transport
-from schedclient.values.events import RunEvent
+from schedclient.transport.transport import UNREACHABLE
 from schedclient.values.reading import value_of
-from schedclient.values.runs import Attempt, Explanation, LogPiece, Result, Run
+from schedclient.values.runs import Attempt, Explanation, LogPiece, Result, Run, RunEvent
 from schedkit.backoff import Backoff
-from schedkit.protojson import FormErrors, from_json
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 
-class Runs:
+class Runs(Calls):
     """`client.runs`. Every call raises `ApiError`; `deadline` is in seconds, and a run is
     given by its id or as a `Run`.
     """
 
-    def __init__(self, transport: Transport, namespace: str) -> None:
-        self._transport = transport
-        self._call = transport.call
-        self._namespace = namespace
-
     async def get(self, run_id: Run | str, *, deadline: float | None = None) -> Run:
         """Return a run."""
-        request = wire.GetRunRequest(run_id=run_of(run_id))
-        return value_of(Run, await self._call(methods.GET_RUN, request, deadline))
+        request = wire.GetRunRequest(run_id=id_of(run_id, Run))
+        return await self._one(Run, methods.GET_RUN, request, deadline)
 
     async def list(
         self,
@@ -63,25 +52,20 @@ class Runs:
         schedule, manual, submit, backfill or redrive; `backfill` is an id. Children of a broadcast
         are included only with its id as `parent`, or with their `worker`.
         """
-        filters = wire.ListRunsRequest(
-            namespace=self._namespace,
-            job=job,
-            worker=worker,
-            trigger=_trigger(trigger),
-            backfill_id=backfill,
-            parent_run_id=parent,
-            states=_states(states),
-            scheduled_after=when_message(after, "after"),
-            scheduled_before=when_message(before, "before"),
+        words = {"states": [*states], "trigger": trigger}
+        request = read_form(words, wire.ListRunsRequest)
+        request.MergeFrom(
+            wire.ListRunsRequest(
+                namespace=self._namespace,
+                job=job,
+                worker=worker,
+                backfill_id=backfill,
+                parent_run_id=parent,
+                scheduled_after=when_message(after, "after"),
+                scheduled_before=when_message(before, "before"),
+            )
         )
-
-        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
-            request = wire.ListRunsRequest(page_size=size, page_token=token)
-            request.MergeFrom(filters)
-            page = await self._call(methods.LIST_RUNS, request, deadline)
-            return page.runs, page.next_page_token
-
-        async for run in paging.paged(Run, read, limit):
+        async for run in self._pages(Run, methods.LIST_RUNS, request, limit, deadline):
             yield run
 
     async def watch(
@@ -106,7 +90,7 @@ class Runs:
                 " `events()`",
             )
         if not job:
-            watched = [run_of(one) for one in run_ids]
+            watched = [id_of(one, Run) for one in run_ids]
             found = watching.watch_runs(self._transport, watched, deadline)
         else:
             request = wire.WatchRunsRequest(namespace=self._namespace, job=job)
@@ -138,7 +122,7 @@ class Runs:
         Raises:
             DeadlineExceeded: `timeout` seconds have passed; the run continues.
         """
-        run_id = run_of(run)
+        run_id = id_of(run, Run)
         last: Run | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -162,8 +146,8 @@ class Runs:
         """Cancel a run: a waiting one at once, a running one by terminate and kill. Repeating is
         safe.
         """
-        request = wire.CancelRunRequest(run_id=run_of(run_id), reason=reason)
-        return value_of(Run, await self._call(methods.CANCEL_RUN, request, deadline))
+        request = wire.CancelRunRequest(run_id=id_of(run_id, Run), reason=reason)
+        return await self._one(Run, methods.CANCEL_RUN, request, deadline)
 
     async def retry(
         self, run_id: Run | str, *, payload: object = None, deadline: float | None = None
@@ -171,8 +155,8 @@ class Runs:
         """Run again a run that failed for good, was canceled, or expired. Creates a new run of the
         current definition, with `payload` instead of its own. Repeating returns the same run.
         """
-        request = wire.RetryRunRequest(run_id=run_of(run_id), payload=payload_message(payload))
-        return value_of(Run, await self._call(methods.RETRY_RUN, request, deadline))
+        request = wire.RetryRunRequest(run_id=id_of(run_id, Run), payload=payload_message(payload))
+        return await self._one(Run, methods.RETRY_RUN, request, deadline)
 
     async def logs(
         self,
@@ -188,9 +172,8 @@ class Runs:
         Raises:
             NotFound: no attempt of the run has this token.
         """
-        request = wire.ReadLogsRequest(
-            run_id=run_of(run_id), fencing_token=_token(fencing_token), follow=follow
-        )
+        request = read_form({"fencing_token": fencing_token}, wire.ReadLogsRequest)
+        request.run_id, request.follow = id_of(run_id, Run), follow
         reached: dict[tuple[int, int], int] = {}
         backoff = Backoff(0.1, 2.0)
         limit = self._transport.settings.timeout if deadline is None and not follow else deadline
@@ -220,18 +203,18 @@ class Runs:
         self, run_id: Run | str, *, deadline: float | None = None
     ) -> tuple[Attempt, ...]:
         """Return every attempt, and every assignment that was lost."""
-        request = wire.ListAttemptsRequest(run_id=run_of(run_id))
+        request = wire.ListAttemptsRequest(run_id=id_of(run_id, Run))
         answer = await self._call(methods.LIST_ATTEMPTS, request, deadline)
         return tuple(value_of(Attempt, one) for one in answer.attempts)
 
     async def why(self, run_id: Run | str, *, deadline: float | None = None) -> Explanation:
         """Explain why the run waits, or why it ended as it did."""
-        request = wire.ExplainRunRequest(run_id=run_of(run_id))
-        return value_of(Explanation, await self._call(methods.EXPLAIN_RUN, request, deadline))
+        request = wire.ExplainRunRequest(run_id=id_of(run_id, Run))
+        return await self._one(Explanation, methods.EXPLAIN_RUN, request, deadline)
 
     async def result(self, run_id: Run | str, *, deadline: float | None = None) -> Result:
         """Return the run's result, of any size, checked against its SHA-256."""
-        request = wire.GetRunResultRequest(run_id=run_of(run_id))
+        request = wire.GetRunResultRequest(run_id=id_of(run_id, Run))
         answer = await self._call(methods.GET_RESULT, request, deadline)
         if answer.stored:
             content = await self._content(answer, deadline)
@@ -255,26 +238,3 @@ class Runs:
                 remedy="get the result again; if this error persists, check the result store",
             )
         return bytes(content)
-
-
-def _token(number: int) -> int:
-    try:
-        return from_json({"fencing_token": number}, wire.ReadLogsRequest).fencing_token
-    except FormErrors as error:
-        raise from_form(error) from None
-
-
-def _states(words: Iterable[str]) -> Any:
-    try:
-        return from_json({"states": list(words)}, wire.ListRunsRequest).states
-    except FormErrors as error:
-        raise from_form(error) from None
-
-
-def _trigger(word: str | None) -> run_pb2.Run.Trigger.ValueType:
-    if word is None:
-        return run_pb2.Run.TRIGGER_UNSPECIFIED
-    try:
-        return from_json({"trigger": word}, wire.ListRunsRequest).trigger
-    except FormErrors as error:
-        raise from_form(error) from None

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from google.protobuf.message import Message
 
-from schedclient.errors import InvalidArgument, from_form
+from schedclient.errors import from_form
 from schedkit.protojson import FormErrors, Problem, from_json
 from schedproto.v1 import common_pb2, job_pb2
 
 Length: TypeAlias = timedelta | str
 When: TypeAlias = datetime | str
 Form: TypeAlias = Mapping[str, Any]
+M = TypeVar("M", bound=Message)
 
 
 class Retry(TypedDict, total=False):
@@ -172,20 +173,25 @@ class JobSpec(Work, total=False):
     paused_until: When
 
 
-def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
-    """Return the wire's Job of a spec.
+def read_form(form: Form, message: type[M]) -> M:
+    """Return the message of a form.
 
     Raises:
         InvalidArgument: lists every problem.
     """
+    try:
+        return from_json(form, message)
+    except FormErrors as error:
+        raise from_form(error) from None
+
+
+def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
+    """Return the wire's Job of a spec. Raises as `read_form`."""
     job = job_pb2.Job()
     if isinstance(spec, Message):
         job.CopyFrom(spec)
     else:
-        try:
-            job = from_json(spec, job_pb2.Job)
-        except FormErrors as error:
-            raise from_form(error) from None
+        job = read_form(spec, job_pb2.Job)
     job.name = name or job.name
     job.namespace = job.namespace or namespace
     return job
@@ -222,26 +228,3 @@ def _read(field: str, value: Any, called: str) -> job_pb2.Job:
 def enum_number(field: str, value: str | None) -> int:
     """Return the number of a word of the enum of the Job's `field`; 0 for None."""
     return 0 if value is None else int(getattr(job_message({field: value}), field))
-
-
-__all__ = [
-    "Form",
-    "Grpc",
-    "Http",
-    "InvalidArgument",
-    "JobSpec",
-    "Length",
-    "Limits",
-    "NotificationSpec",
-    "Plugin",
-    "Python",
-    "Retry",
-    "Shell",
-    "When",
-    "Work",
-    "enum_number",
-    "job_message",
-    "length_message",
-    "payload_message",
-    "when_message",
-]

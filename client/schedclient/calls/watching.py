@@ -19,19 +19,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from schedclient.errors import NO_ANSWER, ClusterUnavailable, DeadlineExceeded, NotBuilt, NotFound
+from schedclient.errors import NO_ANSWER, ClusterUnavailable, DeadlineExceeded, NotFound
 from schedclient.transport import methods
 from schedclient.transport.methods import Method
 from schedclient.transport.transport import UNREACHABLE, Transport
 from schedclient.values.base import Value
-from schedclient.values.events import RunEvent
 from schedclient.values.reading import value_of
-from schedclient.values.runs import Run
+from schedclient.values.runs import Run, RunEvent
 from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
@@ -39,78 +37,36 @@ from schedproto.v1 import run_service_pb2 as wire
 MOST_KNOWN: Final = 10_000
 """Runs whose last state is kept, so that no state is yielded twice."""
 
-M = TypeVar("M", bound=Message)
-Watch = TypeVar("Watch", bound=Message)
-Get = TypeVar("Get", bound=Message)
 V = TypeVar("V", bound=Value)
-
-
-@dataclass(frozen=True)
-class WatchMethod(Generic[Watch, Get, M]):
-    """A call that watches an object, and a call that reads it, for members whose version has no
-    stream of it.
-    """
-
-    watch: Method[Watch, M]
-    watched: Watch
-    get: Method[Get, M]
-    got: Get
 
 
 async def one(
     transport: Transport,
-    asked: WatchMethod[Any, Any, M],
+    method: Method[Any, Any],
+    request: Message,
     deadline: float | None,
     of: type[V],
     over: Callable[[V], bool],
 ) -> AsyncIterator[V]:
-    """Yield one object, then each change of it, until it is `over`."""
-    async for message in _changes(transport, asked, deadline):
-        yield (value := value_of(of, message))
-        if over(value):
-            return
-
-
-async def _changes(
-    transport: Transport, asked: WatchMethod[Any, Any, M], deadline: float | None
-) -> AsyncIterator[M]:
-    """Yield the object, then each change of it, over any number of streams."""
+    """Yield one object, then each change of it, over any number of streams, until it is `over`."""
     broken, ended, time = Backoff(0.1, 2.0), Backoff(1.25, 5.0), _Time(deadline)
     last: Message | None = None
     while True:
         pause = broken
         try:
-            try:
-                async for message in transport.stream(
-                    asked.watch, asked.watched, time.remaining_seconds
-                ):
-                    time.answered()
-                    if (facts := _ageless(message)) != last:
-                        last = facts
-                        broken.reset()
-                        ended.reset()
-                        yield message
-                pause = ended  # a member of another version may take the object for ended
-            except NotBuilt:
-                answer = await _call_or_none(transport, asked.get, asked.got, time)
-                if answer is not None and (facts := _ageless(answer)) != last:
+            async for message in transport.stream(method, request, time.remaining_seconds):
+                time.answered()
+                if (facts := _ageless(message)) != last:
                     last = facts
-                    yield answer
+                    broken.reset()
+                    ended.reset()
+                    yield (value := value_of(of, message))
+                    if over(value):
+                        return
+            pause = ended
         except (ClusterUnavailable, DeadlineExceeded) as failure:
             time.failed(failure)
         await time.sleep_within(pause.next())
-
-
-async def _call_or_none(
-    transport: Transport, method: Method[Get, M], request: Get, time: _Time
-) -> M | None:
-    """Return the answer of a call; None if it timed out."""
-    try:
-        answer = await transport.call(method, request, time.of_a_call(transport.settings.timeout))
-    except DeadlineExceeded:
-        return None
-    time.answered()
-    return answer
 
 
 class _Time:
@@ -220,12 +176,16 @@ async def _read(transport: Transport, run_id: str, time: _Time) -> run_pb2.Run |
     """Return the run as soon as a member answers; None if it isn't kept any more."""
     backoff, request = Backoff(0.1, 2.0), wire.GetRunRequest(run_id=run_id)
     while True:
+        within = time.of_a_call(transport.settings.timeout)
         try:
-            if (run := await _call_or_none(transport, methods.GET_RUN, request, time)) is not None:
-                return run
+            run = await transport.call(methods.GET_RUN, request, within)
+            time.answered()
+            return run
         except NotFound:
             return None
-        except (ClusterUnavailable, DeadlineExceeded) as failure:
+        except DeadlineExceeded:
+            pass  # the next call may be answered
+        except ClusterUnavailable as failure:
             time.failed(failure)
         await time.sleep_within(backoff.next())
 

@@ -604,8 +604,8 @@ class _Channels:
             make = channel.unary_stream if stream else channel.unary_unary
             self._callables[key] = cast("Any", make)(
                 method.path,
-                request_serializer=method.write,
-                response_deserializer=method.read,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.answer.FromString,
             )
         return self._callables[key]
 

@@ -1,12 +1,15 @@
-"""Values of cluster calls: the cluster, members, shards, workers, diagnostics, audit log."""
+"""Values of cluster calls: members, shards, workers, diagnostics, audit log, access tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from schedclient.values.base import Value
+
+MOST_COUNTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,3 +172,53 @@ class AuditEntry(Value):
     source: str | None
     before: str | None
     after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessToken(Value):
+    """A token, without its secret. `role`: VIEWER, OPERATOR or ADMIN. `namespaces`: `*` for all.
+    `creator_id`: the token or login that created it; this token ends with it.
+    `descendants_revoked`: the number of tokens that `revoke_token` revoked with it (MOST_COUNTED:
+    as many or more).
+    """
+
+    token_id: str
+    name: str
+    role: str
+    namespaces: tuple[str, ...]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    revoked_at: datetime | None
+    revoked_by: str | None
+    creator_id: str | None
+    descendants_revoked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken(Value):
+    """A new token. `secret` is the text that a client sends; the cluster shows it only once."""
+
+    token: AccessToken
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"NewToken({self.token.token_id}, its secret isn't shown)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant(Value):
+    """A role in a namespace; `*`: in all."""
+
+    namespace: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity(Value):
+    """The authenticated caller."""
+
+    actor: str
+    grants: tuple[Grant, ...]
+    expires_at: datetime | None
+    token_id: str | None

@@ -1,4 +1,4 @@
-"""Job definitions and their scheduled times, as values."""
+"""Jobs with their scheduled times, pools and calendars, as values."""
 
 from __future__ import annotations
 
@@ -76,3 +76,56 @@ class InstantExplanation(Value):
     run: Run | None
     backfilled: tuple[Run, ...]
     """Runs that backfills created for this scheduled time, oldest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool(Value):
+    """Jobs that share a `limit` of runs in progress (0: unlimited), a `rate` of starts as `"100/m"`
+    (None: unlimited), or both. `recent` started within the last period of the rate.
+    """
+
+    namespace: str
+    name: str
+    limit: int
+    rate: str | None
+    version: int
+    paused: bool
+    pause_note: str | None
+    paused_by: str | None
+    jobs: int
+    running: int
+    waiting: int
+    recent: int
+    updated_at: datetime | None
+    updated_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DateRange(Value):
+    """Days, both inclusive. The first is `message`'s `from`."""
+
+    to: str
+
+    @property
+    def first(self) -> str:
+        """The first day."""
+        return str(getattr(self.message, "from"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar(Value):
+    """Days and times that jobs exclude; one version of it."""
+
+    namespace: str
+    name: str
+    version: int
+    dates: tuple[str, ...]
+    weekdays: tuple[str, ...]
+    ranges: tuple[DateRange, ...]
+    cron: tuple[str, ...]
+    time_zone: str | None
+    roll: str | None
+    jobs: int
+    jobs_behind: int
+    updated_at: datetime | None
+    updated_by: str | None

@@ -9,15 +9,12 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedclient.values.access import AccessToken, Grant
 from schedclient.values.backfills import Backfill, Omitted
 from schedclient.values.base import Value
-from schedclient.values.calendars import DateRange
-from schedclient.values.cluster import Finding
+from schedclient.values.cluster import AccessToken, Finding, Grant
 from schedclient.values.dead_letters import Redrive
-from schedclient.values.events import ClusterEvent, Gap
-from schedclient.values.jobs import After
-from schedclient.values.runs import Check, Parent, Run, RunProgress
+from schedclient.values.jobs import After, DateRange
+from schedclient.values.runs import Check, ClusterEvent, Gap, Parent, Run, RunProgress
 from schedkit.protojson import UNKNOWN, enum_word, rate_text
 
 V = TypeVar("V", bound=Value)

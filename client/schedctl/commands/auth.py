@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from schedclient import AccessToken, ApiError, Identity, NewToken
-from schedclient.values.access import MOST_COUNTED
+from schedclient.values.cluster import MOST_COUNTED
 from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import CommandFailure

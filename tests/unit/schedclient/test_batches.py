@@ -141,20 +141,6 @@ async def test_a_batch_of_too_many_parts_is_halved(client: Client, member: Scrip
     assert [one.run_id for one in answers if isinstance(one, Run)] == [str(n) for n in range(7)]
 
 
-async def test_a_member_of_the_previous_version_gets_single_requests(
-    client: Client, member: Scripted
-):
-    def one(request: runs.SubmitRunRequest) -> run_pb2.Run | Refusal:
-        return Refusal("INVALID_ARGUMENT") if argv(request) == "3" else run(request)
-
-    member.say("BatchSubmitRuns", Refusal("UNIMPLEMENTED", bare=True))
-    member.say("SubmitRun", one)
-    answers = await client.submit_many(work(10))
-    run_ids = [one.run_id if isinstance(one, Run) else "refused" for one in answers]
-    assert run_ids == [*"012", "refused", *"456789"]
-    assert len({request.idempotency_key for request in member.received("SubmitRun")}) == 10
-
-
 @pytest.mark.parametrize("count", [0, 1])
 async def test_batches_of_none_and_one_work(client: Client, member: Scripted, count: int):
     member.say("BatchSubmitRuns", accept)

@@ -30,7 +30,7 @@ def test_every_call_exists_on_the_wire():
         for method in service.methods
     }
     for method in ALL:
-        answer = method.read(b"")
+        answer = method.answer()
         assert wire[method.path].output_type.full_name == answer.DESCRIPTOR.full_name
 
 

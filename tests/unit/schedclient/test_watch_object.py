@@ -16,8 +16,6 @@ from support.endless import first
 from support.scripted import Refusal, Scripted
 
 AWAY = Refusal("UNAVAILABLE", reason="DATABASE_SILENT")
-OLD = Refusal("UNIMPLEMENTED", bare=True)
-"""The answer of members of the previous version, which don't have these streams."""
 Draining, Open, Done = (
     cluster.Worker.STATE_DRAINING,
     run_pb2.Redrive.STATE_OPEN,
@@ -95,31 +93,11 @@ async def test_a_backfill_is_watched_until_none_of_its_runs_remain(
 
 
 @pytest.mark.slow
-async def test_a_member_of_the_previous_version_is_polled_until_one_streams(
-    client: Client, member: Scripted
-):
-    """During an upgrade of a cluster, whose workers are drained for it."""
-    member.say("WatchWorker", OLD, OLD, OLD, [worker(1), worker(0), asyncio.Event()])
-    member.say("GetWorker", worker(2), worker(2), worker(1))
-    found = await first(3, client.workers.watch("w1"))
-    assert [one.running for one in found] == [2, 1, 0]
-    assert (len(member.received("WatchWorker")), len(member.received("GetWorker"))) == (4, 3)
-    member.say("WatchRedrive", OLD)
-    member.say("GetRedrive", redrive(1), redrive(3, Done))
-    assert [one.created async for one in client.redrives.watch("d1")] == [1, 3]
-    member.say("WatchBackfill", OLD)
-    member.say("GetBackfill", jobs.Backfill(state=jobs.Backfill.STATE_DONE))
-    assert [one.state async for one in client.jobs.watch_backfill("b1")] == ["DONE"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "least"), [([], [1.0, 2.0]), ([AWAY], [0.08, 0.16, 0.32])])
 async def test_a_member_whose_streams_end_without_news_is_asked_at_growing_intervals(
     client: Client, member: Scripted, ends: list[Any], least: list[float]
 ):
-    """A member of the previous version ends them at DONE while runs are in progress; streams of
-    another member break.
-    """
+    """One member ends them at DONE while runs are in progress; streams of another member break."""
     asked = list[float]()
 
     def stream(_: Any) -> list[Any]:
@@ -137,51 +115,26 @@ async def test_a_member_whose_streams_end_without_news_is_asked_at_growing_inter
     ], asked
 
 
-@pytest.mark.parametrize("failed", [AWAY, Refusal("DEADLINE_EXCEEDED")])
-async def test_a_failed_poll_is_retried(client: Client, member: Scripted, failed: Refusal):
-    """A member of the previous version has no streams: a poll that fails may succeed later."""
-    member.say("WatchRedrive", OLD)
-    member.say("GetRedrive", failed, redrive(1), failed, redrive(3, Done))
-    async with asyncio.timeout(20):
-        assert [one.created async for one in client.redrives.watch("d1")] == [1, 3]
-
-
-async def test_a_poll_has_the_timeout_of_one_call(member: Scripted):
-    """A member that hangs once doesn't use up the deadline of the watch."""
-
-    async def hangs(_: Any) -> Any:
-        await asyncio.sleep(2.0)
-        return redrive(1)
-
-    member.say("WatchRedrive", OLD)
-    member.say("GetRedrive", hangs, redrive(3, Done))
-    async with Client(member.address, timeout=0.5) as client, asyncio.timeout(20):
-        assert [one.created async for one in client.redrives.watch("d1", deadline=15)] == [3]
-
-
 BREAKS = [worker(2), AWAY]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("streams", "stands"),
+    "streams",
     [
-        ([OLD], worker(2)),
-        ([OLD], AWAY),
-        ([BREAKS], None),
-        ([[worker(2)]], None),
-        ([AWAY], None),
-        ([[worker(2), asyncio.Event()]], None),
-        ([BREAKS, [worker(2), asyncio.Event()]], None),
+        [BREAKS],
+        [[worker(2)]],
+        [AWAY],
+        [[worker(2), asyncio.Event()]],
+        [BREAKS, [worker(2), asyncio.Event()]],
     ],
-    ids=["old", "old and away", "breaks", "ends", "away", "lasts", "breaks, then lasts"],
+    ids=["breaks", "ends", "away", "lasts", "breaks, then lasts"],
 )
 async def test_one_deadline_covers_the_whole_watch(
-    client: Client, member: Scripted, streams: list[Any], stands: Any
+    client: Client, member: Scripted, streams: list[Any]
 ):
-    """Polls and resumed streams count against it."""
+    """Resumed streams count against it."""
     member.say("WatchWorker", *streams)
-    member.say("GetWorker", stands or Refusal("INTERNAL"))
     began, found = monotonic(), list[int]()
 
     async def watch() -> None:
@@ -191,7 +144,7 @@ async def test_one_deadline_covers_the_whole_watch(
     with pytest.raises(DeadlineExceeded) as ended:
         await asyncio.wait_for(watch(), 10)
     assert 0.9 <= monotonic() - began < 2.0
-    assert found == ([] if AWAY in (*streams, stands) else [2])
+    assert found == ([] if AWAY in streams else [2])
     assert ended.value.reason == "NO_ANSWER"
 
 
@@ -212,18 +165,6 @@ async def test_connecting_counts_against_the_deadline_of_the_watch(
             await asyncio.wait_for(anext(stream), 10)
         assert monotonic() - began < 3.2
     mute.close()
-
-
-@pytest.mark.slow
-async def test_a_poll_without_a_reachable_member_is_reported(member: Scripted):
-    member.say("WatchRedrive", OLD)
-    member.say("GetRedrive", redrive(1))
-    async with Client(member.address, timeout=1) as client, asyncio.timeout(20):
-        stream = client.redrives.watch("d1")
-        assert (await anext(stream)).created == 1
-        await member.stop()
-        with pytest.raises(ClusterUnavailable, match="no endpoint answers"):
-            await anext(stream)
 
 
 async def test_a_missing_object_is_reported_and_not_requested_again(
