@@ -13,7 +13,8 @@ import click
 from schedclient import ApiError, Misconfigured, NotFound
 from schedctl import failure
 from schedctl.failure import CommandFailure, Trouble, UnfitEnvironment, more_violations
-from schedctl.options.global_options import CommandGroup, with_globals
+from schedctl.options.global_options import CommandGroup, pass_session, with_globals
+from schedctl.output import show_data
 from schedctl.session import Session
 from schedkit.protojson.problems import did_you_mean
 
@@ -24,15 +25,14 @@ COMMANDS: Final = {
     "calendar": "schedctl.commands.calendar:calendar",
     "cluster": "schedctl.commands.cluster:cluster",
     "config": "schedctl.commands.config:config",
-    "cron": "schedctl.commands.cron.cron:cron",
+    "cron": "schedctl.commands.cron:cron",
     "dev": "schedctl.dev.commands:group",
-    "dlq": "schedctl.commands.dead_letters.dlq:dlq",
+    "dlq": "schedctl.commands.dlq:dlq",
     "events": "schedctl.commands.run:events",
     "job": "schedctl.commands.job:job",
     "pool": "schedctl.commands.pool:pool",
     "run": "schedctl.commands.run:run",
-    "submit": "schedctl.commands.submit:submit",
-    "version": "schedctl.commands.version:version",
+    "submit": "schedctl.commands.run:submit",
     "worker": "schedctl.commands.worker:worker",
 }
 
@@ -42,10 +42,19 @@ PROGRAM: Final = "schedctl"
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if not asked:
         return
-    from schedctl.commands.version import this_version
-
-    click.echo(f"{PROGRAM} {this_version()}")
+    click.echo(f"{PROGRAM} {_this_version()}")
     ctx.exit()
+
+
+def _this_version() -> str:
+    """Return the version of the installed package."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("schedd")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 @with_globals
@@ -67,6 +76,16 @@ def root() -> None:
     Exit codes: 0 success, 1 run failed, 2 invalid usage, 3 not found, 4 not allowed, 5 conflict,
     6 unavailable, 7 timed out, 70 internal error, 130 interrupted.
     """
+
+
+@root.command()
+@pass_session
+def version(session: Session) -> None:
+    """Print the version of schedctl, without a connection to a cluster."""
+    if session.tabular or session.output == "name":
+        click.echo(f"{PROGRAM} {_this_version()}")
+    else:
+        show_data(session, {"version": _this_version()})
 
 
 def run(arguments: Sequence[str]) -> int:

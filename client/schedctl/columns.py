@@ -1,4 +1,4 @@
-"""The columns of each table."""
+"""The tables: the columns of each, and the name that `-o name` prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from schedclient import (
     ShardMove,
     Worker,
 )
-from schedctl.output import Column
+from schedctl.output import Column, ValueTable
 from schedd.core.dispatch.worker_refusals import refusal_of
 from schedkit.sources import actor_with_token
 from schedkit.text import duration
@@ -125,7 +125,8 @@ def lateness(run: Run) -> str:
     return "" if run.lateness_ms is None else f"{run.lateness_ms} ms"
 
 
-JOBS: Final[Sequence[Column[Job]]] = (
+JOBS: Final = ValueTable[Job](
+    lambda one: one.name,
     Column("NAME", lambda job: job.name),
     Column("SCHEDULE", schedule_of),
     Column("ZONE", lambda job: job.time_zone or "UTC", wide=True),
@@ -159,7 +160,8 @@ _HOW_IT_ENDED: Final[Sequence[Column[Run | Attempt]]] = (
     Column("EXIT", lambda one: one.exit_code),
     Column("ERROR", lambda one: one.error, cut=True),
 )
-RUNS: Final[Sequence[Column[Run]]] = (
+RUNS: Final = ValueTable[Run](
+    lambda one: one.run_id,
     Column("RUN", lambda run: run.run_id),
     Column("JOB", lambda run: run.job),
     *_STATE,
@@ -176,14 +178,16 @@ RUNS: Final[Sequence[Column[Run]]] = (
     Column("TRIGGER", lambda run: run.trigger, wide=True),
     Column("TOKEN", lambda run: run.fencing_token or "", wide=True),
 )
-CHILDREN: Final[Sequence[Column[Run]]] = (
+CHILDREN: Final = ValueTable[Run](
+    lambda one: one.run_id,
     Column("CHILD", lambda run: run.run_id),
     Column("FOR WORKER", lambda run: run.target),
     *_STATE,
     Column("ATTEMPT", lambda run: run.attempt),
     *_HOW_IT_ENDED,
 )
-ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
+ATTEMPTS: Final = ValueTable[Attempt](
+    lambda one: str(one.fencing_token),
     Column("ATTEMPT", lambda one: one.attempt),
     *_STATE,
     Column("WORKER", lambda one: one.worker),
@@ -193,7 +197,8 @@ ATTEMPTS: Final[Sequence[Column[Attempt]]] = (
     Column("FINISHED", lambda one: one.finished_at),
     *_HOW_IT_ENDED,
 )
-DEAD: Final[Sequence[Column[DeadLetter]]] = (
+DEAD: Final = ValueTable[DeadLetter](
+    lambda one: one.run.run_id,
     Column("RUN", lambda one: one.run.run_id),
     Column("JOB", lambda one: one.run.job),
     Column("REASON", lambda one: one.run.reason),
@@ -203,15 +208,17 @@ DEAD: Final[Sequence[Column[DeadLetter]]] = (
     Column("REDRIVE", lambda one: one.redrive_id, wide=True),
     Column("ERROR", lambda one: one.run.error, wide=True),
 )
-RESOLVED: Final[Sequence[Column[DeadLetter]]] = (
-    *DEAD,
+RESOLVED: Final = ValueTable[DeadLetter](
+    DEAD.name,
+    *DEAD.columns,
     Column("RESOLVED", lambda one: one.resolution),
     Column("AS", lambda one: one.redriven_as),
     Column("AT", lambda one: one.resolved_at, wide=True),
     Column("BY", lambda one: one.resolved_by, wide=True),
     Column("NOTE", lambda one: one.note, wide=True),
 )
-DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
+DEAD_GROUPS: Final = ValueTable[DeadLetterGroup](
+    lambda one: one.fingerprint,
     Column("COUNT", lambda one: one.count),
     Column("QUEUED", lambda one: one.queued, wide=True),
     Column("JOB", lambda one: one.job),
@@ -222,11 +229,10 @@ DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
     Column("LAST", lambda one: one.last_died_at),
     Column("FINGERPRINT", lambda one: one.fingerprint),
     Column("RUN", lambda one: one.run_id),
-    Column(
-        "ERROR", lambda one: last_line(one.error), cut=True
-    ),  # last: other cells need no padding
+    Column("ERROR", lambda one: last_line(one.error), cut=True),  # last: others need no padding
 )
-REDRIVES: Final[Sequence[Column[Redrive]]] = (
+REDRIVES: Final = ValueTable[Redrive](
+    lambda one: one.redrive_id,
     Column("REDRIVE", lambda one: one.redrive_id),
     Column("JOB", lambda one: one.job),
     Column("OF", lambda one: of_whom(one.submitted)),
@@ -245,7 +251,8 @@ REDRIVES: Final[Sequence[Column[Redrive]]] = (
     Column("STOPPED BY", lambda one: one.stopped_by, wide=True),
     Column("FINISHED", lambda one: one.finished_at, wide=True),
 )
-MEMBERS: Final[Sequence[Column[Member]]] = (
+MEMBERS: Final = ValueTable[Member](
+    lambda one: one.name,
     Column("NAME", lambda one: one.name),
     Column("ROLE", lambda one: one.role or UNKNOWN),
     Column("STATE", lambda one: one.state),
@@ -262,14 +269,16 @@ MEMBERS: Final[Sequence[Column[Member]]] = (
     Column("TZDATA", lambda one: one.tzdata, wide=True),
     Column("TENURE", lambda one: one.tenure, wide=True),
 )
-SHARDS: Final[Sequence[Column[Shard]]] = (
+SHARDS: Final = ValueTable[Shard](
+    lambda one: str(one.shard),
     Column("SHARD", lambda one: one.shard),
     Column("OWNER", lambda one: one.owner),
     Column("ASSIGNED", lambda one: one.assigned),
     Column("EPOCH", lambda one: one.epoch),
     Column("TENURE", lambda one: one.tenure, wide=True),
 )
-WORKERS: Final[Sequence[Column[Worker]]] = (
+WORKERS: Final = ValueTable[Worker](
+    lambda one: one.name,
     Column("NAME", lambda one: one.name),
     Column("STATE", _worker_state),
     Column("SLOTS", lambda one: one.slots or UNKNOWN),
@@ -291,7 +300,8 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("BY", lambda one: one.drained_by, wide=True),
     Column("REASON", lambda one: one.drain_reason, wide=True),
 )
-AUDIT: Final[Sequence[Column[AuditEntry]]] = (
+AUDIT: Final = ValueTable[AuditEntry](
+    lambda one: one.object,
     Column("AT", lambda one: one.at),
     Column("ACTOR", lambda one: actor_with_token(one.actor, one.source or "")),
     Column("ACTION", lambda one: one.action),
@@ -306,7 +316,8 @@ AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("AFTER", lambda one: one.after, wide=True),
 )
 
-TOKENS: Final[Sequence[Column[AccessToken]]] = (
+TOKENS: Final = ValueTable[AccessToken](
+    lambda one: one.token_id,
     Column("TOKEN", lambda one: one.token_id),
     Column("NAME", lambda one: one.name),
     Column("ROLE", lambda one: one.role),
@@ -319,13 +330,15 @@ TOKENS: Final[Sequence[Column[AccessToken]]] = (
     Column("CREATOR", lambda one: one.creator_id, wide=True),
 )
 
-SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (
+SHARD_MOVES: Final = ValueTable[ShardMove](
+    lambda one: str(one.shard),
     Column("SHARD", lambda one: one.shard),
     Column("FROM", lambda one: one.old_owner or "none"),
     Column("TO", lambda one: one.new_owner or "none"),
 )
 
-FINDINGS: Final[Sequence[Column[Finding]]] = (
+FINDINGS: Final = ValueTable[Finding](
+    lambda one: f"{one.area}: {one.check}",
     Column("SEVERITY", lambda one: one.severity),
     Column("AREA", lambda one: one.area),
     Column("CHECK", lambda one: one.check),
@@ -335,7 +348,8 @@ FINDINGS: Final[Sequence[Column[Finding]]] = (
     Column("DO", lambda one: one.remedy),
 )
 
-CALENDARS: Final[Sequence[Column[Calendar]]] = (
+CALENDARS: Final = ValueTable[Calendar](
+    lambda one: one.name,
     Column("NAME", lambda one: one.name),
     Column("VERSION", lambda one: one.version),
     Column("EXCLUDES", excluded),
@@ -347,7 +361,8 @@ CALENDARS: Final[Sequence[Column[Calendar]]] = (
     Column("BY", lambda one: one.updated_by, wide=True),
 )
 
-POOLS: Final[Sequence[Column[Pool]]] = (
+POOLS: Final = ValueTable[Pool](
+    lambda one: one.name,
     Column("NAME", lambda one: one.name),
     Column("STATE", lambda one: "PAUSED" if one.paused else "active"),
     Column("LIMIT", lambda one: one.limit or "none"),
@@ -363,7 +378,8 @@ POOLS: Final[Sequence[Column[Pool]]] = (
     Column("BY", lambda one: one.updated_by, wide=True),
 )
 
-BACKFILLS: Final[Sequence[Column[Backfill]]] = (
+BACKFILLS: Final = ValueTable[Backfill](
+    lambda one: one.backfill_id,
     Column("BACKFILL", lambda one: one.backfill_id),
     Column("JOB", lambda one: one.job),
     Column("STATE", lambda one: one.state),
@@ -381,16 +397,13 @@ BACKFILLS: Final[Sequence[Column[Backfill]]] = (
     Column("PRIORITY", lambda one: one.priority, wide=True),
     Column("BY", lambda one: one.created_by, wide=True),
 )
-INSTANTS: Final[Sequence[Column[Instant]]] = (
+INSTANTS: Final = ValueTable[Instant](
+    lambda one: one.scheduled_at.isoformat(),
     Column("SCHEDULED", lambda one: one.scheduled_at),
     Column("DUE", lambda one: one.due_at),
 )
-WITH_EXCLUDED: Final[Sequence[Column[Instant]]] = (
-    *INSTANTS,
+WITH_EXCLUDED: Final = ValueTable[Instant](
+    INSTANTS.name,
+    *INSTANTS.columns,
     Column("EXCLUDED BY", lambda one: one.excluded_by),
 )
-
-
-def facts(columns: Sequence[Column[Any]], value: Any) -> list[tuple[str, Any]]:
-    """Return the name and the value of every column."""
-    return [(one.head.capitalize(), one.cell(value)) for one in columns]

@@ -59,12 +59,18 @@ class Column(Generic[Of_contra]):
     cut: bool = False
 
 
-def show_list(
-    session: Session,
-    values: Sequence[V],
-    columns: Sequence[Column[V]],
-    name: Callable[[V], str],
-) -> None:
+class ValueTable(Generic[Of_contra]):
+    """The columns for values of a kind, and their name for `-o name`."""
+
+    def __init__(self, name: Callable[[Of_contra], str], *columns: Column[Of_contra]) -> None:
+        self.name, self.columns = name, columns
+
+    def facts(self, value: Of_contra) -> list[tuple[str, Any]]:
+        """Return the name and the value of every column."""
+        return [(one.head.capitalize(), one.cell(value)) for one in self.columns]
+
+
+def show_list(session: Session, values: Sequence[V], table: ValueTable[V]) -> None:
     """Print a list."""
     form = session.output
     if form == "json":
@@ -76,9 +82,9 @@ def show_list(
         _echo("---\n".join(_yaml(value.to_json(snake=True)) for value in values), end="")
     elif form == "name":
         for value in values:
-            _echo(name(value))
+            _echo(table.name(value))
     else:
-        shown = [one for one in columns if form == "wide" or not one.wide]
+        shown = [one for one in table.columns if form == "wide" or not one.wide]
         heads = [one.head for one in shown]
         rows = [[_cell(session, one.cell(value)) for one in shown] for value in values]
         if form == "table" and sys.stdout.isatty():
@@ -91,8 +97,7 @@ def show_listing(
     session: Session,
     asked: int | None,
     listing: Callable[[Client, int | None], AsyncIterator[V]],
-    columns: Sequence[Column[V]],
-    name: Callable[[V], str],
+    table: ValueTable[V],
 ) -> None:
     """Read a list and print it: up to `--limit` entries, by default 50 in a table and else all.
 
@@ -101,14 +106,12 @@ def show_listing(
     most = session.limit(asked)
     cut = most if asked is None else None
     values = session.collect(lambda client: listing(client, most if cut is None else cut + 1))
-    show_list(session, values[:cut], columns, name)
+    show_list(session, values[:cut], table)
     if cut is not None and len(values) > cut:
         message(f"only the first {cut} are shown: --limit N shows more, -o json all")
 
 
-def show_one(
-    session: Session, value: V, columns: Sequence[Column[V]], name: Callable[[V], str]
-) -> None:
+def show_one(session: Session, value: V, table: ValueTable[V]) -> None:
     """Print one value: an object, a document, or a table of one line."""
     form = session.output
     if form in ("json", "jsonl"):
@@ -116,7 +119,15 @@ def show_one(
     elif form == "yaml":
         _echo(_yaml(value.to_json(snake=True)), end="")
     else:
-        show_list(session, [value], columns, name)
+        show_list(session, [value], table)
+
+
+def show_fields(session: Session, value: V, table: ValueTable[V]) -> None:
+    """Print one value, in tables one line for each column."""
+    if session.tabular:
+        show_facts(session, table.facts(value))
+    else:
+        show_one(session, value, table)
 
 
 def show_data(session: Session, data: dict[str, Any]) -> None:

@@ -13,7 +13,14 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from schedclient import ApiError, Client, ClusterUnavailable, InvalidArgument, Misconfigured
+from schedclient import (
+    ApiError,
+    Client,
+    ClusterUnavailable,
+    InvalidArgument,
+    Misconfigured,
+    NotFound,
+)
 from schedclient.calls.specs import when_message
 from schedclient.transport.transport import split_endpoints
 from schedctl import contexts
@@ -185,6 +192,14 @@ async def known(call: Awaitable[T]) -> T | None:
     try:
         return await call
     except ApiError:
+        return None
+
+
+async def existing(call: Awaitable[T]) -> T | None:
+    """Return the answer to a call for one object; None if the object doesn't exist."""
+    try:
+        return await call
+    except NotFound:
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from schedclient.calls.base import Calls, id_of
+from schedclient.calls.base import ClientCalls, id_of
 from schedclient.calls.specs import Length, length_message
 from schedclient.errors import InvalidArgument, Violation
 from schedclient.transport import methods
@@ -12,7 +12,7 @@ from schedclient.values.cluster import AccessToken, Identity, NewToken
 from schedproto.v1 import auth_service_pb2 as wire
 
 
-class Access(Calls):
+class Access(ClientCalls):
     """`client.access`."""
 
     async def create_token(

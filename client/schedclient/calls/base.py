@@ -42,7 +42,7 @@ _GIVEN: Final[Mapping[type[Value], tuple[str, str, str]]] = {
 """For each value: its noun, what a text names it by, and the field with that text."""
 
 
-class Calls:
+class ClientCalls:
     """Calls on objects of one kind."""
 
     def __init__(self, transport: Transport, namespace: str = "") -> None:

@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 
 from google.protobuf.message import Message
 
-from schedclient.calls.base import Calls, place_of
+from schedclient.calls.base import ClientCalls, place_of
 from schedclient.calls.specs import Form, read_form
 from schedclient.transport import methods
 from schedclient.values.jobs import Calendar
@@ -25,7 +25,7 @@ class CalendarSpec(TypedDict, total=False):
     roll: str
 
 
-class Calendars(Calls):
+class Calendars(ClientCalls):
     """`client.calendars`. Every call raises `ApiError`. `deadline` is in seconds, and `calendar` a
     name or a `Calendar`.
     """

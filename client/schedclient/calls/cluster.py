@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from schedclient.calls import watching
-from schedclient.calls.base import Calls, id_of
+from schedclient.calls.base import ClientCalls, id_of
 from schedclient.calls.specs import When, when_message
 from schedclient.transport import methods
 from schedclient.values.cluster import (
@@ -22,7 +22,7 @@ from schedclient.values.reading import value_of
 from schedproto.v1 import cluster_service_pb2 as wire
 
 
-class ClusterCalls(Calls):
+class ClusterCalls(ClientCalls):
     """`client.cluster`."""
 
     async def status(self, *, deadline: float | None = None) -> Cluster:
@@ -85,7 +85,7 @@ class ClusterCalls(Calls):
         return await self._one(Cluster, methods.RESUME_CLUSTER, request, deadline)
 
 
-class Workers(Calls):
+class Workers(ClientCalls):
     """`client.workers`. A worker is given by its name or as a `Worker`."""
 
     async def list(
@@ -136,7 +136,7 @@ class Workers(Calls):
         return await self._one(Worker, methods.UNDRAIN_WORKER, request, deadline)
 
 
-class Audit(Calls):
+class Audit(ClientCalls):
     """`client.audit`."""
 
     async def list(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from uuid import uuid4
 
 from schedclient.calls import watching
-from schedclient.calls.base import Calls, id_of
+from schedclient.calls.base import ClientCalls, id_of
 from schedclient.calls.specs import When, payload_message, when_message
 from schedclient.transport import methods
 from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
@@ -15,7 +15,7 @@ from schedclient.values.runs import Run
 from schedproto.v1 import run_service_pb2 as wire
 
 
-class DeadLetters(Calls):
+class DeadLetters(ClientCalls):
     """`client.dead_letters`. `client.runs.retry` runs a single one again."""
 
     async def list(
@@ -146,7 +146,7 @@ def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
     )
 
 
-class Redrives(Calls):
+class Redrives(ClientCalls):
     """`client.redrives`. A redrive is given by its id or as a `Redrive`. `dead_letters.redrive`
     creates one.
     """

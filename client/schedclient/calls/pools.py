@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from schedclient.calls.base import Calls, place_of
+from schedclient.calls.base import ClientCalls, place_of
 from schedclient.calls.specs import read_form
 from schedclient.transport import methods
 from schedclient.values.jobs import Pool
 from schedproto.v1 import pool_service_pb2 as wire
 
 
-class Pools(Calls):
+class Pools(ClientCalls):
     """`client.pools`. Every call raises `ApiError`; `deadline` is in seconds, and `pool`
     a name or a `Pool`.
     """

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from schedclient.calls import watching
-from schedclient.calls.base import Calls, id_of
+from schedclient.calls.base import ClientCalls, id_of
 from schedclient.calls.specs import When, payload_message, read_form, when_message
 from schedclient.errors import (
     ClusterUnavailable,
@@ -24,7 +24,7 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 
-class Runs(Calls):
+class Runs(ClientCalls):
     """`client.runs`. Every call raises `ApiError`; `deadline` is in seconds, and a run is
     given by its id or as a `Run`.
     """

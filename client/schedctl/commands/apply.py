@@ -12,11 +12,10 @@ import click
 from schedclient import Client
 from schedctl.columns import JOBS
 from schedctl.failure import CommandFailure
-from schedctl.manifests import calendar_steps, job_diff, job_steps, manifests, pool_steps
-from schedctl.manifests.calendar_steps import CalendarStep
+from schedctl.manifests import job_diff, job_steps, manifests, object_steps
 from schedctl.manifests.job_steps import JobStep
 from schedctl.manifests.manifests import ReadManifests
-from schedctl.manifests.pool_steps import PoolStep
+from schedctl.manifests.object_steps import CalendarStep, PoolStep
 from schedctl.options.global_options import Command, pass_session
 from schedctl.output import message, show_list, show_warnings
 from schedctl.session import Session
@@ -72,7 +71,7 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     if session.tabular:
         _show_outcome(plan, "would be " if dry_run else "")
     else:
-        show_list(session, [step.after for step in plan.jobs], JOBS, lambda one: one.name)
+        show_list(session, [step.after for step in plan.jobs], JOBS)
     for step in plan.jobs:
         show_warnings(step.after)
     if dry_run and set(plan.verbs) - {"unchanged"}:
@@ -118,20 +117,17 @@ def _refuse_others(reading: ReadManifests, namespace: str) -> None:
 
 async def _plan(client: Client, reading: ReadManifests) -> ApplyPlan:
     """Return the changes; raise the cluster's first rejection before anything is stored."""
-    pools = await pool_steps.plan(client, reading.pools)
-    calendars = await calendar_steps.plan(client, reading.calendars)
-    here = client.namespace
-    new_pools, new_calendars = pool_steps.made(pools, here), calendar_steps.made(calendars, here)
+    pools = await object_steps.plan_pools(client, reading.pools)
+    calendars = await object_steps.plan_calendars(client, reading.calendars)
 
     def checked(job: job_pb2.Job) -> job_pb2.Job:
-        """Return the job without pools and calendars that don't exist yet."""
-        return pool_steps.without(calendar_steps.without(job, new_calendars, here), new_pools, here)
+        return object_steps.without_new(job, pools, calendars, client.namespace)
 
     return ApplyPlan(pools, calendars, await job_steps.plan(client, reading.manifests, checked))
 
 
 async def _store(client: Client, plan: ApplyPlan) -> ApplyPlan:
     """Store pools and calendars, then the jobs that use them."""
-    pools = await pool_steps.store(client, plan.pools)
-    calendars = await calendar_steps.store(client, plan.calendars)
+    pools = await object_steps.store_pools(client, plan.pools)
+    calendars = await object_steps.store_calendars(client, plan.calendars)
     return ApplyPlan(pools, calendars, await job_steps.store(client, plan.jobs))

@@ -22,7 +22,7 @@ from schedctl.columns import TOKENS
 from schedctl.failure import CommandFailure
 from schedctl.files import begin, unusable, using
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
-from schedctl.output import instant, message, show_facts, show_listing, show_one
+from schedctl.output import ValueTable, instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
 from schedd.core.auth.rights import (
     EVERY,
@@ -140,7 +140,7 @@ def whoami(session: Session) -> None:
     """Show your identity and your roles."""
     found = session.run(lambda client: client.access.identity())
     if not session.tabular:
-        show_one(session, found, (), lambda one: one.actor)
+        show_one(session, found, ValueTable(lambda one: one.actor))
         return
     show_facts(
         session,
@@ -205,7 +205,7 @@ def create(
     if session.output == "table":
         click.echo(made.secret)
     else:
-        show_one(session, made, (), lambda one: one.secret)
+        show_one(session, made, ValueTable(lambda one: one.secret))
 
 
 @token.command("list")
@@ -218,7 +218,6 @@ def list_tokens(session: Session, limit: int | None) -> None:
         limit,
         lambda client, most: client.access.tokens(limit=most),
         TOKENS,
-        lambda one: one.token_id,
     )
 
 
@@ -239,7 +238,7 @@ def revoke(session: Session, token_id: str) -> None:
             shown = count if count < MOST_COUNTED else f"{count} or more"
             message(f"{shown} {tokens} created with it revoked, too")
     else:
-        show_one(session, revoked, TOKENS, lambda one: one.token_id)
+        show_one(session, revoked, TOKENS)
 
 
 def _write_token_file(session: Session, made: NewToken, file: FileIO, out: Path) -> None:

@@ -10,6 +10,7 @@ import click
 
 from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
+from schedctl.commands.changes import change
 from schedctl.options.global_options import Command, limit_option, pass_session
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
@@ -115,7 +116,7 @@ def backfill(
     elif made is None:
         _show_dry(session, plan)
     else:
-        show_one(session, made, BACKFILLS, _id)
+        show_one(session, made, BACKFILLS)
     if made is not None and not wait:
         _show_omitted(session, plan)
         message(f"the backfill continues: schedctl job backfills {made.job}")
@@ -131,7 +132,7 @@ def backfills(session: Session, name: str, limit: int | None) -> None:
     """List backfills with their progress, newest first. NAME limits the list to one job."""
     session.asked_job = name
     show_listing(
-        session, limit, lambda client, most: client.jobs.backfills(name, limit=most), BACKFILLS, _id
+        session, limit, lambda client, most: client.jobs.backfills(name, limit=most), BACKFILLS
     )
 
 
@@ -140,9 +141,7 @@ def backfills(session: Session, name: str, limit: int | None) -> None:
 @pass_session
 def cancel_backfill(session: Session, backfill_id: str) -> None:
     """Cancel a backfill: create no more runs, and cancel its waiting and running runs."""
-    ended = session.run(lambda client: client.jobs.cancel_backfill(backfill_id))
-    if not session.tabular:
-        show_one(session, ended, BACKFILLS, _id)
+    ended = change(session, lambda client: client.jobs.cancel_backfill(backfill_id), BACKFILLS)
     running = ended.running
     message(f"cancelled {backfill_id}" + (f": {running} runs are being ended" if running else ""))
 
@@ -213,7 +212,3 @@ def _show_omitted(session: Session, plan: BackfillPlan) -> None:
         first = next(one for one in plan.omitted if one.why == why)
         others = f" and {count - 1} more" if count > 1 else ""
         message(f"omitted: {instant(session, first.scheduled_at)}{others}: {why}")
-
-
-def _id(one: Backfill) -> str:
-    return one.backfill_id

@@ -8,10 +8,11 @@ import click
 
 from schedclient import Calendar, CalendarSpec, Client
 from schedctl.columns import CALENDARS
+from schedctl.commands.changes import delete_each
 from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
-from schedctl.output import message, show_data, show_list, show_listing
+from schedctl.output import message, show_list, show_listing
 from schedctl.session import Guard, Session
 
 
@@ -20,18 +21,12 @@ def calendar() -> None:
     """Manage calendars: days and times that jobs exclude."""
 
 
-def _name(one: Calendar) -> str:
-    return one.name
-
-
 @calendar.command("list")
 @limit_option
 @pass_session
 def list_calendars(session: Session, limit: int | None) -> None:
     """List calendars by name, with the number of jobs that use each."""
-    show_listing(
-        session, limit, lambda client, most: client.calendars.list(limit=most), CALENDARS, _name
-    )
+    show_listing(session, limit, lambda client, most: client.calendars.list(limit=most), CALENDARS)
 
 
 @calendar.command()
@@ -114,7 +109,7 @@ def apply(
         return [await client.calendars.apply(one, spec) for one, spec in todo]
 
     applied = session.run(work)
-    show_list(session, applied, CALENDARS, _name)
+    show_list(session, applied, CALENDARS)
     if dry_run:
         message("valid; nothing was stored")
 
@@ -124,17 +119,7 @@ def apply(
 @pass_session
 def delete(session: Session, names: tuple[str, ...]) -> None:
     """Delete calendars that no job uses."""
-    for name in names:
-        session.confirm("delete", name)
-
-    async def work(client: Client) -> None:
-        for name in names:
-            await client.calendars.delete(name)
-            message(f"deleted {name}")
-
-    session.run(work)
-    if not session.tabular:
-        show_data(session, {"deleted": True})
+    delete_each(session, names, lambda client, name: client.calendars.delete(name))
 
 
 def _spec(flags: dict[str, Any]) -> CalendarSpec:

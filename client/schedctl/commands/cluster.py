@@ -14,6 +14,7 @@ from schedctl.columns import AUDIT, FINDINGS, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
 from schedctl.output import (
     MARKS,
+    ValueTable,
     instant,
     length,
     message,
@@ -45,7 +46,7 @@ def doctor(session: Session) -> None:
     if session.output == "table":
         _show(session, findings)
     else:
-        show_list(session, findings, FINDINGS, lambda one: f"{one.area}: {one.check}")
+        show_list(session, findings, FINDINGS)
     if any(one.severity == "BAD" for one in findings):
         click.get_current_context().exit(BAD)
 
@@ -106,7 +107,7 @@ def status(session: Session) -> None:
 def show_status(session: Session, found: Cluster) -> None:
     """Print the state of the cluster."""
     if not session.tabular:
-        show_one(session, found, (), lambda one: one.cluster_id)
+        show_one(session, found, ValueTable(lambda one: one.cluster_id))
         return
     show_facts(
         session,
@@ -156,7 +157,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     wanted = member or ""
     moved = session.run(lambda client: client.cluster.transfer_leader(wanted, reason=reason))
     if not session.tabular:
-        show_one(session, moved, (), lambda one: one.new_leader)
+        show_one(session, moved, ValueTable(lambda one: one.new_leader))
         return
     took = f"{length(moved.duration)}, term {moved.old_term} → {moved.new_term}"
     click.echo(f"{moved.old_leader} → {moved.new_leader} in {took}")
@@ -176,7 +177,7 @@ def rebalance(session: Session, dry_run: bool) -> None:
     if session.tabular and not moves:
         message("no shard needs to move")
     else:
-        show_list(session, moves, SHARD_MOVES, lambda one: str(one.shard))
+        show_list(session, moves, SHARD_MOVES)
     if dry_run and moves:
         click.get_current_context().exit(1)
 
@@ -236,7 +237,7 @@ def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | N
 def members(session: Session) -> None:
     """List members, the schedd processes."""
     found = read_with_troubles(session, lambda client: client.cluster.members())
-    show_list(session, found, MEMBERS, lambda one: one.name)
+    show_list(session, found, MEMBERS)
 
 
 @cluster.command()
@@ -244,7 +245,7 @@ def members(session: Session) -> None:
 def shards(session: Session) -> None:
     """List shards, the partitions of the jobs, with their owners."""
     found = read_with_troubles(session, lambda client: client.cluster.shards())
-    show_list(session, found, SHARDS, lambda one: str(one.shard))
+    show_list(session, found, SHARDS)
 
 
 def read_with_troubles(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
@@ -304,5 +305,4 @@ def list_audit(session: Session, action: str, of: str, run_id: str, limit: int |
         limit,
         lambda client, most: client.audit.list(action=action, of=of, run_id=run_id, limit=most),
         AUDIT,
-        lambda one: one.object,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
@@ -10,15 +9,16 @@ import click
 
 from schedclient import Client, Instant, Job, Run
 from schedctl import run_follower
-from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
+from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED
 from schedctl.commands.backfill import backfill, backfills, cancel_backfill
+from schedctl.commands.changes import change, delete_each, resume_one
+from schedctl.commands.run import show_started
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.options.job_options import (
     job_of,
     need_action,
-    paused_option,
     schedule_options,
     work_options,
 )
@@ -28,12 +28,13 @@ from schedctl.output import (
     message,
     show_data,
     show_facts,
+    show_fields,
     show_list,
     show_listing,
     show_one,
     show_warnings,
 )
-from schedctl.session import EXTRA_TIMEOUT, TIME, Guard, Session, TimeType, known
+from schedctl.session import TIME, Guard, Session, TimeType
 from schedproto.v1 import job_pb2
 
 
@@ -46,10 +47,6 @@ for command in (backfill, backfills, cancel_backfill):
     job.add_command(command)
 
 
-def _name(one: Job) -> str:
-    return one.name
-
-
 @job.command()
 @click.argument("name")
 @click.option(
@@ -60,7 +57,11 @@ def _name(one: Job) -> str:
 )
 @click.option("--dry-run", is_flag=True, help="Validate the job and store nothing.")
 @schedule_options
-@paused_option
+@click.option(
+    "--paused",
+    is_flag=True,
+    help="Create the job paused: no scheduled time fires until `job resume`.",
+)
 @work_options
 @notice_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
@@ -82,7 +83,7 @@ def create(
             name, spec, idempotency_key=idempotency_key, validate_only=dry_run
         )
     )
-    show_one(session, made, JOBS, _name)
+    show_one(session, made, JOBS)
     _warn_of(spec)
     show_warnings(made)
     if dry_run:
@@ -112,7 +113,7 @@ def _warn_of(spec: job_pb2.Job) -> None:
 def list_jobs(session: Session, limit: int | None, where: str) -> None:
     """List jobs, newest first."""
     show_listing(
-        session, limit, lambda client, most: client.jobs.list(where=where, limit=most), JOBS, _name
+        session, limit, lambda client, most: client.jobs.list(where=where, limit=most), JOBS
     )
 
 
@@ -122,7 +123,7 @@ def list_jobs(session: Session, limit: int | None, where: str) -> None:
 def get(session: Session, name: str) -> None:
     """Show a job in one row."""
     session.asked_job = name
-    show_one(session, session.run(lambda client: client.jobs.get(name)), JOBS, _name)
+    show_one(session, session.run(lambda client: client.jobs.get(name)), JOBS)
 
 
 @job.command()
@@ -139,17 +140,16 @@ def describe(session: Session, name: str) -> None:
         return found, coming, runs
 
     found, coming, runs = session.run(work)
+    show_fields(session, found, JOBS)
     if not session.tabular:
-        show_one(session, found, JOBS, _name)
         return
-    show_facts(session, facts(JOBS, found))
     show_facts(session, job_diff.remaining(found.to_json(snake=True), found.action))
     if coming:
         message("next:")
-        show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())
+        show_list(session, coming, INSTANTS)
     if runs:
         message("latest runs:")
-        show_list(session, runs, RUNS, lambda one: one.run_id)
+        show_list(session, runs, RUNS)
 
 
 @job.command()
@@ -205,7 +205,7 @@ def patch(
         ), False
 
     after, differs = session.run(work)
-    show_one(session, after, JOBS, _name)
+    show_one(session, after, JOBS)
     show_warnings(after)
     if differs:
         message("nothing was stored")
@@ -218,18 +218,12 @@ def patch(
 @pass_session
 def delete(session: Session, names: tuple[str, ...], note: str) -> None:
     """Delete jobs. No new run of a deleted job starts; running runs finish."""
-    for name in names:
-        session.confirm("delete job", name, always=True)
 
-    async def work(client: Client) -> None:
-        for name in names:
-            session.asked_job = name
-            await client.jobs.delete(name, note)
-            message(f"deleted {name}")
+    async def one(client: Client, name: str) -> None:
+        session.asked_job = name
+        await client.jobs.delete(name, note)
 
-    session.run(work)
-    if not session.tabular:
-        show_data(session, {"deleted": True})
+    delete_each(session, names, one, "delete job", always=True)
 
 
 @job.command()
@@ -247,7 +241,8 @@ def pause(session: Session, name: str, note: str, until: datetime | None) -> Non
 
     Scheduled times in the pause don't run, and aren't caught up after the resume.
     """
-    _change(session, name, lambda client: client.jobs.pause(name, note, until=until))
+    session.asked_job = name
+    change(session, lambda client: client.jobs.pause(name, note, until=until), JOBS)
     message(f"paused {name}")
 
 
@@ -256,23 +251,8 @@ def pause(session: Session, name: str, note: str, until: datetime | None) -> Non
 @pass_session
 def resume(session: Session, name: str) -> None:
     """Resume a paused job."""
-    idle = False
-
-    async def both(client: Client) -> Job:
-        nonlocal idle
-        before = await known(client.jobs.get(name, deadline=EXTRA_TIMEOUT))
-        idle = before is not None and not before.paused
-        return await client.jobs.resume(name)
-
-    _change(session, name, both)
-    message(f"{name} wasn't paused; nothing changed" if idle else f"resumed {name}")
-
-
-def _change(session: Session, name: str, call: Callable[[Client], Awaitable[Job]]) -> None:
     session.asked_job = name
-    changed = session.run(call)
-    if not session.tabular:
-        show_one(session, changed, JOBS, _name)
+    resume_one(session, name, lambda client: client.jobs, JOBS)
 
 
 @job.command()
@@ -336,12 +316,7 @@ def trigger(
         return await run_follower.stay(session, client, run, follow=follow) if wait else run
 
     run = session.run(work)
-    if wait and session.tabular:
-        message(run_follower.outcome(run))
-    else:
-        show_one(session, run, RUNS, lambda one: one.run_id)
-    if wait:
-        click.get_current_context().exit(run_follower.exit_code(run, passed_on=exit_status))
+    show_started(session, run, waited=wait, passed_on=exit_status)
 
 
 @job.command("next")
@@ -380,8 +355,7 @@ def next_instants(
         message(f"{name} is paused{until}{note}; none of these times runs while it is paused")
     if not coming:
         message(f"{name} has no scheduled time" + (" after that" if after else " in the future"))
-    columns = WITH_EXCLUDED if excluded else INSTANTS
-    show_list(session, coming, columns, lambda one: one.scheduled_at.isoformat())
+    show_list(session, coming, WITH_EXCLUDED if excluded else INSTANTS)
 
 
 @job.command()
@@ -400,4 +374,4 @@ def explain(session: Session, name: str, at: datetime) -> None:
     click.echo(found.answer)
     runs = [*([found.run] if found.run else []), *found.backfilled]
     if runs:
-        show_list(session, runs, RUNS, lambda one: one.run_id)
+        show_list(session, runs, RUNS)

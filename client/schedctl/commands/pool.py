@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from schedclient import Client, NotFound, Pool
-from schedctl.columns import POOLS, facts
+from schedclient import Client, Pool
+from schedctl.columns import POOLS
+from schedctl.commands.changes import change, delete_each, resume_one
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
-from schedctl.output import message, show_data, show_facts, show_listing, show_one
-from schedctl.session import EXTRA_TIMEOUT, Session, known
+from schedctl.output import message, show_fields, show_listing, show_one
+from schedctl.session import Session, existing
 from schedkit.protojson import FormErrors, from_json, rate_text
 from schedproto.v1 import pool_service_pb2
 
@@ -22,10 +22,6 @@ from schedproto.v1 import pool_service_pb2
 @click.group(cls=CommandGroup)
 def pool() -> None:
     """Manage pools: jobs that share a concurrency limit or a rate limit."""
-
-
-def _name(one: Pool) -> str:
-    return one.name
 
 
 class PoolRateType(click.ParamType[str]):
@@ -85,7 +81,7 @@ class PoolEdit:
 @pass_session
 def list_pools(session: Session, limit: int | None) -> None:
     """List pools by name, with the numbers of their running and waiting runs."""
-    show_listing(session, limit, lambda client, most: client.pools.list(limit=most), POOLS, _name)
+    show_listing(session, limit, lambda client, most: client.pools.list(limit=most), POOLS)
 
 
 @pool.command()
@@ -94,10 +90,7 @@ def list_pools(session: Session, limit: int | None) -> None:
 def describe(session: Session, name: str) -> None:
     """Show all fields of a pool."""
     found = session.run(lambda client: client.pools.get(name))
-    if session.tabular:
-        show_facts(session, facts(POOLS, found))
-    else:
-        show_one(session, found, POOLS, _name)
+    show_fields(session, found, POOLS)
 
 
 @pool.command("set")
@@ -132,7 +125,7 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
     edit.check()
 
     async def work(client: Client) -> tuple[Pool, bool]:
-        before = await _there(client, name)
+        before = await existing(client.pools.get(name))
         if before is None and edit.limit is None and edit.rate is None:
             raise CommandFailure(
                 f"pool {name!r} not found",
@@ -149,7 +142,7 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
         return await edit.put(client, name, before, validate_only=False), False
 
     after, differs = session.run(work)
-    show_one(session, after, POOLS, _name)
+    show_one(session, after, POOLS)
     if differs:
         message("nothing was stored")
         click.get_current_context().exit(1)
@@ -164,7 +157,7 @@ def pause(session: Session, name: str, note: str) -> None:
 
     Jobs of the pool continue to fire, and their new runs wait. Running runs continue.
     """
-    _change(session, lambda client: client.pools.pause(name, note))
+    change(session, lambda client: client.pools.pause(name, note), POOLS)
     message(f"paused {name}")
 
 
@@ -173,16 +166,7 @@ def pause(session: Session, name: str, note: str) -> None:
 @pass_session
 def resume(session: Session, name: str) -> None:
     """Resume a paused pool. Its waiting runs start."""
-    idle = False
-
-    async def both(client: Client) -> Pool:
-        nonlocal idle
-        before = await known(client.pools.get(name, deadline=EXTRA_TIMEOUT))
-        idle = before is not None and not before.paused
-        return await client.pools.resume(name)
-
-    _change(session, both)
-    message(f"{name} wasn't paused; nothing changed" if idle else f"resumed {name}")
+    resume_one(session, name, lambda client: client.pools, POOLS)
 
 
 @pool.command()
@@ -190,27 +174,4 @@ def resume(session: Session, name: str) -> None:
 @pass_session
 def delete(session: Session, names: tuple[str, ...]) -> None:
     """Delete pools that no job uses."""
-    for name in names:
-        session.confirm("delete", name)
-
-    async def work(client: Client) -> None:
-        for name in names:
-            await client.pools.delete(name)
-            message(f"deleted {name}")
-
-    session.run(work)
-    if not session.tabular:
-        show_data(session, {"deleted": True})
-
-
-def _change(session: Session, call: Callable[[Client], Awaitable[Pool]]) -> None:
-    changed = session.run(call)
-    if not session.tabular:
-        show_one(session, changed, POOLS, _name)
-
-
-async def _there(client: Client, name: str) -> Pool | None:
-    try:
-        return await client.pools.get(name)
-    except NotFound:
-        return None
+    delete_each(session, names, lambda client, name: client.pools.delete(name))

@@ -1,18 +1,22 @@
-"""`schedctl run` and `schedctl events`."""
+"""`schedctl run`, `schedctl events`, and `schedctl submit`: a single run without a stored job."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from schedclient import Client, DeadlineExceeded, Result, Run, RunEvent
 from schedctl import run_follower
-from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
+from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, progress
+from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
 from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
+from schedctl.options.job_options import job_of, need_action, work_options
 from schedctl.options.payloads import read_payload
 from schedctl.output import (
+    ValueTable,
     event,
     message,
     show_data,
@@ -28,10 +32,6 @@ from schedctl.session import Guard, Session
 @click.group(cls=CommandGroup)
 def run() -> None:
     """Manage runs: occurrences of jobs, and submitted runs."""
-
-
-def _id(one: Run) -> str:
-    return one.run_id
 
 
 @run.command("list")
@@ -103,7 +103,6 @@ def list_runs(
             limit=most,
         ),
         RUNS,
-        _id,
     )
 
 
@@ -114,12 +113,12 @@ def get(session: Session, run_id: str) -> None:
     """Show a run."""
     found = session.run(lambda client: client.runs.get(run_id))
     if not session.tabular:
-        show_one(session, found, RUNS, _id)
+        show_one(session, found, RUNS)
         return
     show_facts(
         session,
         [
-            *facts(RUNS, found),
+            *RUNS.facts(found),
             ("Due", found.due_at),
             ("Retry", found.retry_at),
             ("Backfill", found.backfill_id),
@@ -137,14 +136,9 @@ def get(session: Session, run_id: str) -> None:
         show_listing(
             session,
             found.children,
-            lambda client, most: _children(client, run_id, most),
+            lambda client, most: client.runs.list(parent=run_id, limit=most),
             CHILDREN,
-            _id,
         )
-
-
-def _children(client: Client, run_id: str, most: int | None) -> AsyncIterator[Run]:
-    return client.runs.list(parent=run_id, limit=most)
 
 
 @run.command()
@@ -209,9 +203,9 @@ def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
         for one in runs:
             message(run_follower.outcome(one))
     elif len(runs) == 1:
-        show_one(session, runs[0], RUNS, _id)
+        show_one(session, runs[0], RUNS)
     else:
-        show_list(session, runs, RUNS, _id)
+        show_list(session, runs, RUNS)
     codes = [run_follower.exit_code(one, passed_on=exit_status) for one in runs]
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
@@ -257,7 +251,9 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
         if session.tabular:
             await run_follower.print_pieces(pieces, timestamps=timestamps)
             return
-        show_list(session, [piece async for piece in pieces], (), lambda piece: piece.stream)
+        show_list(
+            session, [piece async for piece in pieces], ValueTable(lambda piece: piece.stream)
+        )
 
     session.run(work)
 
@@ -271,9 +267,7 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
 
     Repeating the command has no further effect.
     """
-    ended = session.run(lambda client: client.runs.cancel(run_id, reason))
-    if not session.tabular:
-        show_one(session, ended, RUNS, _id)
+    ended = change(session, lambda client: client.runs.cancel(run_id, reason), RUNS)
     state = "its children are being ended" if ended.children else "its worker is ending it"
     message(f"cancelled {run_id}" if ended.ended else f"cancelling {run_id}: {state}")
 
@@ -294,7 +288,7 @@ def retry(session: Session, run_id: str, payload: str | None) -> None:
     """
     given = read_payload(payload) if payload is not None else None
     made = session.run(lambda client: client.runs.retry(run_id, payload=given))
-    show_one(session, made, RUNS, _id)
+    show_one(session, made, RUNS)
 
 
 @run.command()
@@ -303,7 +297,7 @@ def retry(session: Session, run_id: str, payload: str | None) -> None:
 def attempts(session: Session, run_id: str) -> None:
     """List the attempts of a run, with those that ended because their worker was lost."""
     tries = session.run(lambda client: client.runs.attempts(run_id))
-    show_list(session, tries, ATTEMPTS, lambda one: str(one.fencing_token))
+    show_list(session, tries, ATTEMPTS)
 
 
 @run.command()
@@ -342,3 +336,62 @@ def why(session: Session, run_id: str) -> None:
     for check in found.checks:
         remedy = f"  → {check.remedy}" if check.remedy else ""
         click.echo(f"  {check.question} {check.answer}{remedy}")
+
+
+@click.command(cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option("--wait", is_flag=True, help="Wait until the run has ended, then print its output.")
+@click.option(
+    "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
+)
+@click.option(
+    "--exit-status",
+    is_flag=True,
+    help="Wait as with --wait, and exit with the exit code of the command.",
+)
+@click.option("--name", default="", help="Name to show as the job of the run.  [default: none]")
+@click.option("--delay", metavar="5s", help="Time to wait before the run starts.  [default: 0s]")
+@click.option(
+    "--idempotency-key",
+    type=Guard(),
+    metavar="KEY",
+    help="Idempotency key: for 24 h the same key returns the same run.  [default: none]",
+)
+@work_options
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED)
+@pass_session
+def submit(
+    session: Session,
+    /,
+    wait: bool,
+    follow: bool,
+    exit_status: bool,
+    name: str,
+    delay: str | None,
+    idempotency_key: str | None,
+    argv: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Run a command or call once: `submit --wait -- sh -c 'echo hi'`.
+
+    Ctrl-C stops the wait, not the run.
+    """
+    job, _ = job_of(flags, argv)
+    need_action(job)
+    stay = wait or follow or exit_status
+
+    async def work(client: Client) -> Run:
+        run = await client.submit(job, name=name, delay=delay, idempotency_key=idempotency_key)
+        return await run_follower.stay(session, client, run, follow=follow) if stay else run
+
+    run = session.run(work)
+    show_started(session, run, waited=stay, passed_on=exit_status)
+
+
+def show_started(session: Session, run: Run, *, waited: bool, passed_on: bool) -> None:
+    """Print a new run, or its outcome if the command has `waited`; then exit with its code."""
+    if waited and session.tabular:
+        message(run_follower.outcome(run))
+    else:
+        show_one(session, run, RUNS)
+    if waited:
+        click.get_current_context().exit(run_follower.exit_code(run, passed_on=passed_on))

@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from schedclient import Client, Worker
-from schedctl.columns import WORKERS, facts
+from schedctl.columns import WORKERS
 from schedctl.commands.cluster import read_with_troubles
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
-from schedctl.output import message, show_facts, show_list, show_one
+from schedctl.output import message, show_fields, show_list, show_one
 from schedctl.run_follower import follow_to_end
 from schedctl.session import Session
 
@@ -49,7 +49,7 @@ def list_workers(session: Session, limit: int | None) -> None:
         return [one async for one in client.workers.list()]
 
     found = read_with_troubles(session, listed)
-    show_list(session, found[:most], WORKERS, lambda one: one.name)
+    show_list(session, found[:most], WORKERS)
     if limit is None and most is not None and len(found) > most:
         message(f"only the first {most} are shown: --limit N shows more, -o json all")
 
@@ -59,11 +59,7 @@ def list_workers(session: Session, limit: int | None) -> None:
 @pass_session
 def describe(session: Session, name: str) -> None:
     """Show all fields of a worker."""
-    found = session.run(lambda client: client.workers.get(name))
-    if session.tabular:
-        show_facts(session, facts(WORKERS, found))
-    else:
-        show_one(session, found, WORKERS, lambda one: one.name)
+    show_fields(session, session.run(lambda client: client.workers.get(name)), WORKERS)
 
 
 @worker.command()
@@ -103,7 +99,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
 
     found = session.run(work)
     if not session.tabular:
-        show_one(session, found, WORKERS, lambda one: one.name)
+        show_one(session, found, WORKERS)
     if instead:
         message(f"{name} {NOT_DRAINED[instead].format(name=name)}")
         click.get_current_context().exit(1)
@@ -124,7 +120,7 @@ def undrain(session: Session, name: str, reason: str) -> None:
 
     before, after = session.run(both)
     if not session.tabular:
-        show_one(session, after, WORKERS, lambda one: one.name)
+        show_one(session, after, WORKERS)
     message(f"undrained {name}" if before.drained_at else f"{name} wasn't drained")
 
 

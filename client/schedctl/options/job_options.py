@@ -79,338 +79,143 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
 """Fields to the options that set them."""
 
 
-def work_options(command: F) -> F:
-    """Add the options for the action, its attempts and limits, and its placement."""
-    for option in reversed(
-        [
-            click.option(
-                "--http",
-                metavar="URL",
-                help="URL that the run calls (action http).  [default: none]",
-            ),
-            click.option(
-                "--grpc",
-                metavar="HOST:PORT",
-                help="Address of the gRPC service that the run calls (action grpc);"
-                " grpcs://HOST:PORT uses TLS.  [default: none]",
-            ),
-            click.option(
-                "--method",
-                help="Method to call: an HTTP method with --http, package.Service/Method with"
-                " --grpc.  [default: POST with --http, JobHandler.Run with --grpc]",
-            ),
-            click.option(
-                "--header",
-                multiple=True,
-                metavar="'NAME: VALUE'",
-                help="Header of the HTTP request; repeatable.  [default: none]",
-            ),
-            click.option(
-                "--metadata",
-                multiple=True,
-                metavar="'NAME: VALUE'",
-                help="Metadata of the gRPC call; repeatable.  [default: none]",
-            ),
-            click.option("--body", help="Body of the HTTP request.  [default: the payload]"),
-            click.option(
-                "--python",
-                metavar="HANDLER",
-                help="Registered name of the Python handler to run (action python)."
-                "  [default: none]",
-            ),
-            click.option(
-                "--plugin",
-                metavar="EXECUTOR",
-                help="Name of the plug-in executor that executes the run (action plugin)."
-                "  [default: none]",
-            ),
-            click.option(
-                "--plugin-config",
-                metavar="JSON|@FILE|-",
-                help="Configuration that the plug-in executor receives.  [default: none]",
-            ),
-            click.option(
-                "--env",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="Environment variable of the command; repeatable.  [default: none]",
-            ),
-            click.option(
-                "--cwd",
-                metavar="DIR",
-                help="Working directory of the command."
-                "  [default: the home folder of the command's user]",
-            ),
-            click.option(
-                "--user",
-                metavar="NAME",
-                help="Operating-system user that runs the command.  [default: the worker's user]",
-            ),
-            resource_limits.options,
-            click.option(
-                "--payload",
-                metavar="JSON|@FILE|-",
-                help="Payload: the input of the run.  [default: none]",
-            ),
-            click.option(
-                "--priority",
-                metavar="high|medium|low",
-                help="Priority of the runs, the order in which they fire and start."
-                "  [default: medium]",
-            ),
-            click.option(
-                "--retry",
-                metavar="KEY=VALUE,…",
-                help="Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after exit"
-                " code 75 and HTTP 5xx; other keys: backoff, factor, max, jitter, fail_on."
-                "  [default: 4 attempts, backoff 10s; a submit without retry options makes 1"
-                " attempt]",
-            ),
-            click.option(
-                "--max-attempts",
-                metavar="N",
-                help="Highest number of attempts of a run.  [default: 4; a submit without"
-                " retry options makes 1]",
-            ),
-            click.option(
-                "--backoff", metavar="10s", help="Wait before the second attempt.  [default: 10s]"
-            ),
-            click.option(
-                "--timeout", metavar="1h", help="Time limit of one attempt.  [default: 1h]"
-            ),
-            click.option(
-                "--heartbeat-timeout",
-                metavar="1m",
-                help="Time without a heartbeat after which an attempt of a Python handler or"
-                " plug-in is ended.  [default: no limit]",
-            ),
-            click.option(
-                "--kill-after",
-                metavar="10s",
-                help="Time between terminating an attempt and killing it.  [default: 10s]",
-            ),
-            click.option(
-                "--run-timeout",
-                metavar="DURATION",
-                help="Time limit of a run, with all its attempts and waits.  [default: no limit]",
-            ),
-            click.option(
-                "--start-deadline",
-                metavar="DURATION",
-                help="Longest time that a run waits until it is sent to a worker; a run that"
-                " waits longer is MISSED.  [default: no limit]",
-            ),
-            click.option(
-                "--delivery",
-                metavar="at-least-once|at-most-once",
-                help="Delivery guarantee: whether an attempt starts again when its worker is"
-                " lost.  [default: at-least-once]",
-            ),
-            click.option(
-                "--on-lease-lost",
-                metavar="finish|kill",
-                help="Action of a worker whose lease expired: let a running attempt finish,"
-                " or kill it.  [default: finish]",
-            ),
-            click.option(
-                "--slots",
-                metavar="N",
-                help="Slots (places for runs) that a run takes on its worker.  [default: 1]",
-            ),
-            click.option(
-                "--retention",
-                metavar="30d",
-                help="Time for which ended runs are kept.  [default: the cluster's setting]",
-            ),
-            click.option(
-                "--pool",
-                metavar="NAME",
-                help="Pool whose limits the runs share; '' removes the job from its pool."
-                "  [default: none]",
-            ),
-            click.option(
-                "--require",
-                multiple=True,
-                metavar="KEY=VALUE,…",
-                help="Label that the worker must have, with one of the values; repeatable."
-                "  [default: none]",
-            ),
-            click.option(
-                "--prefer",
-                multiple=True,
-                metavar="KEY=VALUE,…",
-                help="Label of workers to prefer among those with a free slot; repeatable."
-                "  [default: none]",
-            ),
-            click.option(
-                "--placement",
-                metavar="spread|pack|sticky|broadcast",
-                help="Rule that chooses a worker: most free slots (spread), fewest free slots"
-                " (pack), or the same one as before (sticky); broadcast runs the job on every"
-                " matching worker.  [default: spread]",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+_WORK: Final = {
+    "--http URL": "URL that the run calls (action http).  [default: none]",
+    "--grpc HOST:PORT": "Address of the gRPC service that the run calls (action grpc);"
+    " grpcs://HOST:PORT uses TLS.  [default: none]",
+    "--method": "Method to call: an HTTP method with --http, package.Service/Method with --grpc."
+    "  [default: POST with --http, JobHandler.Run with --grpc]",
+    "--header 'NAME: VALUE'": "Header of the HTTP request; repeatable.  [default: none]",
+    "--metadata 'NAME: VALUE'": "Metadata of the gRPC call; repeatable.  [default: none]",
+    "--body": "Body of the HTTP request.  [default: the payload]",
+    "--python HANDLER": "Registered name of the Python handler to run (action python)."
+    "  [default: none]",
+    "--plugin EXECUTOR": "Name of the plug-in executor that executes the run (action plugin)."
+    "  [default: none]",
+    "--plugin-config JSON|@FILE|-": "Configuration that the plug-in executor receives."
+    "  [default: none]",
+    "--env KEY=VALUE": "Environment variable of the command; repeatable.  [default: none]",
+    "--cwd DIR": "Working directory of the command."
+    "  [default: the home folder of the command's user]",
+    "--user NAME": "Operating-system user that runs the command.  [default: the worker's user]",
+    "--limit-memory 64MiB": "Memory limit of the command, or of the handler's process, in bytes"
+    " or as 64MiB.  [default: none]",
+    "--limit-processes N": "Highest number of processes and threads that an attempt may have at"
+    " once.  [default: none]",
+    "--limit-files N": "Highest number of open files in each process of an attempt."
+    "  [default: none]",
+    "--payload JSON|@FILE|-": "Payload: the input of the run.  [default: none]",
+    "--priority high|medium|low": "Priority of the runs, the order in which they fire and start."
+    "  [default: medium]",
+    "--retry KEY=VALUE,…": "Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after"
+    " exit code 75 and HTTP 5xx; other keys: backoff, factor, max, jitter, fail_on."
+    "  [default: 4 attempts, backoff 10s; a submit without retry options makes 1 attempt]",
+    "--max-attempts N": "Highest number of attempts of a run."
+    "  [default: 4; a submit without retry options makes 1]",
+    "--backoff 10s": "Wait before the second attempt.  [default: 10s]",
+    "--timeout 1h": "Time limit of one attempt.  [default: 1h]",
+    "--heartbeat-timeout 1m": "Time without a heartbeat after which an attempt of a Python"
+    " handler or plug-in is ended.  [default: no limit]",
+    "--kill-after 10s": "Time between terminating an attempt and killing it.  [default: 10s]",
+    "--run-timeout DURATION": "Time limit of a run, with all its attempts and waits."
+    "  [default: no limit]",
+    "--start-deadline DURATION": "Longest time that a run waits until it is sent to a worker; a"
+    " run that waits longer is MISSED.  [default: no limit]",
+    "--delivery at-least-once|at-most-once": "Delivery guarantee: whether an attempt starts"
+    " again when its worker is lost.  [default: at-least-once]",
+    "--on-lease-lost finish|kill": "Action of a worker whose lease expired: let a running"
+    " attempt finish, or kill it.  [default: finish]",
+    "--slots N": "Slots (places for runs) that a run takes on its worker.  [default: 1]",
+    "--retention 30d": "Time for which ended runs are kept.  [default: the cluster's setting]",
+    "--pool NAME": "Pool whose limits the runs share; '' removes the job from its pool."
+    "  [default: none]",
+    "--require KEY=VALUE,…": "Label that the worker must have, with one of the values;"
+    " repeatable.  [default: none]",
+    "--prefer KEY=VALUE,…": "Label of workers to prefer among those with a free slot;"
+    " repeatable.  [default: none]",
+    "--placement spread|pack|sticky|broadcast": "Rule that chooses a worker: most free slots"
+    " (spread), fewest free slots (pack), or the same one as before (sticky); broadcast runs the"
+    " job on every matching worker.  [default: spread]",
+}
+"""Options for the action, its attempts and limits, and its placement: flag and value, and help."""
+
+_SCHEDULE: Final = {
+    "--cron EXPR": "Cron expression of the schedule. Repeatable: the job runs at the times of"
+    " each expression.  [default: none]",
+    "--every 30s": "Interval between scheduled times, aligned to 1970-01-01T00:00:00Z."
+    "  [default: none]",
+    "--phase DURATION": "Offset that is added to the scheduled times of --every.  [default: 0s]",
+    "--anchor LOCAL": "Local time in --tz from which the intervals of --every are counted, such"
+    " as 2026-01-06T09:00:00.  [default: 1970 in UTC]",
+    f"--at {TIME}": "Time of a single run: RFC 3339, +3s from now, or a local time in --tz."
+    "  [default: none]",
+    "--on-demand": "Use no schedule: only triggers start runs.",
+    "--after JOB,…": "Parent jobs in a chain: the job runs each time that all its parents have"
+    " ended.  [default: none]",
+    "--when success|failure|any": "Start the run if the parents in --after end with this"
+    " outcome.  [default: success]",
+    "--with-output/--without-output": "Use the results of the parents in --after as the payload."
+    "  [default: without]",
+    "--tz ZONE": "IANA time zone in which the schedule is read.  [default: UTC]",
+    f"--start {TIME}": "Earliest scheduled time.  [default: none]",
+    f"--end {TIME}": "Latest scheduled time, inclusive.  [default: none]",
+    "--max-runs N": "Number of runs after which the schedule ends; 0 means no limit.  [default: 0]",
+    "--exclude-calendar NAME": "Calendar whose times are excluded; repeatable; '' removes all"
+    " calendars.  [default: none]",
+    "--exclude-cron EXPR": "Cron expression that excludes the times it matches; repeatable."
+    "  [default: none]",
+    "--dst-gap run-after|skip": "Policy for a fixed time that a clock change skips: run after"
+    " the gap, or not at all.  [default: run-after]",
+    "--dst-overlap first|second|both": "Policy for a fixed time that a clock change repeats: run"
+    " at the first time, the second, or both.  [default: first]",
+    "--jitter DURATION": "Upper limit of the delay that is added to each scheduled time."
+    "  [default: 0s]",
+    "--overlap skip|allow|allow:N|…": "Overlap policy for a run that is ready while another run"
+    " of the job is in progress; also buffer-one, buffer-all, cancel-other, terminate-other."
+    "  [default: skip]",
+    "--catch-up latest|all|none": "Catch-up policy: runs to create for scheduled times that"
+    " passed while no member could fire the job.  [default: latest]",
+    "--catch-up-window 1h": "Age up to which the catch-up policy applies; older scheduled times"
+    " are MISSED.  [default: 1h]",
+    "--pause-after-failures N": "Number of consecutive failed runs after which the job is"
+    " paused; 0 means never.  [default: 0]",
+    "--label KEY=VALUE": "Label of the job; repeatable.  [default: none]",
+}
+"""Options for the schedule: exactly one of cron, every, at, on-demand, after."""
 
 
-def paused_option(command: F) -> F:
-    """Add `--paused`, for new jobs; `job pause` and `job resume` change it later."""
-    return click.option(
-        "--paused",
-        is_flag=True,
-        help="Create the job paused: no scheduled time fires until `job resume`.",
-    )(command)
+def _options(table: Mapping[str, str], **settings: Mapping[str, Any]) -> Callable[[F], F]:
+    """Return a decorator that adds the options of a table, some with further settings."""
+
+    def decorate(command: F) -> F:
+        for written, text in reversed([*table.items()]):
+            flag, _, value = written.partition(" ")
+            name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
+            more = settings.get(name, {})
+            command = click.option(flag, metavar=value or None, help=text, **more)(command)
+        return command
+
+    return decorate
 
 
-def schedule_options(command: F) -> F:
-    """Add the options for the schedule: exactly one of cron, every, at, on-demand, after."""
-    for option in reversed(
-        [
-            click.option(
-                "--cron",
-                multiple=True,
-                metavar="EXPR",
-                help="Cron expression of the schedule. Repeatable: the job runs at the times"
-                " of each expression.  [default: none]",
-            ),
-            click.option(
-                "--every",
-                metavar="30s",
-                help="Interval between scheduled times, aligned to 1970-01-01T00:00:00Z."
-                "  [default: none]",
-            ),
-            click.option(
-                "--phase",
-                metavar="DURATION",
-                help="Offset that is added to the scheduled times of --every.  [default: 0s]",
-            ),
-            click.option(
-                "--anchor",
-                metavar="LOCAL",
-                help="Local time in --tz from which the intervals of --every are counted, such as"
-                " 2026-01-06T09:00:00.  [default: 1970 in UTC]",
-            ),
-            click.option(
-                "--at",
-                type=LocalWhen(),
-                metavar=TIME,
-                help="Time of a single run: RFC 3339, +3s from now, or a local time in --tz."
-                "  [default: none]",
-            ),
-            click.option(
-                "--on-demand", is_flag=True, help="Use no schedule: only triggers start runs."
-            ),
-            click.option(
-                "--after",
-                metavar="JOB,…",
-                help="Parent jobs in a chain: the job runs each time that all its parents"
-                " have ended.  [default: none]",
-            ),
-            click.option(
-                "--when",
-                metavar="success|failure|any",
-                help="Start the run if the parents in --after end with this outcome."
-                "  [default: success]",
-            ),
-            click.option(
-                "--with-output/--without-output",
-                default=None,
-                help="Use the results of the parents in --after as the payload.  [default:"
-                " without]",
-            ),
-            click.option(
-                "--tz",
-                type=Guard(),
-                metavar="ZONE",
-                help="IANA time zone in which the schedule is read.  [default: UTC]",
-            ),
-            click.option(
-                "--start",
-                type=TimeType(),
-                metavar=TIME,
-                help="Earliest scheduled time.  [default: none]",
-            ),
-            click.option(
-                "--end",
-                type=TimeType(),
-                metavar=TIME,
-                help="Latest scheduled time, inclusive.  [default: none]",
-            ),
-            click.option(
-                "--max-runs",
-                metavar="N",
-                help="Number of runs after which the schedule ends; 0 means no limit."
-                "  [default: 0]",
-            ),
-            click.option(
-                "--exclude-calendar",
-                multiple=True,
-                metavar="NAME",
-                help="Calendar whose times are excluded; repeatable; '' removes all"
-                " calendars.  [default: none]",
-            ),
-            click.option(
-                "--exclude-cron",
-                multiple=True,
-                metavar="EXPR",
-                help="Cron expression that excludes the times it matches; repeatable."
-                "  [default: none]",
-            ),
-            click.option(
-                "--dst-gap",
-                metavar="run-after|skip",
-                help="Policy for a fixed time that a clock change skips: run after the gap,"
-                " or not at all.  [default: run-after]",
-            ),
-            click.option(
-                "--dst-overlap",
-                metavar="first|second|both",
-                help="Policy for a fixed time that a clock change repeats: run at the first"
-                " time, the second, or both.  [default: first]",
-            ),
-            click.option(
-                "--jitter",
-                metavar="DURATION",
-                help="Upper limit of the delay that is added to each scheduled time."
-                "  [default: 0s]",
-            ),
-            click.option(
-                "--overlap",
-                metavar="skip|allow|allow:N|…",
-                help="Overlap policy for a run that is ready while another run of the job is"
-                " in progress; also buffer-one, buffer-all, cancel-other,"
-                " terminate-other.  [default: skip]",
-            ),
-            click.option(
-                "--catch-up",
-                metavar="latest|all|none",
-                help="Catch-up policy: runs to create for scheduled times that passed while no"
-                " member could fire the job.  [default: latest]",
-            ),
-            click.option(
-                "--catch-up-window",
-                metavar="1h",
-                help="Age up to which the catch-up policy applies; older scheduled times are"
-                " MISSED.  [default: 1h]",
-            ),
-            click.option(
-                "--pause-after-failures",
-                metavar="N",
-                help="Number of consecutive failed runs after which the job is paused; 0"
-                " means never.  [default: 0]",
-            ),
-            click.option(
-                "--label",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="Label of the job; repeatable.  [default: none]",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
+_MANY: Final = {"multiple": True}
+_TIME: Final = {"type": TimeType()}
+work_options: Final = _options(
+    _WORK, header=_MANY, metadata=_MANY, env=_MANY, require=_MANY, prefer=_MANY
+)
+schedule_options: Final = _options(
+    _SCHEDULE,
+    cron=_MANY,
+    at={"type": LocalWhen()},
+    on_demand={"is_flag": True},
+    with_output={"default": None},
+    tz={"type": Guard()},
+    start=_TIME,
+    end=_TIME,
+    exclude_calendar=_MANY,
+    exclude_cron=_MANY,
+    label=_MANY,
+)
 
 
 def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, list[str]]:

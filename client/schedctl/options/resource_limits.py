@@ -1,12 +1,10 @@
-"""Options for the resource limits of a command."""
+"""The values of the options for the resource limits of a command."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
-
-import click
+from collections.abc import Mapping
+from typing import Any, Final
 
 from schedctl.failure import CommandFailure
 
@@ -33,8 +31,6 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _UNITS.get(match[2], 1)
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _FLAGS: Final = {
     "memory_bytes": "--limit-memory",
     "processes": "--limit-processes",
@@ -46,33 +42,6 @@ FLAG_OF: Final = {
     for limit, flag in _FLAGS.items()
 }
 """Fields to the options that set them."""
-
-
-def options(command: F) -> F:
-    """Add the options for resource limits."""
-    for option in reversed(
-        [
-            click.option(
-                "--limit-memory",
-                metavar="64MiB",
-                help="Memory limit of the command, or of the handler's process, in bytes or"
-                " as 64MiB.  [default: none]",
-            ),
-            click.option(
-                "--limit-processes",
-                metavar="N",
-                help="Highest number of processes and threads that an attempt may have at"
-                " once.  [default: none]",
-            ),
-            click.option(
-                "--limit-files",
-                metavar="N",
-                help="Highest number of open files in each process of an attempt.  [default: none]",
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
 
 
 def form(flags: Mapping[str, Any]) -> dict[str, Any]:

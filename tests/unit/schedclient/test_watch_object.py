@@ -97,7 +97,7 @@ async def test_a_backfill_is_watched_until_none_of_its_runs_remain(
 async def test_a_member_whose_streams_end_without_news_is_asked_at_growing_intervals(
     client: Client, member: Scripted, ends: list[Any], least: list[float]
 ):
-    """One member ends them at DONE while runs are in progress; streams of another member break."""
+    """The streams end at DONE while runs are in progress, or break."""
     asked = list[float]()
 
     def stream(_: Any) -> list[Any]:

@@ -17,10 +17,10 @@ from schedkit.clock import utcnow
 @click.group(
     cls=CommandGroup,
     lazy={
-        "collide": "schedctl.commands.cron.load:collide",
-        "diff": "schedctl.commands.cron.lint:diff",
-        "forecast": "schedctl.commands.cron.load:forecast",
-        "lint": "schedctl.commands.cron.lint:lint",
+        "collide": "schedctl.commands.cron_load:collide",
+        "diff": "schedctl.commands.cron_lint:diff",
+        "forecast": "schedctl.commands.cron_load:forecast",
+        "lint": "schedctl.commands.cron_lint:lint",
     },
 )
 def cron() -> None:

@@ -1,17 +1,20 @@
-"""`schedctl dlq redrive`: run dead letters again, single ones at once or many at a rate."""
+"""`schedctl dlq`: list, show, discard and redrive dead letters: single ones at once, or many at a
+rate.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import click
 
-from schedclient import ApiError, Client, Redrive, RedrivePlan, Run
-from schedctl.columns import REDRIVES, RUNS
+from schedclient import ApiError, Attempt, Client, DeadLetter, Redrive, RedrivePlan, Run
+from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, REDRIVES, RESOLVED, RUNS
+from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
-from schedctl.options.global_options import Command, limit_option, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.options.payloads import read_payload
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
@@ -22,6 +25,126 @@ WAIT: Final = (
     "Show progress, and wait until all runs have ended. Exit with 1 if a run didn't succeed or the"
     " redrive was stopped."
 )
+
+
+@click.group(cls=CommandGroup)
+def dlq() -> None:
+    """Manage dead letters: runs that failed for good."""
+
+
+@dlq.command("list")
+@click.option(
+    "--job", default="", help="Job whose dead letters to show: id or name.  [default: any]"
+)
+@click.option(
+    "--fingerprint",
+    default="",
+    help="Fingerprint of the errors whose dead letters to list.  [default: any]",
+)
+@click.option(
+    "--redrive",
+    "redrive_id",
+    default="",
+    metavar="ID",
+    help="Id of the redrive whose dead letters to list.  [default: any]",
+)
+@click.option("--resolved", is_flag=True, help="Also list redriven and discarded dead letters.")
+@limit_option
+@pass_session
+def list_dead(
+    session: Session, job: str, fingerprint: str, redrive_id: str, resolved: bool, limit: int | None
+) -> None:
+    """List unresolved dead letters, newest first."""
+    show_listing(
+        session,
+        limit,
+        lambda client, most: client.dead_letters.list(
+            job=job, fingerprint=fingerprint, redrive=redrive_id, resolved=resolved, limit=most
+        ),
+        RESOLVED if resolved or redrive_id else DEAD,
+    )
+
+
+@dlq.command()
+@click.option(
+    "--job", default="", help="Job whose dead letters to show: id or name.  [default: any]"
+)
+@pass_session
+def groups(session: Session, job: str) -> None:
+    """List the groups of dead letters, by job and fingerprint, the largest first."""
+    found = session.run(lambda client: client.dead_letters.groups(job=job))
+    show_list(session, found, DEAD_GROUPS)
+
+
+@dlq.command()
+@click.argument("run_id", metavar="RUN")
+@pass_session
+def show(session: Session, run_id: str) -> None:
+    """Show a dead letter: its error, its resolution and its attempts."""
+
+    async def work(client: Client) -> tuple[DeadLetter, tuple[Attempt, ...]]:
+        found = await client.dead_letters.get(run_id)
+        return found, await client.runs.attempts(run_id) if session.tabular else ()
+
+    found, attempts = session.run(work)
+    if not session.tabular:
+        show_one(session, found, DEAD)
+        return
+    show_facts(session, _facts(found))
+    if attempts:
+        click.echo()
+        show_list(session, attempts, ATTEMPTS)
+    message(f"output: schedctl run logs {run_id}")
+    if found.redriven_as:
+        message(f"redriven as: schedctl run get {found.redriven_as}")
+    elif found.resolution is None:
+        message(f"run it again: schedctl dlq redrive {run_id}")
+
+
+@dlq.command()
+@choosing
+@click.option("--note", default="", help="Note to store with the dead letters.  [default: none]")
+@pass_session
+def discard(session: Session, chosen: Chosen, note: str) -> None:
+    """Discard dead letters: nothing runs again, and the runs are kept.
+
+    Dead letters that wait in an open redrive aren't discarded. `--group FINGERPRINT --job JOB --of
+    job` selects one row of `dlq groups`. With `--of submitted` the row is of submitted runs: those
+    with the name JOB, or without --job those that have no name.
+    """
+    for name in chosen.names:
+        many = f"discard the dead letters of{chosen.whose}"
+        what = "discard dead letter" if chosen.run_ids else many
+        session.confirm(what, name, always=True)
+    count = session.run(
+        lambda client: client.dead_letters.discard(
+            run_ids=chosen.run_ids, note=note, **chosen.asked
+        )
+    )
+    if not session.tabular:
+        show_data(session, {"discarded": count})
+    message(f"discarded {count:,}")
+    if others := len(set(chosen.run_ids)) - count if chosen.run_ids else 0:
+        message(f"unchanged: {others:,}, already resolved or queued for a redrive")
+
+
+def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:
+    run = found.run
+    yield "Run", run.run_id
+    yield "Job", run.job
+    yield "Reason", run.reason
+    yield "Exit", run.exit_code
+    yield "Scheduled", run.scheduled_at
+    yield "Died", found.died_at
+    yield "Redrive of", run.redrive_of
+    yield "Fingerprint", found.fingerprint
+    yield "Resolved", found.resolution or "no"
+    yield "At", found.resolved_at
+    yield "By", found.resolved_by
+    yield "Redriven as", found.redriven_as
+    yield "Redrive", found.redrive_id
+    yield "Note", found.note
+    yield "Error", run.error
 
 
 class RedriveRateType(click.ParamType[float]):
@@ -40,7 +163,7 @@ class RedriveRateType(click.ParamType[float]):
         return float(count) / per.total_seconds()
 
 
-@click.command(cls=Command)
+@dlq.command()
 @choosing
 @click.option(
     "--rate",
@@ -86,12 +209,12 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
         _many(session, chosen, given, **flags)
 
 
-@click.command(cls=Command)
+@dlq.command()
 @limit_option
 @pass_session
 def redrives(session: Session, limit: int | None) -> None:
     """List redrives with their progress and the states of their runs, newest first."""
-    show_listing(session, limit, _each_counted, REDRIVES, _id)
+    show_listing(session, limit, _each_counted, REDRIVES)
 
 
 async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redrive]:
@@ -100,18 +223,16 @@ async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redri
         yield await client.redrives.get(one.redrive_id)
 
 
-@click.command(cls=Command)
+@dlq.command()
 @click.argument("redrive_id", metavar="REDRIVE")
 @pass_session
 def stop(session: Session, redrive_id: str) -> None:
     """Stop a redrive: create no more runs until `dlq resume`. Existing runs continue."""
-    stopped = session.run(lambda client: client.redrives.stop(redrive_id))
-    if not session.tabular:
-        show_one(session, stopped, REDRIVES, _id)
+    stopped = change(session, lambda client: client.redrives.stop(redrive_id), REDRIVES)
     message(f"stopped {redrive_id}: {_remaining(stopped)}; schedctl dlq resume {redrive_id}")
 
 
-@click.command(cls=Command)
+@dlq.command()
 @click.argument("redrive_id", metavar="REDRIVE")
 @click.option("--wait", is_flag=True, help=WAIT)
 @pass_session
@@ -149,7 +270,7 @@ def _each(session: Session, run_ids: tuple[str, ...], payload: object) -> None:
 
     made = session.run(work)
     if made or not refused:
-        show_list(session, made, RUNS, lambda one: one.run_id)
+        show_list(session, made, RUNS)
     for error in refused[1:]:
         message(f"error: {error.what}")
     if refused:
@@ -196,7 +317,7 @@ def _show_dry(session: Session, plan: RedrivePlan) -> None:
 
 
 def _show(session: Session, made: Redrive, *, waited: bool) -> None:
-    show_one(session, made, REDRIVES, _id)
+    show_one(session, made, REDRIVES)
     if made.state == "STOPPED":
         message(f"stopped: {_remaining(made)}; schedctl dlq resume {made.redrive_id}")
     elif made.state == "OPEN":
@@ -234,7 +355,3 @@ def _progress(made: Redrive) -> str:
 
 def _remaining(made: Redrive) -> str:
     return f"{made.left:,} of {made.total:,} remain"
-
-
-def _id(one: Redrive) -> str:
-    return one.redrive_id
