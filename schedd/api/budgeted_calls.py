@@ -10,8 +10,6 @@ longer than one. A caller has one computation in the thread at a time, so a call
 delays the others by one computation. A cancelled call ends its computation.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar

@@ -4,8 +4,6 @@ OpenAPI documents them (`web/rest/openapi`). Pure.
 Invariant: a request that breaks a rule of these tables is rejected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ A call can handle any value within these bounds. Where a call has a stricter rul
 spelling of a name, at most 1,000 runs), the bound here is wider.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -3,8 +3,6 @@
 If a source can't be read, its place has the reason. No error of a dependency is raised here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """`schedd claim-prefix`: the operator assigns the etcd prefix to the cluster of this database."""
 
-from __future__ import annotations
-
 import asyncio
 
 from sqlalchemy.engine import make_url

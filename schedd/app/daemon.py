@@ -13,8 +13,6 @@ gRPC: calls, Attach, wake-ups      HTTP: pages, REST, metrics, health
 readiness, status for the service manager and garbage collection are here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

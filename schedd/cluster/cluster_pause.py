@@ -6,8 +6,6 @@ This copy only saves work and answers questions. The fire and assign statements 
 (docs/protocol-rules.md, P3.11). It exists as long as the daemon, with or without a tenure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -18,8 +18,6 @@ Invariants
 - `run` raises only for a bug or a wrong configuration.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -7,8 +7,6 @@ Invariants
 - While etcd is unavailable, the last view stays. A caller that acts on it checks `trusted()` first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

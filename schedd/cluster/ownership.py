@@ -8,8 +8,6 @@ Each lane of the database's thread pool has its own shards. So two transactions 
 wait for each other's shard rows.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping

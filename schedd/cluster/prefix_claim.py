@@ -4,8 +4,6 @@ A running member isn't ready if it reads another cluster's claim, or if its data
 another cluster's. It joins again when both agree.
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Final
 

@@ -8,8 +8,6 @@ Invariants
 - A view without our key is only a suspicion. A linearizable read confirms it.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Awaitable, Callable

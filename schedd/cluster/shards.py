@@ -16,8 +16,6 @@ Invariants
   handover takes milliseconds; fencing may take longer.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final

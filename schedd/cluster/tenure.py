@@ -1,7 +1,5 @@
 """A tenure, one unbroken membership, as its loops see it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeAlias

@@ -8,8 +8,6 @@ Invariants
   the environment is never used.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field

@@ -6,8 +6,6 @@ Invariants
 - A lease that has expired is not an error: a keepalive returns 0, a revoke does nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

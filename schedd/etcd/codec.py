@@ -6,8 +6,6 @@ Invariants
 - A foreign key under our root may not be UTF-8. It survives decoding and encoding unchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final

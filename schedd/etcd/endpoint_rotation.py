@@ -6,8 +6,6 @@ Invariants
 - A round visits each endpoint once, beginning with the current one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 

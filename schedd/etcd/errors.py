@@ -18,8 +18,6 @@ Invariants
   is etcd, its operator, or a process that answers in its place.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Like `connection`, but synchronous, and for a request that is safe to repeat: th
 tried one after the other, within one deadline.
 """
 
-from __future__ import annotations
-
 import random
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 Answers count on the event loop's connection and on the lease keeper's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

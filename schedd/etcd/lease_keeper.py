@@ -14,8 +14,6 @@ Invariants
 - Leaving the block of `keep_lease` ends the thread's keepalives and then revokes the lease.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

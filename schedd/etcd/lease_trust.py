@@ -15,8 +15,6 @@ Invariants
 - All times are seconds of CLOCK_BOOTTIME.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 from typing import TypeAlias

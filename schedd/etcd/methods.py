@@ -4,8 +4,6 @@ The paths are etcd's, bound by hand to our own messages. A keepalive is a stream
 stream of one request and one reply has the same bytes as a unary call, so it is bound as one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar

@@ -7,8 +7,6 @@ Invariants
   `EtcdRefused`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Generic, TypeVar, cast
 

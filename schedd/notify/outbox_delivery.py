@@ -11,8 +11,6 @@ Invariants
   the next owner: a notification may be sent twice, never zero times.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence

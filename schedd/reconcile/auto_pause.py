@@ -9,8 +9,6 @@ continues where the old one stopped. Both changes are written only at the genera
 were computed. A job that can't be read is set aside: a newer member may own it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

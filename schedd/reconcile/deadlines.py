@@ -16,8 +16,6 @@ be cached, for example at a new owner: each round reads some, of all jobs in tur
 dispatched or cancelled meanwhile isn't changed: the statement ends waiting runs only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -6,8 +6,6 @@ A run that starts late between two rounds is notified with its result (`reports`
 says whether that happened. Definitions that aren't cached are read by the deadlines' loop.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from datetime import datetime

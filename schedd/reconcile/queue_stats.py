@@ -9,8 +9,6 @@ decision depends on these statistics. A limited number of a pool's jobs is exami
 definitions. Of submitted runs, only waiting ones are examined.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -26,8 +26,6 @@ without a step for each. Each
 `FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index doesn't last.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter, defaultdict

@@ -10,8 +10,6 @@
 After each page the loop waits four times as long as the page took: due runs have priority.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final

@@ -10,8 +10,6 @@ Invariants
 - Code inside a handler reads its caller from `caller()`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar

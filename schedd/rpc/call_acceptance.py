@@ -17,8 +17,6 @@ Invariants
   recognized at the start. More are answered RESOURCE_EXHAUSTED.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -10,8 +10,6 @@ Invariants
 - A host exceeds its limit for one second at most. grpcio itself limits the total.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -12,8 +12,6 @@ Invariants
   the protocol requires.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence

@@ -6,8 +6,6 @@
 A host with many items delays its own items only.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable

@@ -8,8 +8,6 @@ Invariants
 - Calls past MOST_HELD are answered at once, so memory is bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Final
 

@@ -15,8 +15,6 @@ Invariants
   protobuf itself (100).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cache

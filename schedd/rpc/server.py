@@ -8,8 +8,6 @@ one method then delays known callers of that method. `tests/unit/rpc/test_server
 either case that the server survives a malformed path.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from typing import Final, NoReturn

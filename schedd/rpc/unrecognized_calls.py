@@ -14,8 +14,6 @@ Invariants
   that its caller cancels keeps its place: grpcio reports a cancellation to started calls only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final

@@ -4,8 +4,6 @@ A thread holds the interpreter while it computes, for `SWITCH_EVERY` (`schedd/ap
 time. So one thread delays each turn of the loop by a millisecond, and many would delay it by many.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

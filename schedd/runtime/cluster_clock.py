@@ -11,8 +11,6 @@ Invariants
 - The time without a database is counted from the sending of the last good probe.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime

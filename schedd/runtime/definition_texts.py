@@ -7,8 +7,6 @@ Jobs submitted by the thousand, or created by a program, often differ only by id
 costs a fifth of parsing, and memory holds one message instead of many.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import field

@@ -16,8 +16,6 @@ Invariants
 - Calls may report from any thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -5,8 +5,6 @@ everything else in the process. The process's CPU time during the delay tells th
 includes other threads, because they hold the interpreter.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

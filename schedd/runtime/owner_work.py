@@ -2,8 +2,6 @@
 on the event loop, larger ones in the owner's single thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final, TypeVar
 

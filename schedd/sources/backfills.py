@@ -7,8 +7,6 @@ loop only calls it: often while there are runs to create, rarely otherwise, and 
 wake-up says that runs became ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -8,8 +8,6 @@ reads often, because a chain is only as fast as its joins are found. A read with
 index lookup.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -7,8 +7,6 @@ The jobs may belong to any owner, which finds the runs like triggered runs. The 
 the redrive's row (`store/results/redrive_feed.py`).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from schedd.cluster.owner_transactions import Transactor

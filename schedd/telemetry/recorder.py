@@ -10,8 +10,6 @@ Invariants
 - `emit` is fast, never waits and never fails: loops call it during their work.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta

@@ -13,8 +13,6 @@ Invariants
   however often it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final

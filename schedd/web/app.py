@@ -14,8 +14,6 @@ Invariants
   static files (`HttpAuth`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Format values for pages: states, times, durations, schedules. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache

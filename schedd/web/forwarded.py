@@ -7,8 +7,6 @@ A proxy on this host makes every client look like loopback. So a member that ser
 TLS rejects clients that a trusted proxy reports from other hosts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -8,8 +8,6 @@
 Without a login, SameOrigin alone protects a cluster on loopback from the pages that its user opens.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack

@@ -14,8 +14,6 @@ Invariants
   need the role viewer in all namespaces, because they show all namespaces.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from functools import partial

@@ -5,8 +5,6 @@ the referer          of this site ──▶ the page with the form
 //elsewhere.example  another site ──▶ the default
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit

@@ -12,8 +12,6 @@ Invariants
   only over HTTPS to this host (`__Host-`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias

@@ -10,8 +10,6 @@ Invariants
 - Input is sent only in bodies, never in addresses, which browsers and proxies keep.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode

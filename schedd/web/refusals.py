@@ -4,8 +4,6 @@ accept: text/html   ─▶ a page: the problem, the user, the remedy, a link
 anything else       ─▶ application/problem+json
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 

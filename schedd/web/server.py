@@ -6,8 +6,6 @@
 Signals are handled by the daemon, not by uvicorn.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -10,8 +10,6 @@ Invariants
 - The producer turns its errors into an event `error`; an exception here only ends the response.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, aclosing

@@ -1,7 +1,5 @@
 """Render templates. All values are escaped, except HTML rendered here."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import secrets

@@ -14,8 +14,6 @@ Invariants
   characters or bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from functools import lru_cache

@@ -19,8 +19,6 @@ Invariants
   At most MOST rows are cached; those of unknown tokens are evicted first.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence

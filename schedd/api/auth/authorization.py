@@ -8,8 +8,6 @@ Invariant: namespaces are isolated. An object in a namespace that the caller may
 reported as not found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 

@@ -11,8 +11,6 @@ Invariants
 - Methods that show all namespaces, or act on the cluster, require their role in all namespaces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum

@@ -10,8 +10,6 @@ Invariants
   evict real tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ A full worker alone isn't a problem: a busy cluster uses all slots. A run that h
 for one of them is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta

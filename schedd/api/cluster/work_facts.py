@@ -1,7 +1,5 @@
 """Facts for the doctor's area "work": losses, waiting runs, failing jobs, growing queues."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 namespace, job, fingerprint │ group │ run_ids │ all, until ─▶ LetterFilter ─▶ audit line with count
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """List and discard dead letters. `redrive_run` runs one again, `redrives` many."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

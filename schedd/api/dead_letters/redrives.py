@@ -3,8 +3,6 @@
 selection ─▶ queued for redrive ─▶ new runs, created by the owner ⇄ stopped
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Check the notifications of a job, also against the means that this member is configured with."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Explain a cron expression, for the call and for the dashboard."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from functools import partial
 

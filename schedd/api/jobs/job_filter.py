@@ -12,8 +12,6 @@ actions are in the serialized definition: the database searches for their bytes,
 false matches.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

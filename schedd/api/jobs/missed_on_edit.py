@@ -4,8 +4,6 @@ The transaction calls for the row again at each retry; only the last row is stor
 call succeeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 

@@ -3,8 +3,6 @@
 Invariant: a warning never fails the call, because the job is stored already.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

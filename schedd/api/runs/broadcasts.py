@@ -1,7 +1,5 @@
 """Explain broadcasts: a parent run that no worker runs, with a child run for each worker."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final

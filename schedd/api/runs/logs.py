@@ -5,8 +5,6 @@ ended:     the row has the whole log, or its beginning was sent already: read th
 followed:  wait ─→ running: pieces as they come ─→ ended: the stored rest ─→ next attempt, if any
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Final
 

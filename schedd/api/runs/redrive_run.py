@@ -3,8 +3,6 @@
 run ─▶ its job as it is now ─▶ a new run at once ─▶ job edited meanwhile? retry
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Results of runs: up to 64 KiB in the run's row, larger ones in the result store."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Final

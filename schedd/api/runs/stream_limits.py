@@ -3,8 +3,6 @@
 An open stream costs memory and regular queries for as long as its reader stays.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Watch one object: a worker, a redrive or a backfill."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import TypeVar
 

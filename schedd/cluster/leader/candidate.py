@@ -9,8 +9,6 @@ a second, and at each change of the view. Each part compares before it writes, s
 costs only reads.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The leader's readings of database statistics. Only the leader reads, so each costs one query."""
 
-from __future__ import annotations
-
 from schedd.core.cluster.database_stats import LOOK_EVERY, StatsWatch
 from schedd.core.events import DatabaseSeen, Emit
 from schedd.store.reconcile.stats_store import StatisticsStore

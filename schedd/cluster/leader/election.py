@@ -12,8 +12,6 @@ Invariants
   the next election decides.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ runs has nothing to rescue, so the leader records its loss. The leader decides b
 owners: by a list of keys that is read after the rows (docs/protocol-rules.md, P6.4).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final

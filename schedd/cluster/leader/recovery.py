@@ -19,8 +19,6 @@ Invariants
 - A mark is written to etcd after its commit was confirmed, under the mandate.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

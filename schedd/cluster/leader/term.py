@@ -8,8 +8,6 @@ leader has raised it meanwhile. A member that was suspended before the read chec
 later.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

@@ -12,8 +12,6 @@ Invariants
 - A request gives no privilege: the heir is elected like every member, and opens its own term.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final

@@ -10,8 +10,6 @@ A login to the dashboard is a short-lived token that no list shows. A login or t
 created with a token ends with it: it expires no later, and is revoked with it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -12,8 +12,6 @@ Invariants
   query, fragment or port, no encoded characters, and a lowercase scheme.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field

@@ -1,7 +1,5 @@
 """Check work: lost members and workers, jobs without a worker, failing jobs, growing queues."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final

@@ -17,8 +17,6 @@ Invariants
 - `Lineage` compares a reading with the state known before it was taken, so a lesser mark is a loss.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Final

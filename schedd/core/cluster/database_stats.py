@@ -6,8 +6,6 @@ been open for at least the time between them. So a forgotten transaction is foun
 privileges.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Final
 

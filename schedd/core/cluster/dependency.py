@@ -1,7 +1,5 @@
 """Failures of PostgreSQL or etcd as a member sees them: cause, start time and remedy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

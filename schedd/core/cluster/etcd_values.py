@@ -4,8 +4,6 @@ Invariant: a decoder returns a value within its bounds or raises InvalidValue. I
 treats the key as absent, and logs it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar

@@ -14,8 +14,6 @@ Invariants
 - A member of weight 0 owns nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import lru_cache

@@ -6,8 +6,6 @@ The cluster's id is its database's own. Members create the key if it is absent, 
 that belongs to another cluster. `prefix_id` distinguishes two prefixes that use one database.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Final
 

@@ -5,8 +5,6 @@ that job. Only some jobs of the pool are examined. A pool without jobs has the c
 workers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final

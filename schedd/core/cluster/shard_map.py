@@ -8,8 +8,6 @@ Invariants
 - Equal maps have equal encodings, so an unchanged map needs no write.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import field

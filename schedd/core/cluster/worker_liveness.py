@@ -19,8 +19,6 @@ Invariants
   sending of the last. Gaps count from the sending of one list to the answer of the next.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 

@@ -5,8 +5,6 @@ NEXT), and blocks any other again. So this order is that one, whatever else has 
 that was given back without a start is ready later than it was due.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime

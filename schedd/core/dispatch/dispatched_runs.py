@@ -6,8 +6,6 @@ Invariant: each round of dispatch calls `late` while a late run waits. Its cost 
 late runs in progress, and a run that is known not to be paced is examined once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, overload
 

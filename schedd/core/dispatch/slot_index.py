@@ -12,8 +12,6 @@ Invariants
 - The choice is the one that the rules of `placement` give among all offers.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import field

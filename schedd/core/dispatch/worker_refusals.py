@@ -3,8 +3,6 @@
 The protocol has only this text. `OTHER` is for the texts of other versions.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from schedkit.records import dataclass

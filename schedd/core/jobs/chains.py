@@ -20,8 +20,6 @@ Invariants
 - No join waits for a parent that can't end, or longer than `LONGEST_WAIT`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta

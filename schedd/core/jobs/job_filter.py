@@ -1,7 +1,5 @@
 """The filter of a list of jobs in a namespace, as far as the database can apply it."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from schedkit.records import dataclass

@@ -14,8 +14,6 @@ Invariants
 - Receivers come from the newest definition, the event from the outbox row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta

@@ -15,8 +15,6 @@ The parent's end, by the first line that applies:
     otherwise                                           FAILED (CHILDREN_FAILED), naming them
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final

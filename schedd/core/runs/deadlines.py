@@ -8,8 +8,6 @@ Both count from the due time, or from the run's creation if that was later (for 
 catch-up). The newest definition sets them.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Final
 

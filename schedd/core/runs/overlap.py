@@ -21,8 +21,6 @@ A run follows the policy of its job's newest definition, unless its trigger name
 authoritative. This module has the rules that they share with the owner's loops.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from schedd.core.jobs.definition import Definition, Overlap

@@ -4,8 +4,6 @@ Plain values without behavior. `StoreConflict` is one of them, since a conflict 
 Records of runs are in `run_records`, records of backfills in `timers/backfill_records`.
 """
 
-from __future__ import annotations
-
 from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Final

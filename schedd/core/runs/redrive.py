@@ -6,8 +6,6 @@
 The id of the new run is derived from the dead run's id, so repeated requests create one run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum

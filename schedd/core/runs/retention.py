@@ -12,8 +12,6 @@ Invariants
 - Dead letters that are queued for a redrive are kept.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The filter of a list of runs in a namespace."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final

@@ -1,7 +1,5 @@
 """Records of runs and their assignments, as the API shows them."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from schedd.core.ids import BackfillId, RunId, TenureId, Token

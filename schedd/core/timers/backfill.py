@@ -13,8 +13,6 @@ Invariants
 - A time that was never dispatched (SKIPPED, MISSED, COALESCED, no record) is run.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Records of backfills, for the API and for the owner that creates their runs."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from schedd.core.ids import BackfillId, JobId, ShardId

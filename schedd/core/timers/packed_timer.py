@@ -3,8 +3,6 @@
 A packed timer isn't paused and has a due time. Equal bytes mean equal timers.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Final

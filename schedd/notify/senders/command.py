@@ -8,8 +8,6 @@ Invariants
 - The program's own exit counts. A process left in the background doesn't delay the delivery.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -4,8 +4,6 @@ A delivery that timed out leaves its thread to the client's own timeouts. There 
 threads, so a mail server that doesn't answer delays mail only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

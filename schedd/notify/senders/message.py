@@ -1,7 +1,5 @@
 """The body of a notification: the same facts as JSON, for programs, and as text, for people."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Final

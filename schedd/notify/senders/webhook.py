@@ -6,8 +6,6 @@ Invariants
 - No redirect is followed. The answer is read no further than its status.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from yarl import URL

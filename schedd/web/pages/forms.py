@@ -3,8 +3,6 @@
 Invariant: an unknown field is rejected by name, never ignored.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection

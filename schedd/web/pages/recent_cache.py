@@ -3,8 +3,6 @@
 An unavailable database fails all waiting readers. Any other error fails only the reader that read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Turn runs and jobs into rows for all pages. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 

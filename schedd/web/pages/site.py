@@ -11,8 +11,6 @@ Invariants
 - A form redirects only to an address of this site.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

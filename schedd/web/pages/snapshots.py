@@ -15,8 +15,6 @@ Invariants
 - A page that won't change (`Shown.over`) is sent once more, then the stream ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

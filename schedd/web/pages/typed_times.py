@@ -1,7 +1,5 @@
 """Parse times that people type."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 from schedd.web.pages.forms import wrong

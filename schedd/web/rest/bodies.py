@@ -5,8 +5,6 @@ Invariants
 - An object has no duplicate keys.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter

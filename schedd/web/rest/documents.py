@@ -9,8 +9,6 @@ Only these answer in snake_case. Errors have the usual format and name the keys 
 accepted in lowerCamelCase and snake_case.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC

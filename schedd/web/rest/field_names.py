@@ -9,8 +9,6 @@ Invariant: only names of request fields are changed, and only in places that nam
 that people chose stay as they are, and so do the keys of `documents`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache

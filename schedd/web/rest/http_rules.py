@@ -10,8 +10,6 @@ Invariants
 - A variable is a field of the request, outside the body, except the key of the body.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ The schemas describe what `schedkit.protojson` reads and writes: names, nulls, t
 durations. Alternative forms (snake_case keys, `1h30m`) are accepted and not listed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast

@@ -3,8 +3,6 @@
 Other limits are in `api/field_bounds`, which the calls check.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 

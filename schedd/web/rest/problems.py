@@ -7,8 +7,6 @@
 Fields have their names in REST (`field_names`). All keys are always present, as in One JSON.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict

@@ -18,8 +18,6 @@ Invariants
   the fields in the mask, and the body must contain no others.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache

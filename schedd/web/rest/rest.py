@@ -7,8 +7,6 @@ This module knows no single call, except the status of those that create somethi
 don't follow the protos are in `documents`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

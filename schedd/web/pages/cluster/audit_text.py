@@ -6,8 +6,6 @@
 Empty and false values are left out, and so are those that the action's name implies.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 /cluster/doctor   findings of the doctor; not live, because it calls every member
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ While the database is unavailable, it shows the last data, and the problems that
 knows.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from schedd.web.pages.cluster.overview_facts import glance

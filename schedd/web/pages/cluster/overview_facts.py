@@ -7,8 +7,6 @@ Stored data may be older than the view: while the database is unavailable (`away
 stays. Then concerns are those of the time of that data.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

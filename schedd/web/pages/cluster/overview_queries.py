@@ -1,7 +1,5 @@
 """Read the overview from the database: one set of queries, through the common calls."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

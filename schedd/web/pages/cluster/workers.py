@@ -1,7 +1,5 @@
 """The page of workers: state, slots, executors, age of the lease; actions drain and undrain."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final

@@ -1,7 +1,5 @@
 """The page that explains a cron expression: words, next ten times, warnings about clock changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

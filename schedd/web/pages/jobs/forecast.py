@@ -11,8 +11,6 @@ Invariants
   again only after a definition or the hour has changed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Collection, Iterable, Sequence

@@ -3,8 +3,6 @@
 /jobs/etl?at=2026-03-04T02:00    with `at`: the explanation of that scheduled time
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 /jobs?filter=label.team:data&page=…    the address is the whole query
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,5 @@
 """The form that creates a job: name, schedule, action, payload, priority."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass

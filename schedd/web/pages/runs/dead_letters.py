@@ -6,8 +6,6 @@
 /dead-letters?job=etl&fingerprint=…   one group and its letters
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -8,8 +8,6 @@ Invariants
   log by REST and replaces it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import codecs
 import re

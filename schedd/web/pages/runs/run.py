@@ -5,8 +5,6 @@ GET  /runs/<id>            live until it has ended; contains the log so far, and
 POST /runs/<id>/cancel     and /retry
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

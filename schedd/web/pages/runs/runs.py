@@ -6,8 +6,6 @@ A search without an index reads a limited number of runs for each page. The page
 has searched, and has a button to continue.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
