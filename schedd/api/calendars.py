@@ -232,7 +232,6 @@ def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[FieldViolat
 
 
 def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
-    """Return a calendar as its API message."""
     found = calendar_service_pb2.Calendar.FromString(record.spec)
     found.namespace, found.name, found.version = record.namespace, record.name, record.version
     found.jobs, found.jobs_behind, found.updated_by = record.jobs, record.behind, record.updated_by

@@ -199,5 +199,4 @@ STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMI
 
 
 def methods() -> list[MethodDescriptor]:
-    """Return all methods of the user calls."""
     return [method for service in SERVICES for method in service.methods]

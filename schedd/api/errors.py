@@ -56,8 +56,6 @@ class CallError(Exception):
 
 
 class InvalidArgumentError(CallError):
-    """A field is invalid."""
-
     code = "INVALID_ARGUMENT"
 
 
@@ -102,14 +100,10 @@ class PermissionDeniedError(CallError):
 
 
 class NotFoundError(CallError):
-    """Not found."""
-
     code = "NOT_FOUND"
 
 
 class AlreadyExistsError(CallError):
-    """The name or key already exists."""
-
     code = "ALREADY_EXISTS"
 
 
@@ -132,8 +126,6 @@ class FailedPreconditionError(CallError):
 
 
 class LimitReachedError(CallError):
-    """The call exceeds a limit."""
-
     code = "RESOURCE_EXHAUSTED"
 
 

@@ -63,7 +63,6 @@ async def set_pool(
 async def get_pool(
     services: Services, caller: Caller, request: pool_service_pb2.GetPoolRequest
 ) -> pool_service_pb2.Pool:
-    """Return a pool and its use."""
     del caller
     return await _current(services, stored_jobs.namespace_of(request.namespace), request.pool)
 
@@ -120,7 +119,6 @@ async def pause_pool(
 async def resume_pool(
     services: Services, caller: Caller, request: pool_service_pb2.ResumePoolRequest
 ) -> pool_service_pb2.Pool:
-    """Resume a pool."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("resume", f"pool/{namespace}/{name}", request.request_id)
     resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit, _paused)
@@ -235,7 +233,6 @@ async def _current(services: Services, namespace: str, name: str) -> pool_servic
 
 
 def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
-    """Return a pool as its API message."""
     message = pool_service_pb2.Pool(
         namespace=record.namespace,
         name=record.name,

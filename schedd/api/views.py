@@ -48,7 +48,6 @@ def _set(found: Timestamp, instant: datetime) -> None:
 
 
 def etag(job_id: Id, generation: int) -> str:
-    """Return the etag of a generation."""
     return f'"{job_id.hex()[:8]}-{generation}"'
 
 
@@ -116,7 +115,6 @@ def next_run(record: JobRecord, definition: JobDefinition) -> datetime | None:
 
 
 def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) -> run_pb2.Run:
-    """Return a run as its API message."""
     run = record.run
     late = record.lateness
     return run_pb2.Run(
@@ -177,7 +175,6 @@ def planned_message(plan: BackfillSelection) -> job_service_pb2.BackfillJobRespo
 
 
 def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
-    """Return a backfill as its API message."""
     states = record.states
     if record.cancelled_at is not None:
         state = job_service_pb2.Backfill.STATE_CANCELLED
@@ -214,7 +211,6 @@ def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
 
 
 def state_value(state: State) -> common_pb2.RunState.ValueType:
-    """Return the proto value of a state."""
     return common_pb2.RunState.Value(f"RUN_STATE_{state}")
 
 
@@ -230,12 +226,10 @@ def trigger_of(value: run_pb2.Run.Trigger.ValueType) -> Trigger | None:
 
 
 def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:
-    """Return the proto value of a reason."""
     return common_pb2.Reason.Value(f"REASON_{reason}") if reason else common_pb2.REASON_UNSPECIFIED
 
 
 def attempt_message(record: AttemptRecord) -> run_pb2.Attempt:
-    """Return an attempt as its API message."""
     return run_pb2.Attempt(
         attempt=record.attempt,
         fencing_token=record.token,
@@ -252,7 +246,6 @@ def attempt_message(record: AttemptRecord) -> run_pb2.Attempt:
 
 
 def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
-    """Return a dead letter as its API message."""
     return run_pb2.DeadLetter(
         run=run_message(record.run),
         fingerprint=record.fingerprint,
@@ -269,7 +262,6 @@ def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
 
 
 def group_message(group: DeadLetterGroupRecord) -> run_pb2.DeadLetterGroup:
-    """Return a group of dead letters as its API message."""
     return run_pb2.DeadLetterGroup(
         fingerprint=group.fingerprint,
         namespace=group.namespace,
@@ -287,7 +279,6 @@ def group_message(group: DeadLetterGroupRecord) -> run_pb2.DeadLetterGroup:
 
 
 def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
-    """Return a redrive as its API message."""
     state = "DONE" if record.finished_at else "OPEN" if record.open else "STOPPED"
     return run_pb2.Redrive(
         redrive_id=str(record.redrive_id),
@@ -311,7 +302,6 @@ def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
 
 
 def audit_message(entry: AuditRecord) -> cluster_service_pb2.AuditEntry:
-    """Return a line of the audit log as its API message."""
     return cluster_service_pb2.AuditEntry(
         at=stamp(entry.at),
         actor=entry.actor,
@@ -345,7 +335,6 @@ def _reason(record: RunRecord) -> str | None:
 
 
 def cluster_event(event: ClusterEventRecord) -> ClusterEventMessage:
-    """Return an event of the cluster as its API message."""
     return ClusterEventMessage(
         at=stamp(event.at),
         kind=event.kind,

@@ -85,7 +85,6 @@ class CheckupCollector:
     health: DependencyHealth
 
     async def facts(self) -> Facts:
-        """Return all facts as of now."""
         view = self.member.cluster.view()
         async with asyncio.TaskGroup() as group:
             etcd = group.create_task(self._etcd(), name="checkup: etcd")

@@ -74,8 +74,6 @@ class Foundations:
 
 @dataclass(frozen=True, slots=True)
 class MemberParts:
-    """All parts of a running member."""
-
     clock: DatabaseClock
     member: MemberLifecycle
     workers: WorkerRegistry

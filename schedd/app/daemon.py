@@ -348,8 +348,6 @@ def migrate(config: Config) -> str:
 
 
 class MemberDaemon:
-    """Process of a member."""
-
     def __init__(self, config: Config) -> None:
         self._config = config
         self._access = config.etcd.access()

@@ -38,7 +38,6 @@ def reach(config: Config) -> Reach:
 
 
 def identity(config: Config, grpc_port: int, http_port: int) -> MemberIdentity:
-    """Return the identity of this member, which listens on these ports."""
     return MemberIdentity(
         name=config.name,
         grpc=config.listen.advertise_grpc or _reached(config.listen.grpc, grpc_port),

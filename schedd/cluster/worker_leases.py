@@ -69,7 +69,6 @@ class WorkerLeases:
         self._busy: dict[IncarnationId, asyncio.Lock] = {}
 
     def key(self, worker: str, incarnation: IncarnationId) -> str:
-        """Return the etcd key of an incarnation."""
         return f"{self._prefix}{worker}/{incarnation}"
 
     async def ensure(self, incarnation: Incarnation) -> bool:

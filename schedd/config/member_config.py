@@ -39,7 +39,6 @@ class CatchUpConfig:
     """Percentage of workers' slots that late runs leave free for runs that are due now."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         if not 1 <= self.release_rate <= 1_000_000:
             yield ConfigProblem("release_rate", "must be from 1 to 1000000")
         if not 0 <= self.reserved_percent <= 99:
@@ -62,7 +61,6 @@ class LookaheadConfig:
     """
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems."""
         try:
             self.to_lookahead()
         except ValueError as error:
@@ -84,7 +82,6 @@ class NotificationConfig:
     """Absolute paths of programs that jobs may let members run."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         for program in self.commands:
             if not Path(program).is_absolute():
                 yield ConfigProblem("commands", f"{program!r} isn't an absolute path")
@@ -104,7 +101,6 @@ class RetentionConfig:
     """Lost members and workers in lists."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         for key in ("runs", "logs", "dead_letters", "lost"):
             length = getattr(self, key)
             if length is not None and not retention.LEAST <= length <= retention.MOST:
@@ -141,7 +137,6 @@ class ListenConfig:
     """Addresses and networks of HTTP proxies whose `X-Forwarded-For` is trusted."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         for why in against_each(self.trusted_proxies, _untrusted):
             yield ConfigProblem("trusted_proxies", why)
         for why in against_each(self.host_names, _unnamed):
@@ -169,7 +164,6 @@ class ListenConfig:
             seen.append((key, host, port))
 
     def proxies(self) -> Proxies:
-        """Return the trusted proxies."""
         return Proxies.from_texts(self.trusted_proxies)
 
 
@@ -222,8 +216,6 @@ LONGEST_TTL: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The whole configuration of a member."""
-
     name: str = field(default_factory=socket.gethostname)
     weight: int = 100
     """Share of the shards; 0: serves calls and pages, but owns no shards."""
@@ -246,7 +238,6 @@ class Config:
     tls: TlsConfig = field(default_factory=TlsConfig)
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key, except those that the sections yield themselves."""
         for key in ("member_ttl", "worker_ttl"):
             ttl = getattr(self, key)
             if not SMALLEST_TTL <= ttl <= LONGEST_TTL:

@@ -18,8 +18,6 @@ _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
 
 @dataclass(frozen=True, slots=True)
 class Etcd:
-    """Connection to etcd."""
-
     endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
     prefix: str = "schedd/"
     user: str = ""
@@ -29,7 +27,6 @@ class Etcd:
     key: Path | None = None
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         if not self.endpoints:
             yield ConfigProblem("endpoints", "no server is given; write host:port")
         if bool(self.user) is not bool(self.password):
@@ -61,8 +58,6 @@ class Etcd:
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """Connection to PostgreSQL."""
-
     dsn: str = secret("")
     lanes: int = 1
     """Threads for the owner's transactions, with one connection each. Each batch is split among
@@ -70,7 +65,6 @@ class Postgres:
     """
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         if self.dsn:
             yield from (ConfigProblem("dsn", why) for why in _against(self.dsn))
         if not 1 <= self.lanes <= 64:
@@ -100,7 +94,6 @@ class Smtp:
     """PEM file of CAs for the server's certificate; the system's CAs if not given."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems, by key."""
         if not 0 < self.port < 65_536:
             yield ConfigProblem("port", "must be from 1 to 65535")
         if self.host and not _ADDRESS.fullmatch(self.mail_from):
@@ -130,7 +123,6 @@ class TlsConfig:
     key: Path | None = None
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Yield the problems of missing files."""
         given = [self.ca, self.cert, self.key]
         if any(given) and not all(given):
             yield ConfigProblem("", "give ca, cert and key together, or none of them")

@@ -15,8 +15,6 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TimersFired:
-    """A batch of timers advanced."""
-
     runs: int
     merged: int
     """Rows for scheduled times that don't run."""
@@ -49,8 +47,6 @@ def dead_run(run: LiveRun, reason: Reason | None) -> DeadRun:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettered:
-    """Runs failed for good."""
-
     runs: tuple[DeadRun, ...]
 
 
@@ -204,8 +200,6 @@ class ClusterWatched:
 
 
 class Service(StrEnum):
-    """The services that a member depends on."""
-
     DATABASE = "database"
     ETCD = "etcd"
 

@@ -101,7 +101,6 @@ def token_of(epoch: Epoch, sequence: int) -> Token:
 
 
 def epoch_of(token: Token) -> Epoch:
-    """Return the epoch of a token."""
     return Epoch(token >> 32)
 
 

@@ -75,8 +75,6 @@ def _read(path: Path | None) -> bytes | None:
 
 
 class Login(NamedTuple):
-    """A user of etcd and its password."""
-
     user: str
     password: str
 

@@ -92,7 +92,6 @@ class EtcdClient:
         return self._connection.silence
 
     def on_rejected(self, report: Callable[[Rejected], None]) -> None:
-        """Call `report` for each rejection by etcd."""
         self._connection.on_rejected = report
 
     async def close(self) -> None:
@@ -102,7 +101,6 @@ class EtcdClient:
     # ── keys ─────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, key: str) -> CoordinationEntry | None:
-        """Return the key's current entry."""
         reply = await self._connection.call(RANGE, wire.RangeRequest(key=self._codec.key(key)))
         return self._codec.entry(reply.kvs[0]) if reply.kvs else None
 

@@ -71,7 +71,6 @@ class Codec:
         return start or b"\0", end_of(start)
 
     def entry(self, kv: wire.KeyValue) -> CoordinationEntry:
-        """Return the entry of a message."""
         return CoordinationEntry(
             key=self.name(kv.key),
             value=kv.value,
@@ -84,7 +83,6 @@ class Codec:
     def txn(
         self, compare: Iterable[Compare], then: Iterable[Op], otherwise: Iterable[Op]
     ) -> wire.TxnRequest:
-        """Return the transaction as a message."""
         return wire.TxnRequest(
             compare=[self._compare(each) for each in compare],
             success=[self._op(each) for each in then],
@@ -92,7 +90,6 @@ class Codec:
         )
 
     def result(self, reply: wire.TxnResponse) -> TxnResult:
-        """Return the result of the transaction."""
         return TxnResult(
             succeeded=reply.succeeded,
             revision=Revision(reply.header.revision),

@@ -297,8 +297,6 @@ class _What(Protocol[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class _One(Generic[RequestT, ReplyT]):
-    """A call of one request."""
-
     method: EtcdMethod[RequestT, ReplyT]
     request: RequestT
 

@@ -66,7 +66,6 @@ class Changed:
 
     @property
     def revision(self) -> Revision:
-        """The revision of the write."""
         return self.entry.mod_revision
 
 
@@ -137,7 +136,6 @@ class Mirror:
                 self._deleted[key] = revision
 
     def listing(self) -> Listing:
-        """Return the current state."""
         entries = tuple(sorted(self._entries.values(), key=attrgetter("key")))
         return Listing(self.revision, self.cluster_id, entries)
 

@@ -48,7 +48,6 @@ class Silence:
 
     @property
     def answered_once(self) -> bool:
-        """Whether any call has been answered."""
         return self._answered > 0
 
     def seconds(self) -> float:

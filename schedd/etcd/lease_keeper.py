@@ -81,7 +81,6 @@ class EtcdLeaseKeeper:
         return loss
 
     def start(self) -> None:
-        """Start the beats and the keepalives."""
         self._beat()
         self._thread.start()
 

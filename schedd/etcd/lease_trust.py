@@ -101,7 +101,6 @@ class LeaseTrust:
         return self.loss is None
 
     def step(self, now: float) -> Step:
-        """Return the next action."""
         if not self.holds(now):
             assert self.loss is not None
             return self.loss

@@ -6,8 +6,6 @@ from schedd.core.jobs.notifications import Notice, OutboxNotification
 
 
 class Sender(Protocol):
-    """Delivers notifications."""
-
     async def send(self, notification: OutboxNotification, notice: Notice) -> str:
         """Deliver a notification over its channel; return why it failed, empty if it was accepted.
 
@@ -15,6 +13,4 @@ class Sender(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Close open connections."""
-        ...
+    async def close(self) -> None: ...

@@ -30,8 +30,6 @@ LOOK_EVERY: Final = 15.0
 
 
 class QueueStatsLoop:
-    """Reads statistics."""
-
     def __init__(
         self,
         run_index: RunIndex,

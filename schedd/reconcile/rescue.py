@@ -224,7 +224,6 @@ class Rescue:
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """Return the loops of a tenure."""
         return self.loop, self._search, self._unconfirmed.loop
 
     def on_ready(self, callback: Callable[[], None]) -> None:

@@ -129,7 +129,6 @@ def _class() -> Any:
                         raise
 
         def _sort(self, method: str, state: Any) -> None:
-            """Start the call, or queue it."""
             context = cygrpc._ServicerContext(  # noqa: SLF001
                 state, None, None, self._loop_of_calls
             )

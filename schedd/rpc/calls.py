@@ -113,7 +113,6 @@ def caller_of(context: Context) -> Caller:
 
 
 async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
-    """End the call with this error."""
     away = error if isinstance(error, Unavailable) else error.__cause__
     if isinstance(away, Unavailable):
         log.warning("call rejected, a dependency is unavailable: %s", away)

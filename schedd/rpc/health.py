@@ -56,7 +56,6 @@ class Health:
         self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
 
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
-        """Register the service."""
         self._update_readiness()
         table = {
             "Check": unary(self._check, HealthCheckRequest, HealthCheckResponse),

@@ -51,7 +51,6 @@ class LimitedTurns(Generic[T]):
         return True
 
     def add(self, host: str, item: T) -> None:
-        """Let an item wait."""
         self._by_host.setdefault(host, {})[item] = None
         self._count += 1
         if self._timer is None:

@@ -67,7 +67,6 @@ def _forget_frames(aborted: grpc.aio.AbortError, _: object) -> None:
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: CallError) -> NoReturn:
-    """End the call with this error."""
     await abort(
         context,
         error.code,

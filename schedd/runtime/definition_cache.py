@@ -94,14 +94,12 @@ class DefinitionCache:
                 self._store_definition(row.job_id, self._wordings.known(row))
 
     def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
-        """Return the definitions of these jobs that are cached."""
         found = {job: self._known[job] for job in jobs if job in self._known}
         for job in found:
             self._known.move_to_end(job)
         return found
 
     def knows(self, job: JobId) -> bool:
-        """Return whether some definition of the job is cached."""
         return job in self._known
 
     def definition_of(self, job: JobId) -> Definition | None:

@@ -72,8 +72,6 @@ class _LockWait:
 
 
 class DependencyHealth:
-    """Health of the dependencies of one member."""
-
     def __init__(
         self,
         clock: Callable[[], float] = boottime,
@@ -85,7 +83,6 @@ class DependencyHealth:
         self._lock_wait: _LockWait | None = None
 
     def failures(self) -> list[DependencyFailure]:
-        """Return the failures that are reported now."""
         now = self._clock()
         return [
             trouble.failure

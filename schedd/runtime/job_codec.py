@@ -120,7 +120,6 @@ def instant(stamp: Timestamp) -> datetime:
 
 
 def seconds(duration: Duration) -> timedelta:
-    """Return a wire duration as a timedelta."""
     return duration.ToTimedelta()
 
 
@@ -311,7 +310,6 @@ class JobDefinition:
         return cls(with_instant(job), row)
 
     def edited(self, job: job_pb2.Job, calendars: tuple[PinnedCalendar, ...]) -> "JobDefinition":
-        """Return the next generation, with this message."""
         row = replace(self.row, generation=self.row.generation + 1, spec=b"", calendars=calendars)
         return JobDefinition(with_instant(job), row, self.spec)
 

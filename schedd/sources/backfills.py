@@ -25,8 +25,6 @@ LINGERS: Final = 30
 
 
 class Backfills:
-    """Creates the runs of backfills."""
-
     def __init__(
         self, run_index: RunIndex, store: OwnerStore, transactor: Transactor, clock: ClusterClock
     ) -> None:

@@ -213,8 +213,6 @@ MOST_TRIES: Final = 5
 
 
 class Chains:
-    """Creates the runs of chains."""
-
     def __init__(
         self,
         run_index: RunIndex,

@@ -23,8 +23,6 @@ WHILE_FED: Final = 0.1
 
 
 class RedriveLoop:
-    """Creates the runs of redrives."""
-
     def __init__(
         self,
         run_index: RunIndex,

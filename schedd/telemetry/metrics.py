@@ -312,8 +312,6 @@ class BatchHistogram(Histogram):
 
 
 class Maker:
-    """Makes the metrics of one registry."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
@@ -485,8 +483,6 @@ class WorkerMetricSet:
 
 
 class RetentionMetrics:
-    """Metrics of notifications, retention and the result store."""
-
     def __init__(self, make: Maker) -> None:
         self.notified = make.counter(
             "schedd_notifications_sent", "Notifications that were delivered.", "channel"
@@ -592,8 +588,6 @@ class ReadinessGauges(Collector):
 
 
 class MemberMetrics:
-    """The metrics that events update."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         make = Maker(registry)
         self.runs = RunMetrics(make)

@@ -19,8 +19,6 @@ MOST_HINTS: Final = 50_000
 
 
 class ChangeListener(Protocol):
-    """Receives hints."""
-
     def receive_hints(self, hints: Sequence[Hint]) -> None: ...
 
 
@@ -35,7 +33,6 @@ class HintQueue:
         self._news = asyncio.Event()
 
     def receive_hints(self, hints: Sequence[Hint]) -> None:
-        """Keep the hints of watched jobs."""
         for run, job in hints:
             if not cares(self._jobs, job):
                 continue
@@ -72,16 +69,13 @@ class ChangeBus:
         self._listeners: set[ChangeListener] = set()
 
     def receive_hints(self, hints: Sequence[Hint]) -> None:
-        """Pass hints to all listeners."""
         for listener in self._listeners:
             listener.receive_hints(hints)
 
     def add(self, listener: ChangeListener) -> None:
-        """Add a listener."""
         self._listeners.add(listener)
 
     def remove(self, listener: ChangeListener) -> None:
-        """Remove a listener."""
         self._listeners.discard(listener)
 
     @contextmanager

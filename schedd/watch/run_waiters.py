@@ -14,8 +14,6 @@ from schedd.watch.change_bus import ChangeBus
 
 
 class RunWaiter:
-    """Waits for changes of some runs."""
-
     def __init__(self) -> None:
         self.event = asyncio.Event()
 
@@ -44,7 +42,6 @@ class Watchers:
         self._watched: dict[RunId, set[RunWaiter]] = defaultdict(set)
 
     def changed(self, hints: Sequence[Hint]) -> None:
-        """Wake the waiters of these runs."""
         if self._watched:
             for run, _ in hints:
                 for watch in self._watched.get(run, ()):

@@ -36,8 +36,6 @@ class ChangePage(list[Change]):
 
 
 class RunPages:
-    """Reads runs a page at a time."""
-
     def __init__(self, store: ChangeStore) -> None:
         self._store = store
         self._known: WeakValueDictionary[RunId, Change] = WeakValueDictionary()

@@ -72,7 +72,6 @@ Readiness: TypeAlias = Callable[[], Sequence[str]]
 
 
 def no_notes() -> Sequence[str]:
-    """Return no lines."""
     return ()
 
 
@@ -177,7 +176,6 @@ class Under(BaseRoute):
         return (Match.FULL if below else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request to the app."""
         await self._app(scope, receive, send)
 
 

@@ -155,7 +155,6 @@ def cookie_of(headers: Headers) -> str | None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request."""
     peer = request.client
     source = f"http:{peer.host}:{peer.port}" if peer else "http"
     return Caller(request.scope[IDENTITY], source=source)

@@ -46,7 +46,6 @@ BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Resp
 
 
 def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
-    """Return the routes of the login page and its buttons."""
     failed, stayed = LimitedLine(), LimitedLine()
 
     async def page(request: Request) -> Response:
@@ -119,7 +118,6 @@ async def _end_former(services: Services, login: str, source: str, stayed: Limit
 
 
 def _log_failure(failed: LimitedLine, request: Request, refusal: CallError) -> None:
-    """Log a failed login, rate-limited."""
     if since := failed.due():
         peer = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
         log.warning("login failed: peer=%s failures=%d error=%s", peer, since, refusal.message)

@@ -85,7 +85,6 @@ class Bound:
         raise Fault("the HTTP server stopped unexpectedly")
 
     def close(self) -> None:
-        """Release the address."""
         self._listener.close()
 
 

@@ -58,8 +58,6 @@ BEAT: Final = "beat"
 
 
 class Ready:
-    """Events that are ready for the reader."""
-
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         self._size = 0

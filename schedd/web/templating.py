@@ -39,7 +39,6 @@ _COMPILED: Final = threading.Event()
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of `templates/` with these values."""
     return _environment.get_template(template).render(**values)
 
 

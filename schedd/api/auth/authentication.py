@@ -286,7 +286,6 @@ class Authentication:
 
 
 def token_revoked_error() -> UnauthenticatedError:
-    """Return the error for a revoked token."""
     return _unknown("the access token was revoked", "TOKEN_REVOKED")
 
 

@@ -49,7 +49,6 @@ class In:
     unsaid: str = DEFAULT_NAMESPACE
 
     def namespaces_of(self, request: Message) -> set[str]:
-        """Return the namespaces of a request."""
         first, _, rest = self.path.partition(".")
         values = _several(request, first)
         named = set(map(attrgetter(rest), values) if rest else values)

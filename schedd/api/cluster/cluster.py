@@ -25,7 +25,6 @@ AUDIT_BYTES: Final = 2 * 1024 * 1024
 async def get_cluster(
     services: Services, caller: Caller, request: wire.GetClusterRequest
 ) -> wire.Cluster:
-    """Return the state of the cluster."""
     del caller, request
     view = await _unfenced_view(services)
     rows = await services.membership.read_shards()
@@ -160,7 +159,6 @@ async def list_workers(
 async def get_worker(
     services: Services, caller: Caller, request: wire.GetWorkerRequest
 ) -> wire.Worker:
-    """Return a worker, by name."""
     del caller
     return await worker_named(services, request.worker)
 

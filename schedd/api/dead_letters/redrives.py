@@ -38,7 +38,6 @@ from schedproto.v1 import run_service_pb2 as wire
 async def redrive_dead_letters(
     services: Services, caller: Caller, request: wire.RedriveDeadLettersRequest
 ) -> wire.RedriveDeadLettersResponse:
-    """Start a redrive."""
     validation.check_note(request.note, "note")
     payload = validation.given_payload(request)
     rate = request.rate or USUAL_RATE
@@ -149,7 +148,6 @@ async def _switched(
 
 
 def _describe_selection(choice: LetterFilter) -> str:
-    """Describe the selection."""
     one = choice.group or choice
     whose = "submitted runs" if choice.group and choice.group.submitted else "job"
     named = f" {cut(one.job)!r}" if one.job else ""

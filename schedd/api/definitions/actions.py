@@ -29,7 +29,6 @@ _TEXT: Final = re.compile(r"[ -~]*")
 
 
 def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
-    """Return the violations of a job's action."""
     match job.WhichOneof("action"):
         case None:
             yield FieldViolation("action", "give one of shell, http, grpc, python, plugin")

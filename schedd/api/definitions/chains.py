@@ -43,7 +43,6 @@ async def check(services: Services, job_id: JobId | None, namespace: str, job: j
 
 
 def refusal(refused: ChainRefused, name: str) -> CallError:
-    """Return the error for a rejected chain."""
     if refused.what == "child":
         return FailedPreconditionError(
             f"job {name!r} has child jobs: {refused.names}",

@@ -25,7 +25,6 @@ _ADDRESS: Final = re.compile(
 
 
 def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
-    """Return the violations of a job's notifications."""
     for field, said in _given(job):
         yield from _target_violations(field, said)
         yield from _frequency_violations(field, said)

@@ -61,7 +61,6 @@ def check(
 
 
 def check_name(name: str, field: str = "name") -> Iterator[FieldViolation]:
-    """Return the violations of a name."""
     if not name:
         yield FieldViolation(field, "is missing")
     elif not NAME.fullmatch(name):
@@ -207,7 +206,6 @@ def _schedule_violations(definition: JobDefinition, now: datetime) -> Iterator[F
 
 
 def _kind_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
-    """Return the first violation of the kind of schedule."""
     kinds = {
         "cron": bool(job.cron),
         "every": job.HasField("every"),
@@ -301,7 +299,6 @@ def _cron_violation(job: job_pb2.Job, wrong: CronError) -> FieldViolation:
 def _match_violations(
     field: str, matches: Sequence[common_pb2.LabelMatch]
 ) -> Iterator[FieldViolation]:
-    """Return the violations of `require` or `prefer`."""
     if len(matches) > MOST_MATCHES:
         yield FieldViolation(
             field, f"has {len(matches):,} labels, at most {MOST_MATCHES} are allowed"

@@ -76,7 +76,6 @@ class ExplainRequest:
 
     @property
     def name(self) -> str:
-        """The job's name."""
         return self.record.definition.name
 
     def changed_since(self, instant: datetime) -> bool:

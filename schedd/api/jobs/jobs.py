@@ -50,7 +50,6 @@ _TICK: Final = timedelta(microseconds=1)
 async def get_job(
     services: Services, caller: Caller, request: job_service_pb2.GetJobRequest
 ) -> job_pb2.Job:
-    """Return a job, by id or name."""
     record = await stored_jobs.find(services, request.namespace, request.job)
     return await compute(caller, partial(views.job_message, record, exact=True))
 
@@ -171,7 +170,6 @@ async def _edited(
     old: JobDefinition,
     now: datetime,
 ) -> JobDefinition:
-    """Return the validated new definition."""
     stored, job = old.row, masked(old.spec, request)
     if list(request.update_mask.paths) == ["*"]:
         validation.check_pause(request.job)

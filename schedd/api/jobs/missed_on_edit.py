@@ -25,7 +25,6 @@ class MissedOnEdit(Generic[P]):
         self._row: NewRun | None = None
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> NewRun | None:
-        """Return the row to store."""
         try:
             with limited(OF_CALL):
                 self._row = self._row_of(*arguments, **named)

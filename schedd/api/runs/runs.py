@@ -25,7 +25,6 @@ from schedproto.v1 import run_pb2, run_service_pb2
 async def get_run(
     services: Services, caller: Caller, request: run_service_pb2.GetRunRequest
 ) -> run_pb2.Run:
-    """Return a run."""
     del caller
     record = await _find(services, request.run_id)
     return views.run_message(record, services.advances.progress_of(record.run))
@@ -151,7 +150,6 @@ async def list_attempts(
 async def get_run_result(
     services: Services, caller: Caller, request: run_service_pb2.GetRunResultRequest
 ) -> run_pb2.RunResult:
-    """Return the result of a run."""
     del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)

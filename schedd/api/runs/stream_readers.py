@@ -117,7 +117,6 @@ class _Reader:
         self._wait: asyncio.Timeout | None = None
 
     def end(self, over: UnauthenticatedError) -> None:
-        """End the stream."""
         self._over = over
         if self._wait is not None:
             self._wait.reschedule(0.0)

@@ -59,7 +59,6 @@ ENDS: Final = {
 
 
 async def explain(services: Services, record: RunRecord) -> run_service_pb2.ExplainRunResponse:
-    """Return the explanation, with its checks."""
     run = record.run
     if run.state not in LIVE:
         return _explain_end(record)

@@ -33,8 +33,6 @@ _FORM: Final = re.compile(r"schedd_([0-9a-f]{32})_([A-Za-z0-9_-]{43})", re.ASCII
 
 @dataclass(frozen=True, slots=True)
 class AccessTokenRecord:
-    """A stored access token."""
-
     id: AccessTokenId
     digest: bytes
     name: str
@@ -55,7 +53,6 @@ class AccessTokenRecord:
 
     @property
     def identity(self) -> CallerIdentity:
-        """The identity of a caller with this token."""
         roles = dict.fromkeys(self.namespaces, self.role)
         return CallerIdentity(IdentityKind.USER, self.name, roles, self.expires_at, self.id)
 
@@ -82,5 +79,4 @@ def parse_token(text: str) -> tuple[AccessTokenId, str] | None:
 
 
 def digest_of(secret: str) -> bytes:
-    """Return the digest of a secret, as it is stored."""
     return hashlib.sha256(secret.encode()).digest()

@@ -72,16 +72,13 @@ class CallerIdentity:
         return self.name if self.kind is IdentityKind.ANYBODY else f"{self.kind.value}/{self.name}"
 
     def may(self, role: Role, namespace: str) -> bool:
-        """Return whether the caller has the role in this namespace."""
         had = max(self.roles.get(namespace, 0), self.roles.get(EVERY, 0))
         return had >= role
 
     def may_somewhere(self, role: Role) -> bool:
-        """Return whether the caller has the role in any namespace."""
         return any(had >= role for had in self.roles.values())
 
     def has_expired(self, now: datetime) -> bool:
-        """Return whether the authentication has expired."""
         return self.until is not None and self.until <= now
 
 

@@ -282,8 +282,6 @@ class WorkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts."""
-
     now: datetime
     version: str
     view: ClusterView

@@ -215,8 +215,6 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the key if it exists."""
-
     key: str
 
 

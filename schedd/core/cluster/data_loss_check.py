@@ -110,7 +110,6 @@ def gap(remembered: Mark | None, found: Mark) -> DataLoss | None:
 
 
 def encode(mark: Mark) -> bytes:
-    """Return the mark as the value of its key."""
     value = {
         "at": None if mark.at is None else mark.at.astimezone(UTC).isoformat(),
         "database": mark.database,

@@ -34,8 +34,6 @@ class DatabaseSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseVitals:
-    """The exported statistics."""
-
     oldest: timedelta
     dead_letters: int
 

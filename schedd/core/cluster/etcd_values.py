@@ -78,7 +78,6 @@ def flag(value: object) -> bool:
 
 
 def uuid(value: object) -> Id:
-    """Return the UUID of a text."""
     return Id.parse(text(value))
 
 

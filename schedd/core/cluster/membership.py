@@ -115,7 +115,6 @@ EMPTY_VIEW: Final = ClusterView((), None, Term(0), {}, frozenset(), 0)
 
 
 def member_key(name: str) -> str:
-    """Return the key under which a member of this name registers."""
     return MEMBERS + name
 
 
@@ -171,7 +170,6 @@ def decode_member(entry: CoordinationEntry) -> MemberView:
 
 
 def encode_leader(tenure: TenureId) -> bytes:
-    """Return the value of the election key."""
     return str(tenure).encode()
 
 
@@ -187,7 +185,6 @@ def decode_leader(entry: CoordinationEntry) -> TenureId:
 
 
 def encode_heir(heir: Heir) -> bytes:
-    """Return the value of the heir's key."""
     value = {"tenure": str(heir.tenure), "term": heir.term}
     return json.dumps(value, separators=(",", ":")).encode()
 

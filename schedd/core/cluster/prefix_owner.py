@@ -28,7 +28,6 @@ class PrefixOwner:
 
 
 def encode(owner: PrefixOwner) -> bytes:
-    """Return the value of the key."""
     value = {
         "cluster_id": owner.cluster_id,
         "database": owner.database,

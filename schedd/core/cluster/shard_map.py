@@ -39,7 +39,6 @@ class ShardMap:
     timeline: Timeline = NO_TIMELINE
 
     def shards_of_tenure(self, tenure: TenureId | None) -> frozenset[ShardId]:
-        """Return the shards that are assigned to this tenure."""
         return frozenset(shard for shard, owner in self.assigned.items() if owner == tenure)
 
 
@@ -52,7 +51,6 @@ def newer(known: ShardMap, seen: ShardMap) -> ShardMap:
 
 
 def encode(shard_map: ShardMap) -> bytes:
-    """Return the map as the value of its key."""
     owners: dict[str, list[ShardId]] = {}
     for shard, tenure in sorted(shard_map.assigned.items()):
         owners.setdefault(str(tenure), []).append(shard)

@@ -31,7 +31,6 @@ class BatchSize:
         self.now = self._least
 
     def record_batch(self, count: int, seconds: float) -> None:
-        """Record the size and duration of a batch."""
         if count < self._least or (count < self.now and seconds <= self._moment):
             return
         fits = self._most if seconds <= 0 else int(count * self._moment / seconds)

@@ -23,25 +23,20 @@ class BlockedRuns:
         self._of: dict[JobId, Held] = {}
 
     def __iter__(self) -> Iterator[LiveRun]:
-        """Iterate over all blocked runs, unordered."""
         return (run for held in self._of.values() for run in held)
 
     @property
     def jobs(self) -> list[JobId]:
-        """Jobs with blocked runs."""
         return [*self._of]
 
     @property
     def some(self) -> bool:
-        """Whether any run is blocked."""
         return bool(self._of)
 
     def holds(self, job: JobId) -> bool:
-        """Return whether the job has blocked runs."""
         return job in self._of
 
     def contains(self, run: RunId, job: JobId) -> bool:
-        """Return whether the run is blocked here."""
         held = self._of.get(job)
         return held is not None and run in held
 
@@ -66,7 +61,6 @@ class BlockedRuns:
         return found
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
-        """Remove all runs of these shards."""
         for job, held in [*self._of.items()]:
             held.drop_shards(shards)
             self._drop_if_empty(job)
@@ -91,7 +85,6 @@ class Held:
         return run in self._runs
 
     def __iter__(self) -> Iterator[LiveRun]:
-        """Iterate over the runs, unordered."""
         return iter(self._runs.values())
 
     def add(self, run: LiveRun) -> None:
@@ -117,7 +110,6 @@ class Held:
         return self._runs.pop(run, None)
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
-        """Remove all runs of these shards."""
         gone = set(shards)
         self._runs = {at: run for at, run in self._runs.items() if run.shard not in gone}
 

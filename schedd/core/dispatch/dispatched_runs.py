@@ -112,7 +112,6 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
-        """Remove all runs of these shards."""
         gone = set(shards)
         for run_id in [run_id for run_id, run in self._runs.items() if run.shard in gone]:
             self.pop(run_id)

@@ -20,7 +20,6 @@ _START: Final = Struct("!16sqq")
 
 
 def pack_key(run: RunId, token: Token) -> bytes:
-    """Return a run's id and the token of its assignment, packed."""
     return _KEY.pack(run, token)
 
 
@@ -61,13 +60,11 @@ class Holdings:
         return Holdings(b"".join(pack_key(run, token) for run, token in keys))
 
     def __contains__(self, at: tuple[RunId, Token]) -> bool:
-        """Return whether this assignment is among them."""
         if self._all is None:
             self._all = frozenset(self._pieces())
         return pack_key(*at) in self._all
 
     def __iter__(self) -> Iterator[tuple[RunId, Token]]:
-        """Iterate over all assignments."""
         for piece in self._pieces():
             run, token = _KEY.unpack(piece)
             yield RunId(Id(run)), Token(token)

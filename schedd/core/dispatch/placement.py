@@ -59,7 +59,6 @@ def job_need(definition: Definition) -> Need:
 
 
 def need_of(definition: Definition, run: LiveRun) -> Need:
-    """Return the need of this run of the job."""
     need = job_need(definition)
     if run.parent is None and run.target is None:
         return need
@@ -101,7 +100,6 @@ class SlotOffer:
 
     @property
     def id(self) -> IncarnationId:
-        """Id of the incarnation."""
         return self.incarnation.id
 
 
@@ -129,7 +127,6 @@ NOTHING: Final = PlacementCriteria()
 
 
 def asked_by(needs: Iterable[Need]) -> PlacementCriteria:
-    """Return the criteria of runs with these needs."""
     labels: set[str] = set()
     names: set[str] = set()
     for need in needs:

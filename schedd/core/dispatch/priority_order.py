@@ -39,7 +39,6 @@ def class_of(run: LiveRun) -> int:
 
 
 def rank_of(run: LiveRun) -> float:
-    """Return the run's place in the order."""
     return rank(run.priority - run.late, run.ready_at)
 
 
@@ -55,6 +54,5 @@ class Place(NamedTuple):
 
 
 def place_of(run: LiveRun) -> Place:
-    """Return the run's current place."""
     order = run.due_at.timestamp() if run.late else 0.0
     return Place(rank_of(run), order, run.key.run_id, run.ready_at)

@@ -89,14 +89,12 @@ class ReadyQueue:
         return len(self._where)
 
     def ids(self) -> KeysView[RunId]:
-        """Return a view of the queued runs' ids."""
         return self._where.keys()
 
     def __contains__(self, run: RunId) -> bool:
         return run in self._where
 
     def __iter__(self) -> Iterator[LiveRun]:
-        """Iterate over the waiting runs, unordered."""
         return chain.from_iterable([line.runs.values() for line in self._lines.values()])
 
     @property
@@ -111,7 +109,6 @@ class ReadyQueue:
 
     @property
     def late(self) -> int:
-        """Number of late runs."""
         return sum(len(line.runs) for line in self._lines.values() if line.late)
 
     @property
@@ -301,7 +298,6 @@ class ReadyQueue:
 
     @property
     def has_pool_runs(self) -> bool:
-        """Whether any run is known to be of a pool."""
         return any(line.pool for line in self._lines.values())
 
     @property
@@ -384,7 +380,6 @@ class ReadyQueue:
         self.add(replace(run, line=None) for run in runs)
 
     def discard(self, run: RunId) -> LiveRun | None:
-        """Remove and return this run, wherever it is queued."""
         line = self._where.pop(run, None)
         if line is None:
             return None
@@ -393,7 +388,6 @@ class ReadyQueue:
         return gone
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
-        """Remove all runs of these shards."""
         gone = set(shards)
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
@@ -416,7 +410,6 @@ class ReadyQueue:
             self._lines.pop((line.need, line.priority, line.late, line.paced), None)
 
     def _forget_runs(self, runs: Iterable[LiveRun]) -> None:
-        """Forget runs that their buckets removed."""
         for run in runs:
             del self._where[run.key.run_id]
 

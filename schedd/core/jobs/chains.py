@@ -69,8 +69,6 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class ParentEnded:
-    """The end of a parent's run in a cycle."""
-
     job: str
     run_id: RunId
     state: State
@@ -107,13 +105,10 @@ class Wanted:
 
     @property
     def shard(self) -> ShardId:
-        """The shard of the child job."""
         return self.join.shard
 
 
 class JoinStep(StrEnum):
-    """The decision on a join."""
-
     RUN = "RUN"
     SKIP = "SKIP"
     WAIT = "WAIT"
@@ -167,7 +162,6 @@ def look_after(waited: timedelta) -> timedelta:
 
 
 def path_text(path: Sequence[str]) -> str:
-    """Return a cycle in the graph as text."""
     return " → ".join(path)
 
 

@@ -88,8 +88,6 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A job's definition at one generation."""
-
     job_id: JobId
     generation: int
     namespace: str

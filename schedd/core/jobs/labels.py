@@ -23,5 +23,4 @@ class Match:
 
 
 def matches_text(matches: Iterable[Match]) -> str:
-    """Return the conditions as text."""
     return " and ".join(str(match) for match in matches)

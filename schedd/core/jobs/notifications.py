@@ -64,7 +64,6 @@ class Notice:
 
     @property
     def ways(self) -> tuple[NotificationChannel, ...]:
-        """The channels that have a receiver."""
         said = (
             (NotificationChannel.WEBHOOK, self.webhook),
             (NotificationChannel.COMMAND, self.command),
@@ -75,8 +74,6 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """All notifications of a job."""
-
     failure: Notice | None = None
     recovery: Notice | None = None
     dead_letter: Notice | None = None
@@ -292,8 +289,6 @@ class OutboxNotification:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """The outcome of one try."""
-
     notification: OutboxNotification
     error: str = ""
     """Why the try failed; empty: the notification was delivered."""

@@ -36,7 +36,6 @@ class Scope:
     job: JobId | None = None
 
     def holds(self, record: RunRecord) -> bool:
-        """Return whether a run belongs to the scope."""
         return record.namespace == self.namespace and self.job in (None, record.run.job_id)
 
 
@@ -70,7 +69,6 @@ class Change:
 
     @property
     def run_id(self) -> RunId:
-        """The id of the run."""
         return self.record.run.key.run_id
 
     @property
@@ -173,7 +171,6 @@ class PendingChanges:
             self._events.update((event.id, event) for event in events)
 
     def take_events(self) -> list[ClusterEventRecord]:
-        """Remove and return the events of the cluster."""
         taken = [*self._events.values()]
         self._events.clear()
         return taken

@@ -72,8 +72,6 @@ class WrongKind(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """The failure of an attempt, as its worker reports it."""
-
     reason: Reason | None
     code: int | None = None
     """Exit code, HTTP status or gRPC status."""
@@ -91,7 +89,6 @@ class FailureKind:
     class_name: str | None = None
 
     def covers(self, failure: AttemptFailure) -> bool:
-        """Return whether the failure is of this kind."""
         if self.class_name is not None:
             raised = failure.reason is Reason.EXCEPTION
             return raised and failure.error.partition(":")[0] == self.class_name

@@ -13,8 +13,6 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """The state of a run."""
-
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     RETRYING = "RETRYING"

@@ -274,12 +274,10 @@ class Draft:
 
     @property
     def key(self) -> RunKey:
-        """The run's key."""
         return self.run.key
 
     @property
     def job_id(self) -> JobId:
-        """The run's job."""
         return self.run.job_id
 
     @property
@@ -420,7 +418,6 @@ class Incarnation:
     """The namespaces whose runs its certificate allows; None: all."""
 
     def may_work_for(self, namespace: str) -> bool:
-        """Return whether the worker may get runs of this namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
 
@@ -446,8 +443,6 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
-    """A shard's row in PostgreSQL."""
-
     id: ShardId
     owner: TenureId | None
     epoch: Epoch

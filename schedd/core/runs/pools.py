@@ -132,7 +132,6 @@ class PoolRooms:
 
     @classmethod
     def from_usage(cls, usages: Mapping[PoolKey, PoolUsage]) -> "PoolRooms":
-        """Return the room of each pool."""
         return cls({pool: usage.room for pool, usage in usages.items()})
 
     def copy(self) -> "PoolRooms":

@@ -90,8 +90,6 @@ class StoredDefinition:
 
 @dataclass(frozen=True, slots=True)
 class FireOutcome:
-    """The outcome of a batch of fires."""
-
     runs: list[LiveRun]
     """The live runs that were inserted, waiting or dispatched."""
     refused: list[JobId]
@@ -192,8 +190,6 @@ class StoreConflict:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """The deletion of a job."""
-
     cancelled: int
     """The number of waiting runs that the deletion canceled."""
 

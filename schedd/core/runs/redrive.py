@@ -32,8 +32,6 @@ _BURST: Final = timedelta(seconds=1)
 
 
 class LetterOutcome(StrEnum):
-    """The outcome of a dead letter."""
-
     REDRIVEN = "REDRIVEN"
     DISCARDED = "DISCARDED"
 

@@ -182,8 +182,6 @@ class DailyInstants:
 
 @dataclass(frozen=True, slots=True)
 class OneInstant:
-    """A set of one time."""
-
     instant: datetime
 
     def next_after(self, instant: datetime) -> datetime | None:

@@ -103,7 +103,6 @@ class CatchUpPace:
         return int(self._level + _HAIR)
 
     def released(self, count: int) -> None:
-        """Count released runs."""
         self._level -= count
 
     def wait(self) -> float:

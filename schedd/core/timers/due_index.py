@@ -105,7 +105,6 @@ class DueIndex(Generic[K, V]):
         return due
 
     def keys(self) -> KeysView[K]:
-        """Return a view of the keys."""
         return self._entries.keys()
 
     def values(self) -> list[V]:
@@ -113,7 +112,6 @@ class DueIndex(Generic[K, V]):
         return [*map(itemgetter(2), self._entries.values())]
 
     def clear_where(self, keys: set[K]) -> None:
-        """Remove these keys."""
         for key in keys:
             self._entries.pop(key, None)
 

@@ -28,7 +28,6 @@ _NO_TIME: Final = -(1 << 63)
 
 
 def unpacked(packed: bytes) -> Timer:
-    """Return the timer of these bytes."""
     job_id, shard, generation, fired, due_at, nominal = _FORM.unpack(packed)
     due = _instant(due_at)
     scheduled = due if nominal == due_at else None if nominal == _NO_TIME else _instant(nominal)

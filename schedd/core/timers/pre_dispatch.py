@@ -224,7 +224,6 @@ class EarlyRuns:
 
     @property
     def needs(self) -> list[Need]:
-        """The needs of the waiting runs."""
         return [*self._lines]
 
     def heads(self, fits: Callable[[Need], bool]) -> list[QueueHead]:
@@ -245,7 +244,6 @@ class EarlyRuns:
         ]
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
-        """Remove all runs of these shards."""
         runs = [run for line in self._lines.values() for run in line.runs.values()]
         for run in runs:
             if run.shard in shards:

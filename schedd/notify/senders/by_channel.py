@@ -78,7 +78,6 @@ class Senders:
         return self._opened
 
     async def close(self) -> None:
-        """Close what is open."""
         if self._opened is not None:
             await self._opened.close()
         self._mail.close()

@@ -27,8 +27,6 @@ ANSWER_TIMEOUT: Final = 10.0
 
 
 class Mail:
-    """Sends mail."""
-
     def __init__(self, smtp: Smtp, cluster_id: str) -> None:
         self._smtp = smtp
         self._cluster_id = cluster_id

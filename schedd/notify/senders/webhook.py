@@ -21,8 +21,6 @@ from schedkit.egress.targets import ForbiddenTarget
 
 
 class Webhook:
-    """Calls webhooks."""
-
     def __init__(self, signing_key: Path | None, egress: Egress) -> None:
         self._key = signing_key
         self._client = EgressClient(egress, "schedd.toml")
@@ -42,7 +40,6 @@ class Webhook:
             return f"{type(error).__name__}: {error}"
 
     async def close(self) -> None:
-        """Close open connections."""
         await self._client.close()
 
     def _signature(self, one: OutboxNotification, payload: bytes) -> dict[str, str]:

@@ -44,7 +44,6 @@ class PeerService:
         self._workers = workers
 
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
-        """Register the service."""
         table = {
             "WakeUp": unary(self.nudge, wire.WakeUpRequest, wire.WakeUpResponse, bounds=FRAME),
             "Relay": unary(

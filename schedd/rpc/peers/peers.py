@@ -119,7 +119,6 @@ class Peers:
                 await self._retired.pop().close(DEADLINE)
 
     async def close(self) -> None:
-        """Close all channels."""
         while self._retired:
             await self._retired.pop().close()
         while self._channels:

@@ -125,7 +125,6 @@ class WorkerService:
         self._outboxes: set[WorkerFrameQueue] = set()
 
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
-        """Register the service."""
         attach = grpc.stream_stream_rpc_method_handler(
             self.attach,
             request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME, FRAME),

@@ -111,17 +111,14 @@ class WorkerFrameQueue:
         self._waiting.set()
 
     def revoke(self, key: RunKey, token: Token) -> None:
-        """Queue a revoke of an assignment."""
         self._revokes[str(key.run_id), token] = wire.Revoke(key=frames.key_message(key, token))
         self._waiting.set()
 
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
-        """Queue a cancel of a run."""
         self._cancel(wire.Cancel(key=frames.key_message(key, token), kill=kill))
         self._waiting.set()
 
     def demand(self, heads: Sequence[QueueHead]) -> None:
-        """Queue the heads of the ready queue."""
         self.put(wire.MemberFrame(demand=frames.demand(heads)))
 
     def reach(self, serial: int, slots: int) -> None:
@@ -135,11 +132,9 @@ class WorkerFrameQueue:
         self._waiting.set()
 
     def drain(self, *, on: bool) -> None:
-        """Queue a drain or undrain."""
         self.put(wire.MemberFrame(drain=wire.Drain(undrain=not on)))
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
-        """Queue the acknowledgement of a result."""
         verdict = (
             wire.Acknowledgement.VERDICT_STALE if stale else wire.Acknowledgement.VERDICT_ACCEPTED
         )

@@ -90,7 +90,6 @@ def put_span(into: Duration, length: timedelta) -> None:
 
 
 def span(length: timedelta) -> Duration:
-    """Return a timedelta as a wire duration."""
     found = Duration()
     found.FromTimedelta(length)
     return found
@@ -125,7 +124,6 @@ def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
 
 
 def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
-    """Return the wire key of a run and token."""
     message = worker_service_pb2.AssignmentKey(run_id=str(key.run_id), fencing_token=token)
     put_stamp(message.scheduled_at, key.scheduled_at)
     return message
@@ -149,7 +147,6 @@ def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
 
 
 def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb2.Assignment:
-    """Return the assignment as sent to a worker."""
     run, definition = assigned.run, known.definition
     if run.start_by is None or run.incarnation is None:
         raise ValueError(

@@ -98,7 +98,6 @@ def _check(sent: Collection[str], names: Collection[str]) -> None:
 def wrong(
     field: str, problem: str, remedy: str = "correct the field; nothing was stored"
 ) -> InvalidArgumentError:
-    """Return the error for an invalid field."""
     return InvalidArgumentError(
         f"{field}: {problem}",
         reason="INVALID_FIELD",

@@ -176,8 +176,6 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of an action, and the page that shows it."""
-
     message: str
     to: str
 

@@ -12,8 +12,6 @@ from schedproto.v1 import common_pb2, job_pb2, run_pb2
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A run as a row."""
-
     run_id: str
     job: str
     look: StateStyle
@@ -30,8 +28,6 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """A job as a row."""
-
     name: str
     schedule: str
     expression: str
@@ -40,7 +36,6 @@ class JobLine:
 
 
 def run_line(run: run_pb2.Run) -> RunLine:
-    """Return a run as a row."""
     started, finished = moment(run, "started_at"), moment(run, "finished_at")
     return RunLine(
         run_id=run.run_id,
@@ -59,7 +54,6 @@ def run_line(run: run_pb2.Run) -> RunLine:
 
 
 def job_line(job: job_pb2.Job) -> JobLine:
-    """Return a job as a row."""
     return JobLine(
         name=job.name,
         schedule=formatting.schedule(job),

@@ -135,8 +135,6 @@ TABS: Final = (
 
 
 class Site:
-    """All pages of a member."""
-
     def __init__(self, services: Services, closing: asyncio.Event, pages: Sequence[Page]) -> None:
         self._services = services
         self._closing = closing
@@ -148,7 +146,6 @@ class Site:
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of all pages and their actions."""
         return [route for page in self._pages for route in self._routes(page)]
 
     def nowhere(self, request: Request) -> Response:

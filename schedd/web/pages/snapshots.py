@@ -81,7 +81,6 @@ class PageSnapshot:
 
     @property
     def watched(self) -> bool:
-        """Return whether it has watchers."""
         return self._watchers > 0
 
     @property
@@ -90,7 +89,6 @@ class PageSnapshot:
         return 0.0 if self.watched else boottime() - self._asked_at
 
     def record_request(self) -> None:
-        """Record a request."""
         self._asked_at = boottime()
 
     async def now(self) -> Body:
@@ -212,7 +210,6 @@ class PageSnapshots:
 
 
 def shown(page: Page, asked: PageRequest, read: Shown) -> Body:
-    """Render the body of a page."""
     html = render(
         f"{page.template}_body.html",
         seen=read.seen,
@@ -224,7 +221,6 @@ def shown(page: Page, asked: PageRequest, read: Shown) -> Body:
 
 
 def refused(error: CallError | Unavailable) -> Body:
-    """Render the body of an error."""
     problem = problems.problem_of(error)
     html = render("problem_body.html", seen=problem)
     return _body(html, problem["title"], status=problem["status"])

@@ -331,7 +331,6 @@ def _instant(message: Message, field: str) -> str | None:
 async def _call(
     method: str, kind: type[M], services: Services, caller: Caller, request: Message
 ) -> M:
-    """Make a call of the table, by its service and method."""
     answer = await UNARY[f"schedd.v1.{method}"](services, caller, request)
     assert isinstance(answer, kind)
     return answer

@@ -61,13 +61,11 @@ def within(body: str, path: str) -> str:
 
 
 def errors_of(batch: Message) -> Iterator[common_pb2.CallError]:
-    """Yield the errors in the answer to a batch."""
     results: Iterable[Any] = getattr(batch, "results", ())
     return (one.error for one in results if one.HasField("error"))
 
 
 def rename_outcome(error: common_pb2.CallError) -> None:
-    """Rename the fields of an error in a batch."""
     found = [FieldViolation(one.field, one.problem) for one in error.violations]
     error.message = detail(error.message, found)
     for one in error.violations:

@@ -51,15 +51,11 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """A route with the variables of a path."""
-
     route: Route
     variables: dict[str, str]
 
 
 class Routes:
-    """All routes of a table of calls."""
-
     def __init__(self, methods: Iterable[MethodDescriptor]) -> None:
         self.all: Final = tuple(route for method in methods for route in routes_of(method))
         _reject_duplicates(self.all)

@@ -51,7 +51,6 @@ def problem(
     remedy: str = "",
     violations: Iterable[FieldViolation] = (),
 ) -> dict[str, Any]:
-    """Return the body of an error."""
     status, title = STATUSES[code]
     return {
         "type": "urn:schedd:problem:" + reason.lower().replace("_", "-"),
@@ -103,7 +102,6 @@ class RequestProblem(Exception):
 
 
 def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return the response with this problem."""
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     found = Response(content, body["status"], headers, MEDIA_TYPE)
     found.headers["cache-control"] = "no-store"

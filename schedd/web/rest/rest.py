@@ -198,7 +198,6 @@ class Rest:
     async def _call(
         self, request: Request, found: RouteMatch, body: Mapping[str, Any] | None
     ) -> ASGIApp:
-        """Make the call of the table."""
         name = found.route.method.full_name
         if name == CREATE and body is not None and (callback := documents.callback_of(body)):
             message = requests.read_request(request, found, documents.as_job(body, callback))
@@ -278,7 +277,6 @@ class Rest:
 
 
 def _described(routes: Routes, version: str) -> bytes:
-    """Return the OpenAPI document of all routes."""
     there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
     made = openapi.document(
         there, version, statuses=STATUSES, streaming=STREAMING, words=DOCUMENT_OPERATIONS
@@ -294,7 +292,6 @@ class Described:
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
     def document_response(self, request: Request) -> Response:
-        """Return the document, or 304."""
         headers = {"etag": self._etag, "cache-control": "no-cache"}
         known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
         if {self._etag, "*"} & {one.strip() for one in known}:

@@ -54,7 +54,6 @@ class ClosedTime:
         """The closed seconds of some sets of patterns."""
 
     def excludes_second(self, second: int) -> bool:
-        """Return whether this time is excluded."""
         segment = self.zone.latest
         if not segment.start <= second < segment.end:
             segment = self.zone.segment(second)

@@ -49,7 +49,6 @@ class Exclusion:
         return None
 
     def excludes(self, instant: datetime) -> bool:
-        """Return whether this time is excluded."""
         return self.decider_at(second_of(instant)) is not None
 
     def open_on(self, day: int) -> int:
@@ -91,7 +90,6 @@ def _closures(exclude: Exclude) -> Iterator[Closure]:
 
 
 def second_of(instant: datetime) -> int:
-    """Return whole seconds since 1970."""
     past = instant - EPOCH
     return past.days * 86400 + past.seconds
 

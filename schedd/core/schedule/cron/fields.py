@@ -46,7 +46,6 @@ class FieldSpec:
 
     @property
     def range_text(self) -> str:
-        """The field's range in words."""
         names = f", or {self.names[0]}-{self.names[-1]}" if self.names else ""
         sunday = ", 0 and 7 are Sunday" if self is DAY_OF_WEEK else ""
         return f"{self.low}-{self.high}{names}{sunday}"

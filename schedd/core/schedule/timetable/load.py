@@ -23,8 +23,6 @@ _DIGITS: Final = bytes.maketrans(b"01", b"\x00\x01")
 
 @dataclass(slots=True)
 class MinuteTally:
-    """Counts of `minutes` minutes."""
-
     minutes: int
     slices: list[int] = field(default_factory=list)
 

@@ -61,8 +61,6 @@ AUDIT_READ: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A member as a row."""
-
     name: str
     colour: int
     leads: bool
@@ -92,8 +90,6 @@ class Deed:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The values of the page."""
-
     cluster: cluster_pb.Cluster
     members: tuple[MemberRow, ...]
     ring: tuple[tuple[int, str], ...]

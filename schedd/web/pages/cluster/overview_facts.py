@@ -45,8 +45,6 @@ COLOURS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:
-    """A member and its number of shards."""
-
     name: str
     colour: int
     leads: bool
@@ -87,8 +85,6 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """The values of the overview page."""
-
     here: str
     leader: str
     term: int
@@ -119,7 +115,6 @@ class Glance:
 
     @property
     def busy(self) -> int:
-        """Return the slots in use."""
         return sum(worker.busy or 0 for worker in self.workers)
 
 

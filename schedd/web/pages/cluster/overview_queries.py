@@ -93,8 +93,6 @@ NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The data of the database."""
-
     counts: Counts = NOTHING
     shards: Sequence[cluster_pb.Shard] = ()
     workers: Sequence[cluster_pb.Worker] = ()

@@ -63,7 +63,6 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 def row_of(worker: cluster_pb.Worker) -> WorkerRow:
-    """Return a worker as a row. Pure."""
     drained_at = moment(worker, "drained_at")
     drained = ""
     if drained_at is not None:

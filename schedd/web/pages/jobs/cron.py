@@ -28,8 +28,6 @@ PRESETS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CronSeen:
-    """An expression with its explanation or its error."""
-
     expression: str
     zone: str
     explained: wire.ExplainCronResponse | None = None

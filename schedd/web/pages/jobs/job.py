@@ -155,8 +155,6 @@ class Coming:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """The values of the page."""
-
     line: JobLine
     facts: tuple[tuple[str, str], ...]
     labels: tuple[str, ...]
@@ -276,7 +274,6 @@ def _plain(job: job_pb2.Job) -> dict[str, Any]:
 
 
 def _without_empty(value: Any) -> Any:
-    """Return the value without empty keys."""
     if isinstance(value, dict):
         said = {key: _without_empty(one) for key, one in value.items()}
         return {key: one for key, one in said.items() if one not in (None, "", 0, False, [], {})}

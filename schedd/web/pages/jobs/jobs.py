@@ -134,7 +134,6 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 async def newest_runs(asked: PageRequest, job: str, count: int) -> Sequence[run_pb2.Run]:
-    """Return the newest runs of a job, newest first."""
     listed = await asked.call(
         "RunService.ListRuns",
         run_service_pb2.ListRunsRequest(namespace=asked.namespace, job=job, page_size=count),

@@ -31,8 +31,6 @@ PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form, filled in from the address."""
-
     values: Mapping[str, str]
     schedules: tuple[tuple[str, str], ...] = SCHEDULES
     actions: tuple[tuple[str, str], ...] = ACTIONS

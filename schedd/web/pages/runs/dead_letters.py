@@ -84,8 +84,6 @@ class LetterGroup:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRow:
-    """A redrive of dead letters."""
-
     redrive_id: str
     chosen: str
     state: str
@@ -171,7 +169,6 @@ async def _letters_of(
 
 
 def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
-    """Return a group as a row. Pure."""
     return LetterGroup(
         job=group.job,
         submitted=group.submitted,
@@ -188,7 +185,6 @@ def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
 
 
 def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
-    """Return a redrive as a row. Pure."""
     return RedriveRow(
         redrive_id=redrive.redrive_id,
         chosen=chosen_of(redrive),

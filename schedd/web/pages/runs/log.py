@@ -70,7 +70,6 @@ class LogText:
         self._streams: defaultdict[tuple[int, int], _Written] = defaultdict(_Written)
 
     def parts(self, piece: run_pb2.LogPiece) -> Sequence[LogPart]:
-        """Return the parts of the next piece."""
         found = []
         if piece.omitted:
             found.append(LogPart(f"{piece.omitted:,} bytes omitted", False, True))

@@ -148,8 +148,6 @@ AGAIN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunSeen:
-    """The values of the page."""
-
     run_id: str
     namespace: str
     place: str
