@@ -73,9 +73,8 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
         if options.check_config:
             put_out(json.dumps(config.masked(found), indent=2, default=str))
             return 0
-        from schedd.app.claim_prefix import claim_prefix
         from schedd.app.daemon import MemberDaemon, migrate
-        from schedd.app.recover import recover
+        from schedd.app.recover import claim_prefix, recover
         from schedkit.daemon.reload import Reload
         from schedkit.daemon.service import run_daemon
 

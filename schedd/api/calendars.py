@@ -30,8 +30,8 @@ from schedd.api.errors import (
     refuse,
 )
 from schedd.api.jobs import stored_jobs, timer_edit
-from schedd.api.jobs.missed_on_edit import MissedOnEdit
-from schedd.api.request_check import MOST_VIOLATIONS
+from schedd.api.jobs.timer_edit import MissedOnEdit
+from schedd.api.request_bounds import MOST_VIOLATIONS
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.runs import reasons

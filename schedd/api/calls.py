@@ -21,12 +21,12 @@ from google.protobuf.message import Message
 from schedd.api import calendars, deadlines, pools
 from schedd.api.auth import access_tokens
 from schedd.api.auth.authorization import authorize_request
-from schedd.api.cluster import cluster, cluster_pause, doctor, drain, leader_transfer, rebalance
+from schedd.api.cluster import cluster, cluster_pause, doctor, leader_transfer, rebalance
 from schedd.api.dead_letters import dead_letters, redrives
 from schedd.api.errors import dependency_error
-from schedd.api.jobs import backfills, create, cron_explain, explain, jobs, pause, trigger
-from schedd.api.request_check import check_wellformed
-from schedd.api.runs import redrive_run, runs, submit, watch_object, watch_runs
+from schedd.api.jobs import backfills, create, explain, jobs, pause
+from schedd.api.request_bounds import check_wellformed
+from schedd.api.runs import runs, submit, watch
 from schedd.api.services import Caller, Services
 from schedkit.errors import DatabaseUnavailable
 from schedproto.v1 import (
@@ -121,14 +121,14 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.DeleteJob": jobs.delete_job,
     "schedd.v1.JobService.PauseJob": pause.pause_job,
     "schedd.v1.JobService.ResumeJob": pause.resume_job,
-    "schedd.v1.JobService.TriggerJob": trigger.trigger_job,
+    "schedd.v1.JobService.TriggerJob": jobs.trigger_job,
     "schedd.v1.JobService.BackfillJob": backfills.backfill_job,
     "schedd.v1.JobService.GetBackfill": backfills.get_backfill,
     "schedd.v1.JobService.ListBackfills": backfills.list_backfills,
     "schedd.v1.JobService.CancelBackfill": backfills.cancel_backfill,
     "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
     "schedd.v1.JobService.ExplainInstant": explain.explain_instant,
-    "schedd.v1.JobService.ExplainCron": cron_explain.explain_cron,
+    "schedd.v1.JobService.ExplainCron": explain.explain_cron,
     "schedd.v1.PoolService.SetPool": pools.set_pool,
     "schedd.v1.PoolService.GetPool": pools.get_pool,
     "schedd.v1.PoolService.ListPools": pools.list_pools,
@@ -142,7 +142,7 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.RunService.ListAttempts": runs.list_attempts,
     "schedd.v1.RunService.GetRunResult": runs.get_run_result,
     "schedd.v1.RunService.ExplainRun": runs.explain_run,
-    "schedd.v1.RunService.RetryRun": redrive_run.retry_run,
+    "schedd.v1.RunService.RetryRun": runs.retry_run,
     "schedd.v1.RunService.ListDeadLetters": dead_letters.list_dead_letters,
     "schedd.v1.RunService.GetDeadLetter": dead_letters.get_dead_letter,
     "schedd.v1.RunService.ListDeadLetterGroups": dead_letters.list_dead_letter_groups,
@@ -162,8 +162,8 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.ClusterService.ResumeCluster": cluster_pause.resume_cluster,
     "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,
     "schedd.v1.ClusterService.GetWorker": cluster.get_worker,
-    "schedd.v1.ClusterService.DrainWorker": drain.drain_worker,
-    "schedd.v1.ClusterService.UndrainWorker": drain.undrain_worker,
+    "schedd.v1.ClusterService.DrainWorker": cluster.drain_worker,
+    "schedd.v1.ClusterService.UndrainWorker": cluster.undrain_worker,
     "schedd.v1.ClusterService.ListAudit": cluster.list_audit,
     "schedd.v1.CalendarService.ApplyCalendar": calendars.apply_calendar,
     "schedd.v1.CalendarService.GetCalendar": calendars.get_calendar,
@@ -187,12 +187,12 @@ UNARY: Final = _TIMELY | {name: _checked(_TIMELY[name]) for name in _UNARY}
 """Calls with one answer."""
 
 _STREAMING: Final[dict[str, Streaming]] = {
-    "schedd.v1.RunService.WatchRuns": watch_runs.watch_runs,
+    "schedd.v1.RunService.WatchRuns": watch.watch_runs,
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
     "schedd.v1.RunService.ReadResult": runs.read_result,
-    "schedd.v1.RunService.WatchRedrive": watch_object.watch_redrive,
-    "schedd.v1.JobService.WatchBackfill": watch_object.watch_backfill,
-    "schedd.v1.ClusterService.WatchWorker": watch_object.watch_worker,
+    "schedd.v1.RunService.WatchRedrive": watch.watch_redrive,
+    "schedd.v1.JobService.WatchBackfill": watch.watch_backfill,
+    "schedd.v1.ClusterService.WatchWorker": watch.watch_worker,
 }
 STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMING.items()}
 """Calls with a stream of answers."""

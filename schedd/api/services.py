@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.api.auth.authentication import Authentication
-from schedd.api.runs.run_messages import RunMessages
-from schedd.api.runs.snapshots import ObjectSnapshots
+from schedd.api.runs.snapshots import ObjectSnapshots, RunMessages
 from schedd.cluster.leader.transfer import LeadershipTransfers
 from schedd.cluster.observer import Observer
 from schedd.core.auth.rights import CallerIdentity
@@ -35,7 +34,7 @@ from schedd.store.results.chain_store import ChainStore
 from schedd.store.results.dead_letter_store import DeadLetterStore
 from schedd.store.timers.backfill_store import BackfillStore
 from schedd.store.user_store import UserStore
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace

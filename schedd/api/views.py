@@ -15,8 +15,7 @@ from schedd.core.runs.retry import MAX_LOSSES
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.schedule.work_budget import TooMuchWork, limited
-from schedd.core.timers.backfill import BackfillSelection
-from schedd.core.timers.backfill_records import BackfillRecord
+from schedd.core.timers.backfill import BackfillRecord, BackfillSelection
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2

@@ -1,19 +1,23 @@
 """Composition of a running member: connects each adapter to the ports that need it."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Final
 
+import grpc
+import grpc.aio
+
 from schedd.api.auth.authentication import Authentication
+from schedd.api.calls import SERVICES
 from schedd.api.cluster.cluster import lost_now
-from schedd.api.cluster.work_facts import stuck_now
+from schedd.api.cluster.doctor import stuck_now
 from schedd.api.services import Services
 from schedd.app.checkup_facts import CheckupCollector
-from schedd.app.member_settings import VERSION
 from schedd.app.owner_loops import Owner
 from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.leader.database_stats import vitals
-from schedd.cluster.leader.loss_recorder import LossRecorder, watching
+from schedd.cluster.leader.loss_recorder import LossRecorder, vitals, watching
 from schedd.cluster.leader.term import Leadership
 from schedd.cluster.leader.transfer import LeadershipTransfers
 from schedd.cluster.member import MemberIdentity, MemberLifecycle
@@ -26,6 +30,7 @@ from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.events import ClusterWatched, ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
 from schedd.core.jobs.notifications import DeliveryMeans
+from schedd.core.schedule.zones import tzdata_version
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.dispatch.workers.worker_sessions import WorkerSessions
@@ -37,9 +42,16 @@ from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.results.result_collector import ResultCollector
+from schedd.rpc.auth_interceptor import AuthInterceptor
+from schedd.rpc.calls import serve_calls
+from schedd.rpc.health import Health
 from schedd.rpc.peers.peer_changes import PeerStreams
+from schedd.rpc.peers.peer_service import PeerService
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import WakeUpSender
+from schedd.rpc.request_decoding import put
+from schedd.rpc.server import recognize_by
+from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedd.rpc.workers.job_refusals import AskedRefusals
 from schedd.rpc.workers.relay import Relay
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -47,10 +59,13 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
-from schedd.watch.change_bus import ChangeBus
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import ChangeBus, Watchers
 from schedd.watch.subscriptions import Subscriptions
+from schedd.web.forwarded import Reach
+from schedkit.egress.policy import warn_of_ignored_proxies
+from schedkit.net.channel import split_address
 from schedkit.tasks import Loop
+from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
 HOUSEKEEPING_EVERY: Final = 3600.0
 
@@ -324,3 +339,122 @@ def _duties(ground: Foundations, member: MemberLifecycle, services: Services) ->
         LossRecorder(leases, store.workers, store.membership).loop,
         watching(watched, emit),
     ]
+
+
+# Services of a member's gRPC server: calls, workers' streams, wake-ups, health.
+
+ALWAYS: Final = (
+    worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+    peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name,
+)
+"""Services that are healthy as long as the process runs."""
+
+
+async def serve(
+    server: grpc.aio.Server,
+    parts: MemberParts,
+    terms: ClusterTerms,
+    unready: Callable[[], Sequence[str]],
+    *,
+    reflection: bool,
+) -> Health:
+    """Add the services to the server and start it; return its health service."""
+    gate = AuthInterceptor(parts.services.authentication)
+    recognize_by(server, gate.recognizes)
+    serve_calls(server, gate, parts.services)
+    _attach(parts, terms).serve(server, gate)
+    PeerService(parts.owner, parts.workers, parts.checkup.examine_member, parts.ears).serve(
+        server, gate
+    )
+    health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
+    health.serve(server, gate)
+    if reflection:
+        _reflect(server, gate)
+    await server.start()
+    return health
+
+
+def _attach(parts: MemberParts, terms: ClusterTerms) -> WorkerService:
+    cluster = parts.member.cluster
+    attach = WorkerService(
+        terms,
+        parts.greeting,
+        parts.workers,
+        parts.collector,
+        cluster,
+        parts.clock,
+        parts.log_followers,
+        parts.advances,
+        parts.worker_audit,
+    )
+    cluster.listen(
+        lambda known, view: parts.peers.members_changed() if known.members != view.members else None
+    )
+    cluster.listen(
+        lambda known, view: (
+            parts.hearing.members_changed() if known.members != view.members else None
+        )
+    )
+    cluster.listen(
+        lambda known, view: attach.members_changed() if known.members != view.members else None
+    )
+    cluster.listen(
+        lambda known, view: parts.owner.workers_changed() if known.workers - view.workers else None
+    )
+    return attach
+
+
+def _reflect(server: grpc.aio.Server, gate: AuthInterceptor) -> None:
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+    names = [*(service.full_name for service in SERVICES), reflection.SERVICE_NAME]
+    handler = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    put(server, gate, reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})
+
+
+# Settings of this member, derived from its configuration.
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = version("schedd")
+
+
+def tell_who_is_asked(config: Config) -> None:
+    """Log once which callers this member serves without authentication."""
+    if config.tls.files() is not None:
+        log.info("TLS is set: callers must show a certificate or send a token")
+    elif config.listen.insecure:
+        log.warning("insecure = true: everybody who reaches this member may do everything")
+    else:
+        log.info("TLS isn't set: everybody on this host may do everything")
+    warn_of_ignored_proxies(config.egress)
+
+
+def reach(config: Config) -> Reach:
+    """Return how HTTP is reached."""
+    in_the_clear = config.tls.files() is None
+    return Reach(
+        config.listen.proxies(),
+        config.listen.host_names,
+        loopback_alone=in_the_clear and not config.listen.insecure,
+    )
+
+
+def identity(config: Config, grpc_port: int, http_port: int) -> MemberIdentity:
+    return MemberIdentity(
+        name=config.name,
+        grpc=config.listen.advertise_grpc or _reached(config.listen.grpc, grpc_port),
+        http=config.listen.advertise_http or _reached(config.listen.http, http_port),
+        weight=config.weight,
+        version=VERSION,
+        tzdata=tzdata_version(),
+    )
+
+
+def _reached(address: str, port: int) -> str:
+    host, _ = split_address(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

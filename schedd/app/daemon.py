@@ -30,16 +30,14 @@ from starlette.applications import Starlette
 
 from schedd.api.availability import DUPLICATE_NAME
 from schedd.api.views import paused
-from schedd.app import member_settings
-from schedd.app.claim_prefix import prefix_owner
-from schedd.app.composition import Foundations, MemberParts, build
-from schedd.app.grpc_services import serve
+from schedd.app import composition
+from schedd.app.composition import Foundations, MemberParts, build, serve
+from schedd.app.recover import prefix_owner
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.member import MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
 from schedd.config.member_config import Config
-from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.readiness import Unready
+from schedd.core.cluster.dependency import Dependency, DependencyFailure, Unready
 from schedd.etcd import client as etcd_client
 from schedd.results.objects import StoredObjects
 from schedd.rpc.connection_limit import ConnectionLimit, most_of_all, most_of_one
@@ -394,8 +392,8 @@ class MemberDaemon:
             with suppress(Unavailable):  # also compared when it joins
                 await claim.check_at_start(cluster_id)
             doors = await stack.enter_async_context(open_listeners(config))
-            member_settings.tell_who_is_asked(config)
-            identity = member_settings.identity(config, doors.ports[0], doors.http.port)
+            composition.tell_who_is_asked(config)
+            identity = composition.identity(config, doors.ports[0], doors.http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
             stack.callback(objects.close)
             health = _dependency_health(store, etcd)
@@ -415,9 +413,7 @@ class MemberDaemon:
             parts = build(ground)
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
-            terms = ClusterTerms(
-                config.name, cluster_id, member_settings.VERSION, config.worker_ttl
-            )
+            terms = ClusterTerms(config.name, cluster_id, composition.VERSION, config.worker_ttl)
             telemetry.observe_etcd(etcd.silence.seconds)
             failures = ground.health.failures
             judged = readiness(
@@ -440,7 +436,7 @@ class MemberDaemon:
             ]
             sweeper = Sweeper()
             sweeper.take_over()
-            reach = member_settings.reach(config)
+            reach = composition.reach(config)
             page = web.build(
                 parts.services,
                 telemetry,

@@ -17,7 +17,7 @@ from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.tenure import LiveTenure, TenureLoop
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.queue_stats import Behind
+from schedd.core.cluster.statistics import Behind
 from schedd.core.events import Emit, QueueStatsRead, ShardsMoved, Waiting
 from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.runs.lifecycle import State
@@ -55,7 +55,7 @@ from schedd.store.reconcile.stats_store import StatisticsStore
 from schedd.store.results.chain_store import ChainStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import Watchers
 from schedkit.records import dataclass
 
 WITHOUT_WAKE_UP: Final = timedelta(seconds=5)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 
-from schedd.core.cluster.database_stats import DatabaseVitals
-from schedd.core.cluster.queue_stats import PoolStats
+from schedd.core.cluster.statistics import DatabaseVitals, PoolStats
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State

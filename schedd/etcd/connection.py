@@ -32,7 +32,6 @@ from grpc import ChannelConnectivity
 from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
-from schedd.etcd.endpoint_rotation import Ring
 from schedd.etcd.errors import (
     EtcdCallFailed,
     EtcdFailure,
@@ -45,6 +44,34 @@ from schedd.etcd.last_answer import Silence
 from schedd.etcd.methods import AUTHENTICATE, EtcdMethod
 from schedd.etcd.stream import EtcdStream
 from schedkit.errors import Rejected, ScheddError, Unavailable
+
+# Which endpoint is next: the one that last worked, until it fails.
+#
+# Invariants
+# - All calls share one current endpoint. A failure advances it only if the failed endpoint is still
+#   the current one. So a hundred calls that fail at once advance it by one.
+# - A round visits each endpoint once, beginning with the current one.
+
+
+class Ring:
+    """Positions 0 to `size` - 1, one of them current. Used by one thread."""
+
+    def __init__(self, size: int, start: int = 0) -> None:
+        if size < 1:
+            raise ValueError("at least one endpoint is required")
+        self._size = size
+        self.current = start % size
+
+    def round(self) -> Iterator[int]:
+        """Yield every position once, beginning with the current one."""
+        first = self.current
+        return ((first + step) % self._size for step in range(self._size))
+
+    def failed(self, position: int) -> None:
+        """Let calls begin with the next endpoint, because the one at `position` failed."""
+        if position == self.current:
+            self.current = (position + 1) % self._size
+
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from schedd.core.cluster.coordination import LeaseId
 from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
-from schedd.etcd.endpoint_rotation import Ring
+from schedd.etcd.connection import Ring
 from schedd.etcd.errors import (
     EtcdCallFailed,
     EtcdFailure,

@@ -12,7 +12,7 @@ definitions. Of submitted runs, only waiting ones are examined.
 from collections.abc import Mapping
 from typing import Final
 
-from schedd.core.cluster.queue_stats import PoolStats, QueueStats, capacity
+from schedd.core.cluster.statistics import PoolStats, QueueStats, capacity
 from schedd.core.dispatch.placement import Need, asked_of_worker
 from schedd.core.events import Emit, QueueStatsRead
 from schedd.core.ids import JobId

@@ -14,7 +14,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, InvalidArgumentError, dependency_error
-from schedd.api.runs.stream_limits import Places
+from schedd.api.runs.stream_readers import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import AuthInterceptor, caller
 from schedd.rpc.request_decoding import MOST_PARTS, put, streaming, unary

@@ -22,7 +22,7 @@ from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from schedd.api.errors import LimitReachedError, NotFoundError, cut
-from schedd.api.runs.stream_limits import Places
+from schedd.api.runs.stream_readers import Places
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.request_decoding import Context, put, streaming, unary
 from schedd.rpc.status import abort_with

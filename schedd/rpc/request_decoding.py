@@ -75,7 +75,7 @@ def reader(
     """Return a decoder of messages of this class, which never raises.
 
     `bounds`: the bounds of its fields. User calls check theirs later, when the caller is
-    known (`schedd.api.request_check`).
+    known (`schedd.api.request_bounds`).
     """
 
     def read(content: bytes) -> M | UndecodedRequest:

@@ -35,7 +35,7 @@ from schedd.core.runs.records import (
     Unstarted,
 )
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
-from schedd.core.timers.backfill_records import OpenBackfill
+from schedd.core.timers.backfill import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_transaction

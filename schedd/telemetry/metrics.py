@@ -32,10 +32,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from schedd.cluster.observer import Observer
-from schedd.core.cluster.database_stats import LOOK_EVERY, DatabaseVitals
-from schedd.core.cluster.dependency import DependencyFailure
-from schedd.core.cluster.queue_stats import Behind, PoolStats
-from schedd.core.cluster.readiness import Unready
+from schedd.core.cluster.dependency import DependencyFailure, Unready
+from schedd.core.cluster.statistics import LOOK_EVERY, Behind, DatabaseVitals, PoolStats
 from schedd.core.events import Called, ClusterWatched, Service
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import Reason

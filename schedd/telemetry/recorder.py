@@ -26,9 +26,8 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 
 from schedd.cluster.observer import Observer
-from schedd.core.cluster.dependency import DependencyFailure
-from schedd.core.cluster.queue_stats import Behind
-from schedd.core.cluster.readiness import Unready
+from schedd.core.cluster.dependency import DependencyFailure, Unready
+from schedd.core.cluster.statistics import Behind
 from schedd.core.events import (
     AssignedRuns,
     AssignmentRejected,

@@ -34,7 +34,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
-from schedd.core.cluster.queue_stats import LATE, Behind, behind
+from schedd.core.cluster.statistics import LATE, Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.fair_share import FairShares
 from schedd.core.dispatch.placement import Need, job_need

@@ -14,9 +14,8 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from schedd.core.cluster.database_stats import DatabaseVitals
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.queue_stats import PoolStats
+from schedd.core.cluster.statistics import DatabaseVitals, PoolStats
 from schedd.core.events import ClusterWatched, DatabaseSeen, QueueStatsRead
 from schedd.core.runs.pools import PoolKey
 from schedd.telemetry.recorder import Telemetry

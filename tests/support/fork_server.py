@@ -43,7 +43,7 @@ _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GRPC_", "LC_", "LANG", "TZ", "SCH
 """Beginnings of such variables; PYTHONPATH is applied after the fork."""
 _IMPORTED = (
     "schedd.__main__",
-    "schedd.app.claim_prefix",
+    "schedd.app.recover",
     "schedd.app.daemon",
     "schedd.app.recover",
     "workerd.__main__",

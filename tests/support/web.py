@@ -38,7 +38,7 @@ from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedd.web.app import build
 from schedd.web.forwarded import STRAIGHT, Reach

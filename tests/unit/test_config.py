@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from schedd.app.member_settings import reach, tell_who_is_asked
+from schedd.app.composition import reach, tell_who_is_asked
 from schedd.config.member_config import Config, ListenConfig
 from schedd.config.servers import Etcd, Postgres, ResultStoreConfig, TlsConfig
 from schedd.etcd.access import EtcdAccess

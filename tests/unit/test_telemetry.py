@@ -14,10 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
-from schedd.core.cluster.database_stats import DatabaseVitals
-from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.queue_stats import Behind, PoolStats
-from schedd.core.cluster.readiness import Unready
+from schedd.core.cluster.dependency import Dependency, DependencyFailure, Unready
+from schedd.core.cluster.statistics import Behind, DatabaseVitals, PoolStats
 from schedd.core.events import (
     AssignedRuns,
     AssignmentRejected,

@@ -1,4 +1,4 @@
-"""Calls on the cluster: its state, members, shards, workers and audit log."""
+"""Calls on the cluster: its state, members, shards, workers and their drains, and audit log."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.api import availability, paging, views
+from schedd.api.definitions import validation
 from schedd.api.errors import FieldViolation, InvalidArgumentError, NotFoundError, cut
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services
@@ -13,8 +14,8 @@ from schedd.core.cluster.cluster_events import Losses, LostMember
 from schedd.core.cluster.dependency import Dependency
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import SHARDS, RunId, TenureId
-from schedd.core.runs.model import Incarnation
-from schedd.core.runs.records import WorkerView, view_without_heartbeats
+from schedd.core.runs.model import AuditRecord, Incarnation
+from schedd.core.runs.records import Drain, WorkerView, view_without_heartbeats
 from schedkit.records import replace
 from schedproto.v1 import cluster_service_pb2 as wire
 
@@ -344,3 +345,57 @@ def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
 def _name(view: ClusterView, tenure: TenureId | None) -> str:
     member = view.member(tenure)
     return member.name if member else ""
+
+
+# Drain a worker: it gets no new work and finishes its running work, until it is undrained.
+#
+#     row (by the worker's name) ─→ each member, within a second: dispatches nothing more to the
+#                                   worker, and notifies it; it returns runs that haven't started
+#
+# A drain survives restarts of the worker, its host and this member. It ends with `undrain` only.
+
+
+async def drain_worker(
+    services: Services, caller: Caller, request: wire.DrainWorkerRequest
+) -> wire.Worker:
+    """Drain a worker. Draining again replaces the reason, if one is given."""
+
+    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
+        of = f"worker/{request.worker}"
+        return caller.changed(
+            "drain", of, _drain_state(before), _drain_state(after), request.request_id
+        )
+
+    validation.check_note(request.reason, "reason")
+    await worker_named(services, request.worker)
+    await services.worker_store.drain(request.worker, caller.actor, request.reason, entry)
+    return await worker_named(services, request.worker)
+
+
+async def undrain_worker(
+    services: Services, caller: Caller, request: wire.UndrainWorkerRequest
+) -> wire.Worker:
+    """Undrain a worker. One that isn't drained is left unchanged."""
+
+    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
+        of = f"worker/{request.worker}"
+        after_ = _drain_state(after) | ({"reason": request.reason} if request.reason else {})
+        return caller.changed("undrain", of, _drain_state(before), after_, request.request_id)
+
+    validation.check_note(request.reason, "reason")
+    found = await worker_named(services, request.worker)
+    await services.worker_store.undrain(request.worker, entry)
+    left = (await workers_by_name(services)).get(request.worker)
+    if left is None:  # listed for its drain only
+        found.ClearField("drained_at")
+        found.ClearField("drained_by")
+        found.ClearField("drain_reason")
+        return found
+    return left
+
+
+def _drain_state(drain: Drain | None) -> dict[str, object]:
+    """Return the drain state, for the audit log."""
+    if drain is None:
+        return {"drained": False}
+    return {"drained": True, "by": drain.by, "reason": drain.reason}

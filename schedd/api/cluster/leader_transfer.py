@@ -18,7 +18,7 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import availability
-from schedd.api.audit import refusal_audit
+from schedd.api.audit import audit_diff
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     AbortedError,
@@ -47,9 +47,7 @@ async def transfer_leader(
     view = services.cluster.view()
     began = boottime()
     requested: dict[str, object] = {"leader": cut(request.member), "reason": request.reason}
-    async with refusal_audit.audited(
-        services, caller, ACTION, OBJECT, request.request_id, requested
-    ):
+    async with audit_diff.audited(services, caller, ACTION, OBJECT, request.request_id, requested):
         availability.require_trusted(services.cluster)
         old, heir = parties(view, request.member)
         before: dict[str, object] = {"leader": old.name, "term": view.term}

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from schedd.api import availability
-from schedd.api.audit import refusal_audit
+from schedd.api.audit import audit_diff
 from schedd.api.errors import FailedPreconditionError, OutcomeUnknownError
 from schedd.api.jobs import quiesce
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import ClusterView
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.ids import ShardId, TenureId
 from schedproto.v1 import cluster_service_pb2 as wire
 
@@ -37,7 +37,7 @@ async def rebalance_cluster(
     """Rebalance the shards. `dry_run` only returns the moves, and isn't audited."""
     if request.dry_run:
         return await _rebalance(services, caller, request)
-    async with refusal_audit.audited(services, caller, ACTION, OBJECT, request.request_id):
+    async with audit_diff.audited(services, caller, ACTION, OBJECT, request.request_id):
         return await _rebalance(services, caller, request)
 
 

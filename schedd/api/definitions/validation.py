@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from schedd.api.definitions import actions, chains, exclusions, notifications
 from schedd.api.errors import FieldViolation, refuse
-from schedd.api.request_check import MOST_VIOLATIONS
+from schedd.api.request_bounds import MOST_VIOLATIONS
 from schedd.core.ids import Id
 from schedd.core.runs import failure_kinds
 from schedd.core.runs.retention import LEAST, MOST

@@ -34,10 +34,10 @@ from schedd.core.timers.backfill import (
     MOST_INSTANTS,
     MOST_PARALLEL,
     TOGETHER,
+    BackfillRecord,
     BackfillRequest,
     Rerun,
 )
-from schedd.core.timers.backfill_records import BackfillRecord
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_service_pb2

@@ -9,10 +9,10 @@ from google.protobuf.message import Message
 
 from schedd.api import batches, pools, views
 from schedd.api.audit import audit_diff
+from schedd.api.batches import KEYS, RequestTemplates
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
-from schedd.api.request_templates import KEYS, RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, new_id
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict

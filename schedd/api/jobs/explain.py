@@ -1,4 +1,5 @@
-"""Explain why a job ran, or didn't run, at a scheduled time, from stored rows only.
+"""Explain why a job ran, or didn't run, at a scheduled time, from stored rows only;
+explain a cron expression.
 
     a row covers the time ──▶ the row's state: ran, late, skipped, missed, coalesced
     no row does ──▶ before the job · outside its bounds · not a scheduled time · in the future
@@ -13,15 +14,16 @@ Invariants
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from schedd.api import views
+from schedd.api import paging, views
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains
-from schedd.api.errors import InvalidArgumentError
+from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.jobs import stored_jobs, timer_edit
+from schedd.api.jobs.stored_jobs import namespace_of
 from schedd.api.runs.why import ENDS, waits_late
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
@@ -31,12 +33,14 @@ from schedd.core.runs.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.runs.model import Trigger
 from schedd.core.runs.records import JobRecord
 from schedd.core.runs.run_records import RunRecord
-from schedd.core.schedule.cron import ScheduleError
+from schedd.core.schedule.cron import EPOCH, CronError, ScheduleError
+from schedd.core.schedule.cron import explain as explained
 from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.text.duration import render
 from schedproto.v1 import job_service_pb2
+from schedproto.v1 import job_service_pb2 as wire
 
 
 async def backfilled(
@@ -385,3 +389,51 @@ def _span(span: timedelta) -> str:
         return f"{seconds:.1f} s".replace(".0 ", " ")
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h".replace(".0 ", " ")
+
+
+async def explain_cron(
+    services: Services, caller: Caller, request: wire.ExplainCronRequest
+) -> wire.ExplainCronResponse:
+    """Describe an expression, with its next times and notes. Raises InvalidArgumentError."""
+    after = services.clock.now()
+    if request.HasField("after"):
+        after = max(job_codec.instant(request.after), EPOCH)  # a schedule has no earlier past
+    return await compute(caller, partial(explanation, request, after))
+
+
+def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:
+    """Return the answer, with times later than `after`. Raises InvalidArgumentError. Pure."""
+    namespace = namespace_of(request.namespace)
+    seed = f"{namespace}/{request.job}" if request.job else ""
+    count = paging.coming(request.count)
+    try:
+        found = explained(
+            request.expression, request.time_zone or "UTC", after=after, count=count, seed=seed
+        )
+    except CronError as error:
+        raise _wrong(error) from error
+    answer = wire.ExplainCronResponse(
+        expression=found.expression,
+        time_zone=found.time_zone,
+        description=found.description,
+        warnings=found.notes,
+    )
+    for at in found.instants:
+        answer.instants.add().FromDatetime(at.astimezone(UTC))
+    return answer
+
+
+def _wrong(error: CronError) -> InvalidArgumentError:
+    """Return the error, with the request's field. The text names the part of the expression."""
+    whole = error.field in ("expression", "time_zone")
+    violation = (
+        FieldViolation(error.field, error.problem)
+        if whole
+        else FieldViolation("expression", f"{error.field}: {error.problem}")
+    )
+    return InvalidArgumentError(
+        f"{error.field}: {error.problem}",
+        reason="WRONG_EXPRESSION",
+        remedy=error.hint or "for example 30 9 * * MON-FRI",
+        violations=[violation],
+    )

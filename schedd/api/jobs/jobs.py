@@ -1,4 +1,4 @@
-"""Calls on jobs: get, list, update, delete, and their next scheduled times; `create` is separate.
+"""Calls on jobs, and their next scheduled times; creating them is separate (`create`).
 
 A change and its audit line are one transaction; then the owner is notified. `ok` of update and
 delete means that nothing of the old definition can start any more (`quiesce`).
@@ -14,17 +14,19 @@ from schedd.api import paging, pools, views
 from schedd.api.audit import audit_diff
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
+from schedd.api.errors import FieldViolation, refuse
 from schedd.api.field_bounds import MOST_COMING
 from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker_warnings
-from schedd.api.jobs.missed_on_edit import MissedOnEdit
+from schedd.api.jobs.timer_edit import MissedOnEdit
 from schedd.api.jobs.update_masks import masked
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import JobId
+from schedd.core.ids import JobId, RunId, new_id
+from schedd.core.jobs.definition import Priority
 from schedd.core.jobs.notifications import redirected
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import NewRun
+from schedd.core.runs.model import NewRun, RunKey, Trigger
 from schedd.core.runs.records import ChainRefused, JobRecord, StoreConflict, StoredDefinition
 from schedd.core.schedule.compiled_schedule import Occurrence
 from schedd.core.schedule.cron import EPOCH, ScheduleError
@@ -34,7 +36,7 @@ from schedd.runtime.job_codec import JobDefinition
 from schedkit.clock import boottime
 from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
-from schedproto.v1 import job_pb2, job_service_pb2
+from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
 log = logging.getLogger(__name__)
 
@@ -293,3 +295,42 @@ def _coming(
         count -= not found[-1][1]
         after = one.nominal
     return found
+
+
+async def trigger_job(
+    services: Services, caller: Caller, request: job_service_pb2.TriggerJobRequest
+) -> run_pb2.Run:
+    """Start a run of the job now, or after a delay; also while it is paused."""
+    check_trigger(request)
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    now = services.clock.now()
+    definition = JobDefinition.read(stored).parsed
+    run = NewRun(RunKey(now, RunId(new_id())), now + request.delay.ToTimedelta())
+    audit = stored_jobs.audited(caller, "trigger", stored, request.request_id)
+    inserted = await services.store.insert_run(
+        stored.job_id,
+        run,
+        Trigger.MANUAL,
+        Priority(request.priority) if request.priority else definition.priority,
+        request.payload.SerializeToString() if request.HasField("payload") else None,
+        stored_jobs.idempotency(stored.namespace, request.idempotency_key, "TriggerJob", request),
+        replace(audit, run_id=run.key.run_id),
+        job_codec.overlap_of(request.overlap),
+    )
+    if isinstance(inserted, StoreConflict) and inserted.what == "pool":
+        raise pools.deleted(f"pool {definition.pool.partition('/')[2]}")
+    if isinstance(inserted, StoreConflict):
+        raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
+    if inserted is None:
+        raise stored_jobs.unknown(request.job)
+    services.wake_ups.runs_created([inserted.run])
+    return views.run_message(inserted)
+
+
+def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
+    """Raise InvalidArgument for an invalid payload or a negative delay."""
+    violations = list(validation.payload_violations(request.payload))
+    if request.delay.ToTimedelta().total_seconds() < 0:
+        violations.append(FieldViolation("delay", "must not be negative"))
+    refuse(violations, "INVALID_TRIGGER")

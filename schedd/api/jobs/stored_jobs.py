@@ -8,6 +8,7 @@ from datetime import datetime
 from google.protobuf.message import Message
 
 from schedd.api import views
+from schedd.api.batches import KEYS
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     AbortedError,
@@ -18,7 +19,6 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
-from schedd.api.request_templates import KEYS
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import RunId

@@ -7,19 +7,23 @@ Invariant: the scheduled time decides, not the due time. A time within a pause i
 if jitter makes it due after the pause. A time before the pause fires when it is due.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Generic, ParamSpec
 
 from google.protobuf.message import Message
 
+from schedd.api.budgeted_calls import too_expensive
 from schedd.api.definitions import validation
 from schedd.api.jobs.update_masks import SCHEDULES
+from schedd.core.events import Emit, RunsMissed
 from schedd.core.ids import scheduled_run_id
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun, RunKey
 from schedd.core.runs.records import JobRecord, TimerEdit
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
+from schedd.core.schedule.work_budget import OF_CALL, TooMuchWork, limited
 from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import due_until
 from schedd.runtime import job_codec
@@ -214,3 +218,34 @@ def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:
     plain_old: Message = old
     plain_new: Message = new
     return any(getattr(plain_old, field) != getattr(plain_new, field) for field in WHEN)
+
+
+# Count the scheduled times that an edit or deletion leaves unfired, once the row is stored.
+#
+# The transaction calls for the row again at each retry; only the last row is stored, and only if
+# the call succeeds.
+
+P = ParamSpec("P")
+
+
+class MissedOnEdit(Generic[P]):
+    """Wrap the function that returns the row, and remember its last result."""
+
+    def __init__(self, row_of: Callable[P, NewRun | None], emit: Emit) -> None:
+        self._row_of = row_of
+        self._emit = emit
+        self._row: NewRun | None = None
+
+    def __call__(self, *arguments: P.args, **named: P.kwargs) -> NewRun | None:
+        try:
+            with limited(OF_CALL):
+                self._row = self._row_of(*arguments, **named)
+        except TooMuchWork as error:
+            raise too_expensive() from error
+        return self._row
+
+    def stored(self) -> None:
+        """Report the number of MISSED scheduled times, after the row was stored."""
+        row = self._row
+        if row is not None and row.state is State.MISSED and row.reason is not None:
+            self._emit(RunsMissed(row.reason, row.count))

@@ -11,8 +11,7 @@ from schedd.core.dispatch.worker_refusals import refusal_of
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import WorkerView
-from schedd.core.runs.run_filter import RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check

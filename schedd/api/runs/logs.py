@@ -18,7 +18,7 @@ from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.run_records import RunRecord
-from schedd.watch.run_waiters import RunWaiter
+from schedd.watch.change_bus import RunWaiter
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.objects import NoSuchObject, log_key

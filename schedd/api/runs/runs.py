@@ -1,25 +1,41 @@
-"""Calls on runs: get, list, cancel, logs, results, explain. See also `submit`, `watch_runs`."""
+"""Calls on runs: get, list, cancel, logs, results, explain, retry. See also `submit`, `watch`."""
 
-from collections.abc import AsyncGenerator, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
-from schedd.api import paging, views
+from schedd.api import paging, pools, views
 from schedd.api.definitions import validation
-from schedd.api.errors import FailedPreconditionError, NotFoundError, wrong
+from schedd.api.errors import (
+    CallError,
+    FailedPreconditionError,
+    MemberUnavailableError,
+    NotFoundError,
+    wrong,
+)
 from schedd.api.field_bounds import id_of
-from schedd.api.jobs import backfills
+from schedd.api.jobs import backfills, stored_jobs
 from schedd.api.jobs.stored_jobs import namespace_of
-from schedd.api.runs import broadcasts, logs, returned_values
+from schedd.api.runs import broadcasts, logs
 from schedd.api.runs.cursors import LogPosition, refused
+from schedd.api.runs.logs import damaged
 from schedd.api.runs.why import explain
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import NO_TOKEN, Id, JobId, RunId, Token
+from schedd.core.ids import NO_TOKEN, Id, JobId, RunId, Token, redriven_run_id
 from schedd.core.runs.lifecycle import LIVE, Reason, State
-from schedd.core.runs.run_filter import RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.records import StoreConflict
+from schedd.core.runs.redrive import again, line_of
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.runtime import job_codec
+from schedd.runtime.job_codec import JobDefinition
+from schedkit.errors import Unavailable
+from schedkit.objects import NoSuchObject, result_key
+from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2, run_service_pb2
+from schedproto.v1 import run_service_pb2 as wire
 
 
 async def get_run(
@@ -153,7 +169,7 @@ async def get_run_result(
     del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
-    return returned_values.message(request.run_id, stored)
+    return result_message(request.run_id, stored)
 
 
 async def read_result(
@@ -163,7 +179,7 @@ async def read_result(
     del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
-    async for piece in returned_values.content(services, record, stored):
+    async for piece in result_pieces(services, record, stored):
         yield piece
 
 
@@ -236,4 +252,169 @@ def unknown(text: str) -> NotFoundError:
     """Return the error for a run that doesn't exist."""
     return NotFoundError(
         f"run {text} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+    )
+
+
+# Results of runs: up to 64 KiB in the run's row, larger ones in the result store.
+
+PART: Final = 256 * 1024
+"""Bytes of a piece, at most."""
+
+
+def result_message(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
+    """Return the answer of `GetRunResult`: the result, or its size and place."""
+    result = run_pb2.RunResult(run_id=run_id)
+    if stored is None:
+        return result
+    found = run_pb2.StoredResult.FromString(stored)
+    if found.HasField("object"):
+        kept = found.object
+        result.size, result.sha256 = kept.size, kept.sha256.hex()
+        result.stored, result.problem = not kept.problem, kept.problem
+        result.json = kept.json
+        return result
+    result_pieces = _content(found)
+    result.result.MergeFromString(stored)
+    result.size, result.sha256 = len(result_pieces), hashlib.sha256(result_pieces).hexdigest()
+    result.json = found.WhichOneof("kind") == "json"
+    return result
+
+
+async def result_pieces(
+    services: Services, record: RunRecord, stored: bytes | None
+) -> AsyncIterator[run_pb2.ResultPiece]:
+    """Return the whole result in pieces; none if nothing was returned."""
+    found = run_pb2.StoredResult.FromString(stored or b"")
+    if not found.HasField("object"):
+        data = _content(found)
+        for at in range(0, len(data), PART):
+            yield run_pb2.ResultPiece(offset=at, data=data[at : at + PART])
+        return
+    kept, run_id = found.object, str(record.run.key.run_id)
+    if kept.problem:
+        raise _lost(f"the result of run {run_id} isn't kept: {kept.problem}")
+    at, key = 0, result_key(record.namespace, run_id, kept.fencing_token)
+    try:
+        async for part in services.objects.parts(key, kept.size, kept.sha256):
+            yield run_pb2.ResultPiece(offset=at, data=part)
+            at += len(part)
+    except NoSuchObject as error:
+        raise _lost(f"result of run {run_id} not found in the result store") from error
+    except Unavailable as error:
+        raise MemberUnavailableError(
+            f"the result store is unavailable: {error}",
+            reason="STORE_AWAY",
+            remedy="call again; `schedctl cluster doctor` shows the cause",
+        ) from error
+    except Damaged as error:
+        raise damaged(key) from error
+
+
+def _content(found: run_pb2.StoredResult) -> bytes:
+    return found.json.encode() or found.raw
+
+
+def _lost(what: str) -> NotFoundError:
+    return NotFoundError(
+        what,
+        reason="NOT_KEPT",
+        remedy="members and workers must have the same results.url; `schedctl run result -o json`"
+        " shows the result's size and SHA-256",
+    )
+
+
+# Run a single run again that failed for good, was cancelled, or missed its start deadline.
+#
+# run ─▶ its job as it is now ─▶ a new run at once ─▶ job edited meanwhile? retry
+
+TRIES: Final = 5
+"""Tries of one call while others edit the job."""
+
+
+async def retry_run(
+    services: Services, caller: Caller, request: wire.RetryRunRequest
+) -> run_pb2.Run:
+    """Run a failed or cancelled run again: create a new run of the job as it is now, for the same
+    scheduled time. Idempotent: a second call returns the same run.
+    """
+    payload = validation.given_payload(request)
+    run_id = run_id_of(request.run_id)
+    found = await services.store.get_run(run_id)
+    if found is None:
+        raise NotFoundError(
+            f"run {run_id} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+        )
+    broadcasts.check_no_child(found)
+    _check_again(found)
+    after = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
+    before = audit_state(found)
+    entry = replace(
+        caller.changed("retry", f"run/{run_id}", before, after, request.request_id),
+        run_id=run_id,
+    )
+    made: RunRecord | StoreConflict | None = None
+    for _ in range(TRIES):
+        stored = await services.store.definition(found.run.job_id)
+        if stored is None or stored.deleted:
+            raise _deleted(found)
+        line = line_of(JobDefinition.read(stored).parsed)
+        made = await services.dead_letters.once_more(run_id, payload, line, caller.actor, entry)
+        if not isinstance(made, StoreConflict) or made.what != "etag":
+            break
+    if made is None:
+        raise _deleted(found)
+    if isinstance(made, StoreConflict):
+        raise _refused(found, made)
+    services.wake_ups.runs_created([made.run])
+    return views.run_message(made)
+
+
+def _check_again(found: RunRecord) -> None:
+    state = found.run.state
+    if again(state, found.reason):
+        return
+    if state in LIVE:
+        problem, remedy = (
+            f"is {state} and hasn't ended",
+            "cancel the run first, or wait for its end",
+        )
+    elif state is State.SUCCEEDED:
+        problem = "has SUCCEEDED, so it can't be retried"
+        remedy = "to start another run of the job: `schedctl job trigger`"
+    else:
+        problem = f"is {state}: its scheduled time never became a run"
+        remedy = "to run the scheduled time: `schedctl job backfill`"
+    raise FailedPreconditionError(
+        f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
+    )
+
+
+def _deleted(found: RunRecord) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
+        reason="JOB_DELETED",
+        remedy="create the job again and trigger it",
+    )
+
+
+def _refused(found: RunRecord, why: StoreConflict) -> CallError:
+    if why.what == "line":
+        return _line_full(found)
+    if why.what == "pool":
+        return pools.deleted(f"the pool of run {found.run.key.run_id}")
+    if why.what == "payload":
+        made = redriven_run_id(found.run.key.run_id)
+        return FailedPreconditionError(
+            f"run {found.run.key.run_id} was already run again, with another payload: run {made}",
+            reason="DONE_AGAIN",
+            remedy=f"see `schedctl run get {made}`; to retry that run: `schedctl run retry {made}`",
+        )
+    return stored_jobs.edited_meanwhile(found.job)
+
+
+def _line_full(found: RunRecord) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"too many runs of job {found.job!r} are waiting already",
+        reason="LINE_FULL",
+        remedy="wait until some runs have ended, or redrive at a rate: `schedctl dlq redrive`",
     )

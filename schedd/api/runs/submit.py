@@ -9,11 +9,11 @@ from typing import TypeAlias
 
 from schedd.api import batches, pools, views
 from schedd.api.audit import audit_diff
+from schedd.api.batches import KEYS, LARGEST, RequestTemplates
 from schedd.api.definitions import notifications, validation
 from schedd.api.errors import FailedPreconditionError, wrong
 from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, record_of, taken
 from schedd.api.jobs.update_masks import SCHEDULES
-from schedd.api.request_templates import KEYS, LARGEST, RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.definition import Priority

@@ -19,8 +19,7 @@ from schedd.core.runs.model import LiveRun
 from schedd.core.runs.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.runs.records import WorkerView
 from schedd.core.runs.retry import MAX_LOSSES
-from schedd.core.runs.run_filter import RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import run_service_pb2
 

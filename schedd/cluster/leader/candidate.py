@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from schedd.cluster.leader.election import campaign, delete_invalid, withdraw
 from schedd.cluster.leader.recovery import Recovery
 from schedd.cluster.leader.term import (
     OUTRANKED,
@@ -22,8 +21,11 @@ from schedd.cluster.leader.term import (
     Duty,
     Leadership,
     TermOver,
+    campaign,
+    delete_invalid,
     lead,
     open_term,
+    withdraw,
 )
 from schedd.cluster.leader.transfer import HEIR_TIMEOUT, delete_invalid_heir, forget
 from schedd.core.cluster.coordination import Get, LeaseId, Put
@@ -37,7 +39,7 @@ from schedd.core.cluster.membership import (
     MemberView,
     members_of,
 )
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.cluster.shard_map import ShardMap, encode
 from schedd.core.ids import TenureId, Timeline
 from schedd.ports import Coordination
@@ -89,7 +91,7 @@ async def fence_departed(
     )
 
 
-# The map: the assigned owner of each shard (`core/cluster/shard_assignment.py`), for all members to
+# The map: the assigned owner of each shard (`core/cluster/partition.py`), for all members to
 # follow.
 #
 # Invariants

@@ -1,4 +1,5 @@
-"""The leader records lost workers that have no runs, and logs the events of the cluster.
+"""The leader records lost workers that have no runs, and logs the events of the cluster. It also
+reads the statistics of the database.
 
     incarnations not recorded as lost ──→ then the keys in etcd ──→ lost: recorded
     cluster events since the term began ──→ one log line each
@@ -14,10 +15,13 @@ from typing import Final
 
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.cluster_events import ClusterEventRecord, EventKind
-from schedd.core.events import ClusterWatched, Emit
+from schedd.core.cluster.statistics import LOOK_EVERY as READ_EVERY
+from schedd.core.cluster.statistics import StatsWatch
+from schedd.core.events import ClusterWatched, DatabaseSeen, Emit
 from schedd.core.ids import IncarnationId
 from schedd.store.cluster.membership_store import MembershipStore
 from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.reconcile.stats_store import StatisticsStore
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -83,3 +87,13 @@ def _log(event: ClusterEventRecord) -> None:
     extra |= {"detail": event.detail} if event.detail else {}
     level = logging.WARNING if event.kind in BAD else logging.INFO
     log.log(level, "%s", event.kind.replace("-", " "), extra=extra)
+
+
+def vitals(store: StatisticsStore, emit: Emit) -> Loop:
+    """Return the loop of one term that reads the statistics and emits them."""
+    watch = StatsWatch()
+
+    async def look() -> None:
+        emit(DatabaseSeen(watch.add_reading(await store.read_database_stats())))
+
+    return Loop("database stats", look, interval=READ_EVERY.total_seconds())

@@ -10,7 +10,7 @@ Invariants
 
 from collections.abc import Iterator
 
-from schedd.core.checkup import cluster, database, etcd, members, objects, work, workers
+from schedd.core.checkup import cluster, database, etcd, members, work, workers
 from schedd.core.checkup.facts import Facts
 from schedd.core.checkup.finding import CheckupFinding
 
@@ -19,7 +19,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     """Return all findings, area by area."""
     yield from etcd.examine(facts)
     yield from database.examine(facts)
-    yield from objects.examine(facts)
+    yield from etcd.examine_store(facts)
     yield from cluster.examine(facts)
     yield from members.examine(facts)
     yield from workers.examine(facts)

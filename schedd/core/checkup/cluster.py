@@ -7,7 +7,7 @@ from schedd.core.checkup.facts import Facts, FailedRead
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.dependency import Dependency
 from schedd.core.cluster.etcd_values import named
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.ids import SHARDS
 
 AREA: Final = "cluster"

@@ -1,4 +1,4 @@
-"""Check etcd: answers, alarms, database size, versions, revisions."""
+"""Check etcd (answers, alarms, database size, versions, revisions) and the result store."""
 
 import re
 from collections.abc import Iterator
@@ -117,3 +117,18 @@ def _versions(there: list[EtcdEndpoint]) -> CheckupFinding:
             "upgrade all members of etcd to one version",
         )
     return check.ok(named)
+
+
+# Check the result store: reachability.
+
+
+def examine_store(facts: Facts) -> Iterator[CheckupFinding]:
+    check = CheckSubject("results", "store")
+    if facts.results_away:
+        yield check.warn(
+            facts.results_away,
+            "whole logs and large results can't be read, and expired ones can't be deleted",
+            "check results.url of this member; workers must use the same URL",
+        )
+    else:
+        yield check.ok("reachable")

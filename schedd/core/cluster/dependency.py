@@ -1,4 +1,6 @@
-"""Failures of PostgreSQL or etcd as a member sees them: cause, start time and remedy."""
+"""Failures of PostgreSQL or etcd as a member sees them: cause, start time and remedy; why a
+member isn't ready.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,3 +29,14 @@ class DependencyFailure:
 
     def __str__(self) -> str:
         return f"{self.cause}, since {self.since:%Y-%m-%dT%H:%M:%SZ}: {self.remedy}"
+
+
+class Unready(StrEnum):
+    LEAVING = "leaving"
+    DUPLICATE_NAME = "duplicate_name"
+    ANOTHER_CLUSTER = "another_cluster"
+    NO_TENURE = "no_tenure"
+    UNTRUSTED = "untrusted"
+    ETCD = "etcd"
+    DATABASE = "database"
+    NO_LEADER = "no_leader"

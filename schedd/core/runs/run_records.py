@@ -1,6 +1,7 @@
 """Records of runs and their assignments, as the API shows them."""
 
 from datetime import datetime, timedelta
+from typing import Final
 
 from schedd.core.ids import BackfillId, RunId, TenureId, Token
 from schedd.core.jobs.chains import ParentEnded
@@ -84,3 +85,25 @@ class AttemptRecord:
     reason: str | None
     exit_code: int | None
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """A filter of runs. A run must meet all conditions; an unset field matches all.
+
+    - `job`: id or name, also of a deleted job.
+    - `since`, `before`: bounds of the scheduled time.
+    - `parent`: the children of this broadcast. Without `parent` or `worker`, no children match.
+    """
+
+    job: str = ""
+    states: tuple[State, ...] = ()
+    worker: str = ""
+    since: datetime | None = None
+    before: datetime | None = None
+    trigger: Trigger | None = None
+    backfill: BackfillId | None = None
+    parent: RunId | None = None
+
+
+ALL_RUNS: Final = RunFilter()

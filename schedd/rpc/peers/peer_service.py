@@ -8,7 +8,7 @@ from typing import Final
 import grpc
 
 from schedd.api.errors import LimitReachedError
-from schedd.api.runs.stream_limits import Places
+from schedd.api.runs.stream_readers import Places
 from schedd.core.ids import Id, IncarnationId
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.auth_interceptor import AuthInterceptor

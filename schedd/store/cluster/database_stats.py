@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.database_stats import MOST_LETTERS, DatabaseSnapshot
+from schedd.core.cluster.statistics import MOST_LETTERS, DatabaseSnapshot
 
 OLDEST = """
 SELECT clock_timestamp(), GREATEST(clock_timestamp() - min(began), interval '0'),

@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.queue_stats import LATE, MOST, QueueStats
+from schedd.core.cluster.statistics import LATE, MOST, QueueStats
 from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.pools import PoolKey
 from schedd.store.statements import arrays

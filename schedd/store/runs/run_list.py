@@ -34,8 +34,7 @@ from sqlalchemy import (
 from schedd.core.ids import Id, RunId
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import Trigger
-from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import ALL_RUNS, RunFilter, RunRecord
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.runs.run_records import Columns, in_states, record, record_name, records
 from schedd.store.schema.tables import backfills, dead_letters, jobs, live, runs

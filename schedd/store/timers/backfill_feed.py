@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId, TenureId, backfilled_run_id
 from schedd.core.runs.model import LiveRun
-from schedd.core.timers.backfill_records import OpenBackfill
+from schedd.core.timers.backfill import OpenBackfill
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.statements import arrays
 from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of

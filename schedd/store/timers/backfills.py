@@ -22,8 +22,15 @@ from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, LiveRun
 from schedd.core.runs.records import Idempotency, StoreConflict
-from schedd.core.timers.backfill import BackfillRequest, BackfillSelection, ExistingRuns, Ran, plan
-from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
+from schedd.core.timers.backfill import (
+    Backfilled,
+    BackfillRecord,
+    BackfillRequest,
+    BackfillSelection,
+    ExistingRuns,
+    Ran,
+    plan,
+)
 from schedd.store import audit
 from schedd.store.schema.tables import backfills, jobs, runs, timers
 from schedd.store.statements import arrays, idempotency

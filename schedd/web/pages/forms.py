@@ -6,6 +6,7 @@ Invariant: an unknown field is rejected by name, never ignored.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Final
 from urllib.parse import parse_qsl
@@ -104,3 +105,13 @@ def wrong(
         remedy=remedy,
         violations=[FieldViolation(field, problem)],
     )
+
+
+def instant_of(text: str, field: str) -> datetime:
+    """Return the time in a field, in UTC without an offset. Raises InvalidArgumentError."""
+    try:
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        problem = f"{text[:60]!r} isn't a valid time"
+        raise wrong(field, problem, "give for example 2030-01-01T02:00 or 2030-01-01") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedd.app.claim_prefix import write_claim
+from schedd.app.recover import write_claim
 from schedd.core.cluster.coordination import Compare, Listing
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, decode, encode
 from schedd.core.ids import Id

@@ -24,8 +24,7 @@ from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.log_followers import LogFollowers
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
-from schedd.watch.change_bus import ChangeBus
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import ChangeBus, Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files

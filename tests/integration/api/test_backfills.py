@@ -28,7 +28,7 @@ from schedd.core.events import EndedUnreported
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, OverlapCandidates
-from schedd.core.timers.backfill_records import OpenBackfill
+from schedd.core.timers.backfill import OpenBackfill
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest

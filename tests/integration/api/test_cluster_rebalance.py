@@ -11,7 +11,7 @@ import pytest
 
 from schedd.api.errors import FailedPreconditionError, MemberUnavailableError, OutcomeUnknownError
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.ids import SHARDS, ShardId, Term
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member

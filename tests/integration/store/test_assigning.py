@@ -16,8 +16,7 @@ from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import SMALL_PAYLOAD, LiveRun, Loss, Trigger
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
-from schedd.core.runs.run_filter import RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.core.timers.pre_dispatch import start_not_before
 from schedkit.clock import utcnow
 from support.store import (

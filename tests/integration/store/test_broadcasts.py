@@ -21,8 +21,7 @@ from schedd.core.runs.model import Draft, LiveRun, Loss, RunKey, Trigger
 from schedd.core.runs.pools import pool_key
 from schedd.core.runs.records import Assignments, JobRecord, Unstarted
 from schedd.core.runs.redrive import RedriveLine
-from schedd.core.runs.run_filter import RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.dispatch import broadcasts
 from schedd.store.statements.keys import key_arguments

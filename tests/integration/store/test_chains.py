@@ -20,8 +20,7 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Trigger
 from schedd.core.runs.records import ChainRefused, Deletion, JobRecord, TimerEdit
 from schedd.core.runs.redrive import RedriveLine
-from schedd.core.runs.run_filter import RunFilter
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedkit.errors import TookTooLong
 from support.store import START, Member, World, draft, firing, job_record, manual_run, ok, report
 

@@ -12,7 +12,7 @@ from schedd.core.ids import IncarnationId, RunId, Token, new_id
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, RunKey, Verdict
 from schedd.core.runs.redrive import LetterFilter
-from schedd.core.runs.run_filter import RunFilter
+from schedd.core.runs.run_records import RunFilter
 from schedd.store.connection.errors import SchemaMismatch
 from schedd.store.results import accept
 from support.store import (

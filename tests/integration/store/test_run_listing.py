@@ -10,7 +10,7 @@ from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Trigger
-from schedd.core.runs.run_filter import RunFilter
+from schedd.core.runs.run_records import RunFilter
 from schedd.store.runs import run_list
 from support.store import MINUTE, START, Member, World, draft, firing, new_run, report
 

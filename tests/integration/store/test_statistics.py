@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, make_url
 
-from schedd.core.cluster.database_stats import StatsWatch
 from schedd.core.cluster.partition import shard_of_pool
+from schedd.core.cluster.statistics import StatsWatch
 from schedd.core.events import Called, Event, Service
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import pool_key

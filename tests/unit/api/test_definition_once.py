@@ -15,10 +15,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from schedd.api.batches import SLICE
+from schedd.api.batches import SLICE, RequestTemplates
 from schedd.api.jobs.create import batch_create_jobs, create_job
 from schedd.api.jobs.jobs import update_job
-from schedd.api.request_templates import RequestTemplates
 from schedd.api.services import Caller, Services
 from schedd.core.events import discard
 from schedd.core.ids import JobId, Timeline

@@ -16,7 +16,7 @@ from schedd.api.errors import OutcomeUnknownError
 from schedd.api.runs import submit
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.ids import TenureId, Term, Timeline, new_id
 from schedd.core.runs.model import AuditRecord, LiveRun, Trigger
 from schedd.core.runs.records import DatabaseProbe, Submit

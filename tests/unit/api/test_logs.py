@@ -15,7 +15,7 @@ from schedd.api.runs.logs import Reached
 from schedd.core.ids import RunId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.store.user_store import UserStore
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import Watchers
 from schedkit.objects import NoSuchObject, StoreAway
 from schedkit.objects.frames import framed
 from schedkit.objects.reading import Damaged

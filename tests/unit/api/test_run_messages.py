@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.api.runs.run_messages import RunMessages
+from schedd.api.runs.snapshots import RunMessages
 from schedd.core.runs.change_stream import Change
 from schedd.core.runs.lifecycle import State
 from schedproto.v1 import run_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from schedd.api.auth.token_cache import MOST, TokenCache
+from schedd.api.auth.authentication import MOST, TokenCache
 from schedd.core.auth.access_tokens import AccessTokenRecord
 from schedd.core.auth.rights import Role
 from schedd.core.ids import AccessTokenId, new_id

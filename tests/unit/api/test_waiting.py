@@ -7,8 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
-from schedd.api.cluster.full_workers import grouped, waiting_for_slots
-from schedd.api.runs.waiting_runs import WaitSummary, judged, read_wait_summary
+from schedd.api.runs.waiting_runs import (
+    WaitSummary,
+    grouped,
+    judged,
+    read_wait_summary,
+    waiting_for_slots,
+)
 from schedd.api.services import Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import Id, JobId

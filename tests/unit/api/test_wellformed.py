@@ -12,8 +12,7 @@ from schedd.api.definitions import validation
 from schedd.api.definitions.actions import is_url
 from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs import update_masks
-from schedd.api.request_bounds import REQUEST
-from schedd.api.request_check import check_wellformed
+from schedd.api.request_bounds import REQUEST, check_wellformed
 from schedd.runtime import job_codec
 from schedkit.bounds.rules import unknown_rows
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2

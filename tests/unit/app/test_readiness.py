@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from schedd.app.daemon import readiness
-from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.readiness import Unready
+from schedd.core.cluster.dependency import Dependency, DependencyFailure, Unready
 from support.web import StubCluster, member
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.cluster.leader.election import Mandate, campaign, holds, withdraw
-from schedd.cluster.leader.term import TermOver, open_term
+from schedd.cluster.leader.term import Mandate, TermOver, campaign, holds, open_term, withdraw
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import HEIR, LEADER, Heir, encode_heir, encode_leader
 from schedd.core.ids import Id, TenureId, Term

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from schedd.cluster.leader.candidate import Census, fence_departed, publish
-from schedd.cluster.leader.election import campaign
-from schedd.cluster.leader.term import Leadership, TermOver, open_term
+from schedd.cluster.leader.term import Leadership, TermOver, campaign, open_term
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import LEADER, MAP, MemberView, encode_member, member_key
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.cluster.shard_map import ShardMap, decode
 from schedd.core.ids import SHARDS, Id, TenureId, Term, new_id
 from schedd.core.runs.model import Tenure

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from schedd.cluster.leader.election import Mandate
-from schedd.cluster.leader.term import Leadership, TermOver, lead
+from schedd.cluster.leader.term import Leadership, Mandate, TermOver, lead
 from schedd.core.ids import Id, TenureId, Term
 
 LEADERSHIP = Leadership(Mandate(TenureId(Id.from_int(1)), 1), Term(1), lambda: True)

@@ -8,9 +8,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from schedd.cluster.leader.election import campaign
 from schedd.cluster.leader.recovery import Recovery
-from schedd.cluster.leader.term import Leadership, TermOver, open_term
+from schedd.cluster.leader.term import Leadership, TermOver, campaign, open_term
 from schedd.core.cluster import data_loss_check
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.data_loss_check import Mark

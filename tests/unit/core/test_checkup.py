@@ -31,7 +31,7 @@ from schedd.core.checkup.facts import (
 from schedd.core.checkup.finding import CheckupFinding, Severity
 from schedd.core.cluster.cluster_events import Losses, LostMember
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.partition import assign
 from schedd.core.ids import Epoch, Id, IncarnationId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.runs.records import SlotHolder

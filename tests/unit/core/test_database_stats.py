@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from schedd.core.cluster.database_stats import DatabaseSnapshot, StatsWatch
+from schedd.core.cluster.statistics import DatabaseSnapshot, StatsWatch
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

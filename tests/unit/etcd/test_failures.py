@@ -7,7 +7,7 @@ from grpc import StatusCode
 
 from schedd.etcd.access import EtcdAccess, Login
 from schedd.etcd.codec import Codec, end_of
-from schedd.etcd.endpoint_rotation import Ring
+from schedd.etcd.connection import Ring
 from schedd.etcd.errors import (
     AccessDenied,
     EtcdCallFailed,

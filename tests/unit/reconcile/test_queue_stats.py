@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
 
-from schedd.core.cluster.queue_stats import PoolStats, QueueStats
+from schedd.core.cluster.statistics import PoolStats, QueueStats
 from schedd.core.dispatch.placement import Need
 from schedd.core.events import QueueStatsRead
 from schedd.core.ids import JobId, ShardId

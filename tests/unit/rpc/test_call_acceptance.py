@@ -15,11 +15,11 @@ import grpc.aio
 import pytest
 
 from faults.hostile import calls
-from schedd.rpc import unrecognized_calls
+from schedd.rpc import call_acceptance
 from schedd.rpc.auth_interceptor import AuthInterceptor
+from schedd.rpc.call_acceptance import AcceptedCall, UnrecognizedCalls
 from schedd.rpc.request_decoding import put, unary
 from schedd.rpc.server import make_server, recognize_by
-from schedd.rpc.unrecognized_calls import AcceptedCall, UnrecognizedCalls
 from schedproto.v1 import job_service_pb2 as wire
 from support.wait import wait_until_async
 
@@ -92,7 +92,7 @@ async def test_known_callers_of_the_same_method_start_before_unknown_ones(
     known, *others = channels
     flood = [ask(others[number % len(others)], UNKNOWN) for number in range(1_000)]
     await wait_until_async(
-        lambda: server.started["Bearer unknown"] >= unrecognized_calls.BURST, 20, "the burst"
+        lambda: server.started["Bearer unknown"] >= call_acceptance.BURST, 20, "the burst"
     )
     async with asyncio.timeout(5):
         for _ in range(20):
@@ -151,7 +151,7 @@ async def test_a_failure_to_recognize_a_caller_is_logged_and_ends_nothing(
 async def test_calls_over_the_limit_of_the_queue_are_rejected_at_the_host_with_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unrecognized_calls, "MOST", 3)
+    monkeypatch.setattr(call_acceptance, "MOST", 3)
     rejected = list[str]()
     queue = UnrecognizedCalls()
     monkeypatch.setattr(queue._queue, "take_burst", lambda: False)

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from schedd.rpc import limited_turns, rejection_rate
+from schedd.rpc import auth_interceptor, limited_turns
+from schedd.rpc.auth_interceptor import BURST, RATE, RejectionRate
 from schedd.rpc.limited_turns import TICK
-from schedd.rpc.rejection_rate import BURST, RATE, RejectionRate
 
 HERE = "ipv4:10.0.0.1"
 A_TICK = round(RATE * TICK)
@@ -46,7 +46,7 @@ async def test_calls_of_callers_that_left_are_released(rate: RejectionRate) -> N
 async def test_calls_past_the_most_that_are_held_are_answered_at_once(
     rate: RejectionRate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejection_rate, "MOST_HELD", 3)
+    monkeypatch.setattr(auth_interceptor, "MOST_HELD", 3)
     held = [asyncio.create_task(rate.wait_until_allowed(HERE)) for _ in range(3)]
     await asyncio.sleep(0)
     at_once = asyncio.create_task(rate.wait_until_allowed(HERE))

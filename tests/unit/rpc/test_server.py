@@ -17,7 +17,7 @@ import pytest
 
 from faults.hostile import calls, http2
 from schedd.api.errors import LimitReachedError
-from schedd.api.runs.stream_limits import Places
+from schedd.api.runs.stream_readers import Places
 from schedd.rpc import request_decoding
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.health import Health

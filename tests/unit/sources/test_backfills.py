@@ -11,7 +11,7 @@ import pytest
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import BackfillId, Id, ShardId
 from schedd.core.runs.model import Claim, LiveRun
-from schedd.core.timers.backfill_records import OpenBackfill
+from schedd.core.timers.backfill import OpenBackfill
 from schedd.dispatch.run_index import RunIndex
 from schedd.sources import backfills
 from schedd.sources.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.core.cluster.queue_stats import LATE, Behind
+from schedd.core.cluster.statistics import LATE, Behind
 from schedd.core.dispatch.batch_size import LEAST, MOMENT
 from schedd.core.ids import Id, JobId
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from schedd.core.ids import Id, RunId
-from schedd.watch.run_waiters import Watchers
+from schedd.watch.change_bus import Watchers
 
 ONE, OTHER = RunId(Id.from_int(1)), RunId(Id.from_int(2))
 LONG = 10.0

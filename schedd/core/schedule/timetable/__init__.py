@@ -20,17 +20,18 @@ from schedd.core.schedule.timetable.crontab import (
     UnreadLine,
     read_crontab,
 )
-from schedd.core.schedule.timetable.difference import Difference, differ
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, row_of, rows_of
 from schedd.core.schedule.timetable.flatten import Flattened, Move, flatten
 from schedd.core.schedule.timetable.lint import LintFinding, LintLevel, lint, never_finishes
 from schedd.core.schedule.timetable.load import (
     BusyMinute,
     Collisions,
+    Difference,
     Forecast,
     StartsAtOnce,
     beside,
     collide,
+    differ,
     forecast,
 )
 from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over

@@ -6,9 +6,25 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.core.schedule.cron import ScheduleError
-from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, compiled_of, row_over
-from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over
+from schedd.core.schedule.cron import EPOCH, ScheduleError
+from schedd.core.schedule.cron.expression import SECOND
+from schedd.core.schedule.timetable.entries import (
+    Row,
+    TimetableEntry,
+    Wrong,
+    compiled_of,
+    row_of,
+    row_over,
+)
+from schedd.core.schedule.timetable.minutes import (
+    Layers,
+    MinuteGrid,
+    clipped,
+    count,
+    first_of,
+    grid_over,
+    without,
+)
 from schedkit.records import dataclass
 
 # A counter for each minute, all counted at once: the counts' bits are in slices.
@@ -250,3 +266,49 @@ def _together(rows: Sequence[Row], grid: MinuteGrid, minute: int, second: int) -
         if any(minutes & bit and seconds >> second & 1 for minutes, seconds in row.layers)
     )
     return StartsAtOnce(grid.start_of_minute(minute) + timedelta(seconds=second), who)
+
+
+# Compare two schedules: the fire times that only one of them has.
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The numbers of fire times only in the first, only in the second, and in both.
+
+    Also the first of each kind, in UTC.
+    """
+
+    only_first: int
+    only_second: int
+    both: int
+    in_first: tuple[datetime, ...]
+    in_second: tuple[datetime, ...]
+
+    @property
+    def differ(self) -> bool:
+        """Return whether any fire time differs."""
+        return bool(self.only_first or self.only_second)
+
+
+def differ(
+    first: TimetableEntry, second: TimetableEntry, start: datetime, span: timedelta, limit: int
+) -> Difference:
+    """Compare the fire times in [start, start + span). At most `limit` of each kind are listed.
+
+    Raises ScheduleError.
+    """
+    grid = grid_over(start, span)
+    low, high = -((EPOCH - start) // SECOND), -((EPOCH - start - span) // SECOND)
+
+    def within(entry: TimetableEntry) -> Layers:
+        return clipped(row_of(entry, grid).layers, grid, low, high)
+
+    def listed(layers: Layers) -> tuple[datetime, ...]:
+        found = first_of(layers, grid, limit)
+        return tuple(EPOCH + timedelta(seconds=second) for second in found)
+
+    one, other = within(first), within(second)
+    left, right = without(one, other), without(other, one)
+    return Difference(
+        count(left), count(right), count(one) - count(left), listed(left), listed(right)
+    )

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from schedd.web import formatting
 from schedd.web.formatting import LOOKS, StateStyle
+from schedd.web.pages.forms import instant_of
 from schedd.web.pages.jobs.jobs import newest_runs
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import JobLine, RunLine, job_line, look_of, moment, run_line
-from schedd.web.pages.typed_times import instant_of
 from schedkit.clock import utcnow
 from schedkit.protojson import to_json
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2

@@ -15,10 +15,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import paging
 from schedd.web.formatting import LOOKS, StateStyle
-from schedd.web.pages.forms import wrong
+from schedd.web.pages.forms import instant_of, wrong
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, run_line
-from schedd.web.pages.typed_times import instant_of
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 # Words in the address that runs are searched by.
