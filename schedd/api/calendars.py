@@ -36,7 +36,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.runs import reasons
 from schedd.core.runs.records import CalendarRecord, JobRecord, TimerEdit
-from schedd.core.schedule.calendars import WrongRules
+from schedd.core.schedule.calendars.rules import WrongRules
 from schedd.core.schedule.cron import ScheduleError
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
@@ -80,19 +80,17 @@ async def apply_calendar(
 
 
 async def get_calendar(
-    services: Services, caller: Caller, request: calendar_service_pb2.GetCalendarRequest
+    services: Services, _caller: Caller, request: calendar_service_pb2.GetCalendarRequest
 ) -> calendar_service_pb2.Calendar:
     """Return a calendar, in its newest version or an earlier one."""
-    del caller
     namespace = stored_jobs.namespace_of(request.namespace)
     return _message(await _find(services, namespace, request.calendar, request.version))
 
 
 async def list_calendars(
-    services: Services, caller: Caller, request: calendar_service_pb2.ListCalendarsRequest
+    services: Services, _caller: Caller, request: calendar_service_pb2.ListCalendarsRequest
 ) -> calendar_service_pb2.ListCalendarsResponse:
     """Return a page of calendars, by name."""
-    del caller
     size = paging.size(request.page_size)
     listing = paging.listing("calendars", request)
     after = paging.read_name_token(listing, request.page_token)

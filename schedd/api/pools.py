@@ -61,17 +61,15 @@ async def set_pool(
 
 
 async def get_pool(
-    services: Services, caller: Caller, request: pool_service_pb2.GetPoolRequest
+    services: Services, _caller: Caller, request: pool_service_pb2.GetPoolRequest
 ) -> pool_service_pb2.Pool:
-    del caller
     return await _current(services, stored_jobs.namespace_of(request.namespace), request.pool)
 
 
 async def list_pools(
-    services: Services, caller: Caller, request: pool_service_pb2.ListPoolsRequest
+    services: Services, _caller: Caller, request: pool_service_pb2.ListPoolsRequest
 ) -> pool_service_pb2.ListPoolsResponse:
     """Return a page of pools, by name."""
-    del caller
     size = paging.size(request.page_size)
     listing = paging.listing("pools", request)
     after = paging.read_name_token(listing, request.page_token)

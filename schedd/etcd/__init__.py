@@ -3,7 +3,6 @@
     client.EtcdClient ── keys, transactions, leases, `follow`          the port `Coordination`
        │  follow.py                 list, watch, list again on any doubt
        │  connection.py             several endpoints, one deadline, tokens     asyncio
-       │     endpoint_rotation.py   (pure) which endpoint is next
        │     errors.py              (pure) what a status of etcd means
        │     codec.py               (pure) our values ⇄ messages
     lease_keeper.EtcdLeaseKeeper ── one lease, kept alive              a thread of its own

@@ -38,7 +38,7 @@ from schedd.core.runs.failure_kinds import is_grpc_status, kind
 from schedd.core.runs.pools import pool_key
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import compiled_schedule, local_times
-from schedd.core.schedule.calendars import CalendarVersion, Exclude, Roll, Rules, rules
+from schedd.core.schedule.calendars.rules import CalendarVersion, Exclude, Roll, Rules, rules
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
     CompiledSchedule,

@@ -18,7 +18,8 @@ from typing import Any
 from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, instants, walk
-from schedd.core.schedule.calendars import MOST_DAYS, Roll
+from schedd.core.schedule.calendars.rolling import MOST_DAYS
+from schedd.core.schedule.calendars.rules import Roll
 from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
 
 _DAY = 24 * 60

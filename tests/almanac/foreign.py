@@ -26,7 +26,7 @@ from almanac.meaning import (
 from almanac.trials import Wrong
 from schedd.core.schedule import cron
 from schedd.core.schedule.cron import CronExpression, Rewrite
-from schedd.core.schedule.timetable import LintFinding, lint
+from schedd.core.schedule.timetable.lint import LintFinding, lint
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "UTC")
 NOW = datetime(2026, 11, 28, tzinfo=UTC)

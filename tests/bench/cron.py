@@ -26,7 +26,7 @@ from time import process_time
 from bench.numbers import plain_parser, positive
 from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule, cron, zones
-from schedd.core.schedule.calendars import CalendarVersion, Exclude, rules
+from schedd.core.schedule.calendars.rules import CalendarVersion, Exclude, rules
 from schedd.core.schedule.cron import CronExpression, dialect, expand, expression
 from schedd.core.schedule.zones import tzdata_version
 

@@ -21,7 +21,7 @@ from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars import CalendarVersion, Exclude, WrongRules, rules
+from schedd.core.schedule.calendars.rules import CalendarVersion, Exclude, WrongRules, rules
 from schedd.core.schedule.compiled_schedule import (
     CompiledSchedule,
     CronSchedule,

@@ -32,7 +32,7 @@ from schedd.core.runs.model import (
 )
 from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars import Exclusion
+from schedd.core.schedule.calendars.exclusion import Exclusion
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.run_index import RunIndex

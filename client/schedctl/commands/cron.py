@@ -152,7 +152,7 @@ def _beside(
 ) -> list[int]:
     """Count the other schedules that start in the minute of each time; `job` isn't counted."""
     from schedctl.timetables import timetables
-    from schedd.core.schedule.timetable import beside
+    from schedd.core.schedule.timetable.load import beside
 
     tables = [timetables.given(session, (), files, tz, None)] if files else []
     tables += [timetables.of_cluster(session)] if with_jobs else []

@@ -20,17 +20,12 @@ from schedctl.timetables.timetables import (
     source_options,
     window_options,
 )
-from schedd.core.schedule import timetable
-from schedd.core.schedule.timetable import (
-    BusyMinute,
-    Collisions,
-    Flattened,
-    Forecast,
-    MinuteGrid,
-    Row,
-    StartsAtOnce,
-    TimetableEntry,
-)
+from schedd.core.schedule.timetable.entries import Row, TimetableEntry, rows_of
+from schedd.core.schedule.timetable.flatten import Flattened, flatten
+from schedd.core.schedule.timetable.load import BusyMinute, Collisions, Forecast, StartsAtOnce
+from schedd.core.schedule.timetable.load import collide as find_collisions
+from schedd.core.schedule.timetable.load import forecast as count_starts
+from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over
 from schedkit.clock import utcnow
 from schedkit.text import duration
 
@@ -77,11 +72,11 @@ def forecast(
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)
     rows = _rows(table, grid)
-    flat = timetable.flatten(rows, grid)
+    flat = flatten(rows, grid)
     if rewritten:
         _print_rewritten(flattened.rewritten(table, flat))
         return
-    found = timetable.forecast(rows, grid, top)
+    found = count_starts(rows, grid, top)
     if session.tabular:
         _show(session, found, rows)
         _show_flat(flat, session.output == "wide")
@@ -105,12 +100,12 @@ def _print_rewritten(found: flattened.Rewritten) -> None:
 
 
 def _grid(start: datetime | None, span: timedelta) -> MinuteGrid:
-    return timetable.grid_over((start or utcnow()).replace(second=0, microsecond=0), span)
+    return grid_over((start or utcnow()).replace(second=0, microsecond=0), span)
 
 
 def _rows(table: ScheduleTable, grid: MinuteGrid) -> list[Row]:
     """Return the rows that can be counted; report the others."""
-    rows, wrong = timetable.rows_of(table.entries, grid)
+    rows, wrong = rows_of(table.entries, grid)
     report_left_out(table, wrong)
     return rows
 
@@ -251,7 +246,7 @@ def collide(
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)
     rows = _rows(table, grid)
-    found = timetable.collide(rows, grid, allowed, limit)
+    found = find_collisions(rows, grid, allowed, limit)
     if session.tabular:
         _show_collisions(session, found, grid, len(rows), allowed)
     else:

@@ -13,8 +13,8 @@ from schedctl.manifests import manifests
 from schedctl.manifests.manifests import CalendarManifest
 from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars import (
-    FARTHEST,
+from schedd.core.schedule.calendars.open_times import FARTHEST
+from schedd.core.schedule.calendars.rules import (
     CalendarVersion,
     Exclude,
     Roll,

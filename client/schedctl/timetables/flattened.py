@@ -15,7 +15,8 @@ from typing import Final
 
 from schedctl.timetables.timetables import ScheduleTable, entries_of_text
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule, Schedule
-from schedd.core.schedule.timetable import Flattened, Move, TimetableEntry
+from schedd.core.schedule.timetable.entries import TimetableEntry
+from schedd.core.schedule.timetable.flatten import Flattened, Move
 from schedkit.text import duration
 
 

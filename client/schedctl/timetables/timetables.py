@@ -31,14 +31,9 @@ from schedd.core.schedule.compiled_schedule import (
     ScheduleBounds,
 )
 from schedd.core.schedule.cron import DEBIAN, DstGap, DstOverlap, DstPolicy, ScheduleError
-from schedd.core.schedule.timetable import (
-    CrontabWarning,
-    LintFinding,
-    TimetableEntry,
-    Wrong,
-    never_finishes,
-    read_crontab,
-)
+from schedd.core.schedule.timetable.crontab import CrontabWarning, read_crontab
+from schedd.core.schedule.timetable.entries import TimetableEntry, Wrong
+from schedd.core.schedule.timetable.lint import LintFinding, never_finishes
 from schedkit.clock import utcnow
 from schedkit.text import duration
 from schedproto.v1 import job_pb2

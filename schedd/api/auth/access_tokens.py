@@ -70,10 +70,9 @@ async def create_token(
 
 
 async def list_tokens(
-    services: Services, caller: Caller, request: wire.ListTokensRequest
+    services: Services, _caller: Caller, request: wire.ListTokensRequest
 ) -> wire.ListTokensResponse:
     """Return a page of tokens, newest first."""
-    del caller
     size = paging.size(request.page_size)
     after = paging.read_token("tokens", request.page_token)
     rows = await services.access_tokens.list(
@@ -105,10 +104,9 @@ async def revoke_token(
 
 
 async def get_identity(
-    services: Services, caller: Caller, request: wire.GetIdentityRequest
+    _services: Services, caller: Caller, _request: wire.GetIdentityRequest
 ) -> wire.Identity:
     """Return the caller's identity and roles."""
-    del services, request
     who = caller.who
     return wire.Identity(
         actor=who.actor,

@@ -24,9 +24,8 @@ AUDIT_BYTES: Final = 2 * 1024 * 1024
 
 
 async def get_cluster(
-    services: Services, caller: Caller, request: wire.GetClusterRequest
+    services: Services, _caller: Caller, _request: wire.GetClusterRequest
 ) -> wire.Cluster:
-    del caller, request
     view = await _unfenced_view(services)
     rows = await services.membership.read_shards()
     live = {member.tenure for member in view.members}
@@ -69,10 +68,9 @@ async def get_cluster(
 
 
 async def list_members(
-    services: Services, caller: Caller, request: wire.ListMembersRequest
+    services: Services, _caller: Caller, _request: wire.ListMembersRequest
 ) -> wire.ListMembersResponse:
     """Return the members, and those lost within the retention, by name."""
-    del caller, request
     view = services.cluster.view()
     rows = await services.membership.read_shards()
     fenced = await services.membership.fenced([member.tenure for member in view.members])
@@ -120,10 +118,9 @@ def _without_etcd(services: Services) -> bool:
 
 
 async def list_shards(
-    services: Services, caller: Caller, request: wire.ListShardsRequest
+    services: Services, _caller: Caller, _request: wire.ListShardsRequest
 ) -> wire.ListShardsResponse:
     """Return all shards with owner and epoch."""
-    del caller, request
     view = await _unfenced_view(services)
     rows = await services.membership.read_shards()
     return wire.ListShardsResponse(
@@ -142,10 +139,9 @@ async def list_shards(
 
 
 async def list_workers(
-    services: Services, caller: Caller, request: wire.ListWorkersRequest
+    services: Services, _caller: Caller, request: wire.ListWorkersRequest
 ) -> wire.ListWorkersResponse:
     """Return the workers, by name, in one page."""
-    del caller
     paging.size(request.page_size)
     if request.page_token:
         raise InvalidArgumentError(
@@ -158,9 +154,8 @@ async def list_workers(
 
 
 async def get_worker(
-    services: Services, caller: Caller, request: wire.GetWorkerRequest
+    services: Services, _caller: Caller, request: wire.GetWorkerRequest
 ) -> wire.Worker:
-    del caller
     return await worker_named(services, request.worker)
 
 
@@ -186,10 +181,9 @@ def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
 
 
 async def list_audit(
-    services: Services, caller: Caller, request: wire.ListAuditRequest
+    services: Services, _caller: Caller, request: wire.ListAuditRequest
 ) -> wire.ListAuditResponse:
     """Return a page of the audit log, newest first. A page with large lines has fewer of them."""
-    del caller
     size, listing = paging.size(request.page_size), paging.listing("audit", request)
     rows = await services.store.list_audit(
         request.action or None,

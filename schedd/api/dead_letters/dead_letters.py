@@ -30,10 +30,9 @@ MOST_NAMED: Final = 1_000
 
 
 async def list_dead_letters(
-    services: Services, caller: Caller, request: wire.ListDeadLettersRequest
+    services: Services, _caller: Caller, request: wire.ListDeadLettersRequest
 ) -> wire.ListDeadLettersResponse:
     """Return a page of dead letters, newest first."""
-    del caller
     size = paging.size(request.page_size)
     listing = paging.listing("dead letters", request)
     after = paging.read_token(listing, request.page_token)
@@ -53,10 +52,9 @@ async def list_dead_letters(
 
 
 async def get_dead_letter(
-    services: Services, caller: Caller, request: wire.GetDeadLetterRequest
+    services: Services, _caller: Caller, request: wire.GetDeadLetterRequest
 ) -> run_pb2.DeadLetter:
     """Return a dead letter, also a resolved one."""
-    del caller
     found = await services.dead_letters.get(run_id_of(request.run_id))
     if found is None:
         raise NotFoundError(
@@ -68,10 +66,9 @@ async def get_dead_letter(
 
 
 async def list_dead_letter_groups(
-    services: Services, caller: Caller, request: wire.ListDeadLetterGroupsRequest
+    services: Services, _caller: Caller, request: wire.ListDeadLetterGroupsRequest
 ) -> wire.ListDeadLetterGroupsResponse:
     """Return the open dead letters by job and fingerprint, the largest groups first."""
-    del caller
     found, _ = await services.dead_letters.groups(
         choice_of(request.namespace, request.job, ""), MOST_GROUPS
     )

@@ -82,19 +82,17 @@ async def redrive_dead_letters(
 
 
 async def get_redrive(
-    services: Services, caller: Caller, request: wire.GetRedriveRequest
+    services: Services, _caller: Caller, request: wire.GetRedriveRequest
 ) -> run_pb2.Redrive:
     """Return a redrive with the states of its runs."""
-    del caller
     redrive_id = _redrive_id(request.redrive_id)
     return _redrive_message(request.redrive_id, await services.dead_letters.redrive(redrive_id))
 
 
 async def list_redrives(
-    services: Services, caller: Caller, request: wire.ListRedrivesRequest
+    services: Services, _caller: Caller, request: wire.ListRedrivesRequest
 ) -> wire.ListRedrivesResponse:
     """Return a page of redrives, newest first."""
-    del caller
     size = paging.size(request.page_size)
     listing = paging.listing("redrives", request)
     after = paging.read_token(listing, request.page_token)

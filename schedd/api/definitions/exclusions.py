@@ -6,7 +6,7 @@ from typing import Final
 from schedd.api.errors import AbortedError, FieldViolation
 from schedd.api.services import Services
 from schedd.core.runs.records import PinnedCalendar
-from schedd.core.schedule.calendars import check_expression
+from schedd.core.schedule.calendars.rules import check_expression
 from schedd.core.schedule.cron import CronError
 from schedproto.v1 import job_pb2
 

@@ -94,10 +94,9 @@ async def backfill_job(
 
 
 async def get_backfill(
-    services: Services, caller: Caller, request: job_service_pb2.GetBackfillRequest
+    services: Services, _caller: Caller, request: job_service_pb2.GetBackfillRequest
 ) -> job_service_pb2.Backfill:
     """Return a backfill with the states of its runs."""
-    del caller
     found = await services.backfills.get(_id(request.backfill_id))
     if found is None:
         raise _unknown(request.backfill_id)
@@ -105,10 +104,9 @@ async def get_backfill(
 
 
 async def list_backfills(
-    services: Services, caller: Caller, request: job_service_pb2.ListBackfillsRequest
+    services: Services, _caller: Caller, request: job_service_pb2.ListBackfillsRequest
 ) -> job_service_pb2.ListBackfillsResponse:
     """Return a page of backfills, newest first."""
-    del caller
     size = paging.size(request.page_size)
     listing = paging.listing("backfills", request)
     after = paging.read_token(listing, request.page_token)

@@ -57,10 +57,9 @@ async def get_job(
 
 
 async def list_jobs(
-    services: Services, caller: Caller, request: job_service_pb2.ListJobsRequest
+    services: Services, _caller: Caller, request: job_service_pb2.ListJobsRequest
 ) -> job_service_pb2.ListJobsResponse:
     """Return a page of jobs, newest first."""
-    del caller
     wanted, listing = job_filter.parse_filter(request.filter), paging.listing("jobs", request)
     size = paging.size(request.page_size)
     token = paging.read_token(listing, request.page_token)

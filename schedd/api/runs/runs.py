@@ -39,20 +39,18 @@ from schedproto.v1 import run_service_pb2 as wire
 
 
 async def get_run(
-    services: Services, caller: Caller, request: run_service_pb2.GetRunRequest
+    services: Services, _caller: Caller, request: run_service_pb2.GetRunRequest
 ) -> run_pb2.Run:
-    del caller
     record = await _find(services, request.run_id)
     return views.run_message(record, services.advances.progress_of(record.run))
 
 
 async def list_runs(
-    services: Services, caller: Caller, request: run_service_pb2.ListRunsRequest
+    services: Services, _caller: Caller, request: run_service_pb2.ListRunsRequest
 ) -> run_service_pb2.ListRunsResponse:
     """Return a page of runs, newest first. If the filter needs too many rows, the page is shorter
     than requested, or empty, and has a token to continue.
     """
-    del caller
     size = paging.size(request.page_size)
     listing = paging.listing("runs", request)
     after = paging.read_token(listing, request.page_token)
@@ -152,10 +150,9 @@ class _Cancelled:
 
 
 async def list_attempts(
-    services: Services, caller: Caller, request: run_service_pb2.ListAttemptsRequest
+    services: Services, _caller: Caller, request: run_service_pb2.ListAttemptsRequest
 ) -> run_service_pb2.ListAttemptsResponse:
     """Return all attempts of a run, oldest first."""
-    del caller
     record = await _find(services, request.run_id)
     rows = await services.store.attempts(record.run.key.run_id)
     return run_service_pb2.ListAttemptsResponse(
@@ -164,19 +161,17 @@ async def list_attempts(
 
 
 async def get_run_result(
-    services: Services, caller: Caller, request: run_service_pb2.GetRunResultRequest
+    services: Services, _caller: Caller, request: run_service_pb2.GetRunResultRequest
 ) -> run_pb2.RunResult:
-    del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
     return result_message(request.run_id, stored)
 
 
 async def read_result(
-    services: Services, caller: Caller, request: run_service_pb2.ReadResultRequest
+    services: Services, _caller: Caller, request: run_service_pb2.ReadResultRequest
 ) -> AsyncGenerator[run_pb2.ResultPiece, None]:
     """Return the result of a run in pieces, at any size."""
-    del caller
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
     async for piece in result_pieces(services, record, stored):
@@ -184,10 +179,9 @@ async def read_result(
 
 
 async def read_logs(
-    services: Services, caller: Caller, request: run_service_pb2.ReadLogsRequest
+    services: Services, _caller: Caller, request: run_service_pb2.ReadLogsRequest
 ) -> AsyncGenerator[run_pb2.LogPiece, None]:
     """Return the log of an attempt; with `follow`, of the run until it has ended."""
-    del caller
     record = await _find(services, request.run_id)
     if record.run.children is not None:
         raise await broadcasts.no_log(services, record)
@@ -209,10 +203,9 @@ async def read_logs(
 
 
 async def explain_run(
-    services: Services, caller: Caller, request: run_service_pb2.ExplainRunRequest
+    services: Services, _caller: Caller, request: run_service_pb2.ExplainRunRequest
 ) -> run_service_pb2.ExplainRunResponse:
     """Explain why a run waits, or why it ended in its state."""
-    del caller
     return await explain(services, await _find(services, request.run_id))
 
 

@@ -136,12 +136,11 @@ M = TypeVar("M", bound=Message)
 
 
 def watch_worker(
-    services: Services, caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
+    services: Services, _caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
 ) -> AsyncGenerator[cluster_service_pb2.Worker, None]:
     """Watch a running or drained worker without end. All streams share a snapshot of all workers;
     its cost is mostly that of other members.
     """
-    del caller
     return services.snapshots.changes(
         ("workers", ""),
         lambda: cluster.workers_by_name(services),

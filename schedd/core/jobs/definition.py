@@ -14,7 +14,7 @@ from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.failure_kinds import FailureKind
 from schedd.core.runs.pools import NO_POOL, PoolKey
-from schedd.core.schedule.calendars import NOTHING, Exclude
+from schedd.core.schedule.calendars.rules import NOTHING, Exclude
 from schedd.core.schedule.compiled_schedule import OnDemand, Schedule, ScheduleBounds
 from schedkit.records import dataclass
 

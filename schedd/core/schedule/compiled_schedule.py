@@ -21,15 +21,10 @@ from typing import Final, TypeAlias
 
 from schedd.core.ids import Id
 from schedd.core.schedule import local_times
-from schedd.core.schedule.calendars import (
-    NOTHING,
-    AllInstants,
-    Exclude,
-    Exclusion,
-    OpenInstants,
-    exclusion_of,
-    moved,
-)
+from schedd.core.schedule.calendars.exclusion import Exclusion, exclusion_of
+from schedd.core.schedule.calendars.open_times import AllInstants, OpenInstants
+from schedd.core.schedule.calendars.rolling import moved
+from schedd.core.schedule.calendars.rules import NOTHING, Exclude
 from schedd.core.schedule.cron import DEBIAN, DstPolicy, ScheduleError, parse
 from schedd.core.schedule.cron.dialect import is_hashed
 from schedd.core.schedule.scheduled_times import (

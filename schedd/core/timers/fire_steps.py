@@ -23,7 +23,7 @@ from typing import Final
 
 from schedd.core.jobs.definition import CatchUp
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.schedule.calendars import TimeGroup, groups
+from schedd.core.schedule.calendars.groups import TimeGroup, groups
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedd.core.timers import cluster_pauses, fire_plan
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses

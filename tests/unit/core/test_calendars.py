@@ -8,14 +8,14 @@ import pytest
 from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars import (
+from schedd.core.schedule.calendars.closed_time import closed
+from schedd.core.schedule.calendars.rules import (
     CalendarVersion,
     Exclude,
     Roll,
     Rules,
     WrongRules,
     check_expression,
-    closed,
     rules,
 )
 from schedd.core.schedule.compiled_schedule import (

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schedd.core.schedule.timetable import LintLevel, lint
+from schedd.core.schedule.timetable.lint import LintLevel, lint
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

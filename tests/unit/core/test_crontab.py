@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from schedd.core.schedule.timetable import read_crontab
+from schedd.core.schedule.timetable.crontab import read_crontab
 
 SERVER = Path(__file__).parent / "crontabs" / "server"
 

@@ -17,7 +17,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.pools import PoolKey
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars import Exclude
+from schedd.core.schedule.calendars.rules import Exclude
 from schedd.core.timers.pre_dispatch import (
     EarlyRuns,
     Lookahead,

@@ -13,10 +13,16 @@ from schedd.core.schedule.compiled_schedule import (
 )
 from schedd.core.schedule.cron import EPOCH, DstGap, DstOverlap, DstPolicy, parse
 from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, OneInstant
-from schedd.core.schedule.timetable import TimetableEntry, differ, grid_over
-from schedd.core.schedule.timetable.entries import row_of
-from schedd.core.schedule.timetable.load import MinuteTally
-from schedd.core.schedule.timetable.minutes import MinuteGrid, clipped, count, first_of, layers_of
+from schedd.core.schedule.timetable.entries import TimetableEntry, row_of
+from schedd.core.schedule.timetable.load import MinuteTally, differ
+from schedd.core.schedule.timetable.minutes import (
+    MinuteGrid,
+    clipped,
+    count,
+    first_of,
+    grid_over,
+    layers_of,
+)
 
 SEED = 20261122
 ZONES = ("UTC", "Europe/Riga", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")

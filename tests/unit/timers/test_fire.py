@@ -14,7 +14,7 @@ from schedd.core.ids import Id, JobId
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Timer
-from schedd.core.schedule.calendars import Exclusion
+from schedd.core.schedule.calendars.exclusion import Exclusion
 from schedd.core.schedule.work_budget import OF_OWNER, spend
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.core.timers.pre_dispatch import Lookahead
