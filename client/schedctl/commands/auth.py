@@ -79,19 +79,19 @@ def init(session: Session, ca_dir: Path | None) -> None:
     "hosts",
     multiple=True,
     help="Host name or address of the member, for its certificate; repeatable."
-    "  [default: none; a member needs one]",
+    "  [default: none; required for a member]",
 )
 @click.option(
     "--role",
     type=ROLES,
-    help="Role that the certificate grants to the user.  [default: none; a user needs one]",
+    help="Role that the certificate grants to the user.  [default: none; required for a user]",
 )
 @click.option(
     "--in",
     "namespaces",
     multiple=True,
     help="Namespace to which a certificate of a user or worker is limited;"
-    " repeatable.  [default: all]",
+    " repeatable.  [default: all namespaces]",
 )
 @click.option(
     "--days",
@@ -165,7 +165,7 @@ def token() -> None:
     "--in",
     "namespaces",
     multiple=True,
-    help="Namespace in which the token grants its role; repeatable.  [default: all]",
+    help="Namespace in which the token grants its role; repeatable.  [default: all namespaces]",
 )
 @click.option(
     "--lifetime",
@@ -225,7 +225,7 @@ def list_tokens(session: Session, limit: int | None) -> None:
 @click.argument("token_id")
 @pass_session
 def revoke(session: Session, token_id: str) -> None:
-    """Revoke a token and all tokens created with it.
+    """Revoke a token, and all tokens that callers created with this token.
 
     All members reject a revoked token after at most 5 s.
     """

@@ -44,7 +44,8 @@ WAIT: Final = (
 @click.option(
     "--overlap",
     metavar="skip|allow|…",
-    help="Overlap policy of the backfill's runs.  [default: the job's]",
+    help="Overlap policy of the backfill's runs; also buffer-one, buffer-all, cancel-other,"
+    " terminate-other.  [default: the job's policy]",
 )
 @click.option(
     "--max-parallel",
@@ -61,7 +62,7 @@ WAIT: Final = (
     "--rerun",
     metavar="failed|all",
     help="Scheduled times to run again although they ran: those whose run didn't"
-    " succeed, or all.  [default: none]",
+    " succeed, or all.  [default: omit times that ran]",
 )
 @click.option("--dry-run", is_flag=True, help="Preview: show the scheduled times, store nothing.")
 @click.option("--wait", is_flag=True, help=WAIT)
@@ -69,7 +70,7 @@ WAIT: Final = (
     "--idempotency-key",
     type=Guard(),
     metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same backfill.  [default: none]",
+    help="Idempotency key: for 24 h the same key returns the same backfill.  [default: no key]",
 )
 @pass_session
 def backfill(

@@ -53,7 +53,7 @@ def list_calendars(session: Session, limit: int | None) -> None:
     "weekdays",
     multiple=True,
     metavar="sat",
-    help="Day of the week to exclude; repeatable.  [default: none]",
+    help="Day of the week to exclude; repeatable.  [default: no day]",
 )
 @click.option(
     "--range",
@@ -79,7 +79,7 @@ def list_calendars(session: Session, limit: int | None) -> None:
     "--roll",
     metavar="next|previous|none",
     help="Day to which an excluded run moves: the next or the previous day that"
-    " isn't excluded.  [default: none]",
+    " isn't excluded.  [default: none: the run is omitted]",
 )
 @click.option("--dry-run", is_flag=True, help="Validate the calendar and store nothing.")
 @pass_session
@@ -118,7 +118,7 @@ def apply(
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @pass_session
 def delete(session: Session, names: tuple[str, ...]) -> None:
-    """Delete calendars that no job uses."""
+    """Delete the named calendars. A calendar that a job uses isn't deleted."""
     delete_each(session, names, lambda client, name: client.calendars.delete(name))
 
 

@@ -143,10 +143,12 @@ def _pause(session: Session, found: Cluster) -> str:
 
 @cluster.command("transfer-leader")
 @click.argument("member", required=False)
-@click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
+@click.option(
+    "--reason", default="", help="Reason to store in the audit log.  [default: no reason]"
+)
 @pass_session
 def transfer_leader(session: Session, member: str | None, reason: str) -> None:
-    """Transfer leadership to MEMBER, or to any other member.
+    """Transfer leadership to MEMBER, or to any member that isn't the leader.
 
     Jobs continue to run during the transfer: members fire and dispatch without the leader.
     """
@@ -183,7 +185,7 @@ def rebalance(session: Session, dry_run: bool) -> None:
 
 
 @cluster.command()
-@click.option("--note", default="", help="Note to show with the pause.  [default: none]")
+@click.option("--note", default="", help="Note to show with the pause.  [default: no note]")
 @pass_session
 def pause(session: Session, note: str) -> None:
     """Pause the cluster: fire no job and start no run until `cluster resume`.
@@ -206,7 +208,8 @@ def pause(session: Session, note: str) -> None:
     "--catch-up-since",
     type=Past(),
     metavar="TIME|AGE",
-    help="Earliest scheduled time to catch up by each job's catch-up policy.  [default: none]",
+    help="Apply each job's catch-up policy to its scheduled times since this time."
+    "  [default: no catch-up]",
 )
 @pass_session
 def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:
@@ -281,20 +284,20 @@ def audit() -> None:
 @click.option(
     "--action",
     default="",
-    help="Action of the entries to list, such as create or result.  [default: any]",
+    help="Action of the entries to list, such as create or result.  [default: all actions]",
 )
 @click.option(
     "--object",
     "of",
     default="",
-    help="Object of the entries to list, such as job/default/etl.  [default: any]",
+    help="Object of the entries to list, such as job/default/etl.  [default: all objects]",
 )
 @click.option(
     "--run",
     "run_id",
     default="",
     metavar="RUN",
-    help="Id of the run whose entries to list.  [default: any]",
+    help="Id of the run whose entries to list.  [default: all runs]",
 )
 @limit_option
 @pass_session

@@ -93,10 +93,12 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="PEM file of the cluster's certificate authority; turns TLS on.  [default: no TLS]",
 )
 @click.option(
-    "--cert", type=_file, help="PEM file of your client certificate; needs --ca.  [default: none]"
+    "--cert",
+    type=_file,
+    help="PEM file of your client certificate; needs --ca.  [default: no certificate]",
 )
-@click.option("--key", type=_file, help="PEM file of the private key of --cert.  [default: none]")
-@click.option("--token-file", type=_file, help="File with your access token.  [default: none]")
+@click.option("--key", type=_file, help="PEM file of the private key of --cert.  [default: no key]")
+@click.option("--token-file", type=_file, help="File with your access token.  [default: no token]")
 @pass_session
 def set_context(
     session: Session,

@@ -56,7 +56,7 @@ def cron() -> None:
     default="",
     metavar="NAME",
     help="Name of the job that sets the value of `H`, which is a hash of the name."
-    "  [default: none]",
+    "  [default: no name]",
 )
 @dst_options
 @click.option(
@@ -70,7 +70,7 @@ def cron() -> None:
     "calendars",
     multiple=True,
     metavar="FILE",
-    help="File with manifests of calendars that exclude times; repeatable.  [default: none]",
+    help="File with manifests of calendars that exclude times; repeatable.  [default: no file]",
 )
 @click.option(
     "-f",
@@ -79,7 +79,7 @@ def cron() -> None:
     multiple=True,
     metavar="FILE|DIR|-",
     help="Crontab or manifest: count how many of its jobs start in the same minutes as the"
-    " expression; repeatable.  [default: none]",
+    " expression; repeatable.  [default: no file]",
 )
 @click.option(
     "--jobs",

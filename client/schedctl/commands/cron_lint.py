@@ -47,7 +47,7 @@ class ReportedFinding:
 
 @click.command(cls=Command)
 @source_options
-@click.option("--strict", is_flag=True, help="Exit with 1 also if all findings are warnings.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also if the only findings are warnings.")
 @click.option(
     "--after",
     type=TimeType(),
@@ -188,14 +188,14 @@ def _many(count: int, what: str) -> str:
 @click.option(
     "--second-tz",
     metavar="ZONE",
-    help="IANA time zone in which SECOND is read.  [default: as --tz]",
+    help="IANA time zone in which SECOND is read.  [default: the zone of --tz]",
 )
 @click.option(
     "--job",
     default="",
     metavar="NAME",
     help="Name of the job that sets the value of `H`, which is a hash of the name."
-    "  [default: none]",
+    "  [default: no name]",
 )
 @dst_options
 @window_options("366d")

@@ -34,19 +34,19 @@ def dlq() -> None:
 
 @dlq.command("list")
 @click.option(
-    "--job", default="", help="Job whose dead letters to show: id or name.  [default: any]"
+    "--job", default="", help="Job whose dead letters to show: id or name.  [default: all jobs]"
 )
 @click.option(
     "--fingerprint",
     default="",
-    help="Fingerprint of the errors whose dead letters to list.  [default: any]",
+    help="Fingerprint of the errors whose dead letters to list.  [default: all fingerprints]",
 )
 @click.option(
     "--redrive",
     "redrive_id",
     default="",
     metavar="ID",
-    help="Id of the redrive whose dead letters to list.  [default: any]",
+    help="Id of a redrive: list only the dead letters that this redrive selected.  [default: all]",
 )
 @click.option("--resolved", is_flag=True, help="Also list redriven and discarded dead letters.")
 @limit_option
@@ -67,7 +67,7 @@ def list_dead(
 
 @dlq.command()
 @click.option(
-    "--job", default="", help="Job whose dead letters to show: id or name.  [default: any]"
+    "--job", default="", help="Job whose dead letters to show: id or name.  [default: all jobs]"
 )
 @pass_session
 def groups(session: Session, job: str) -> None:
@@ -103,7 +103,7 @@ def show(session: Session, run_id: str) -> None:
 
 @dlq.command()
 @choosing
-@click.option("--note", default="", help="Note to store with the dead letters.  [default: none]")
+@click.option("--note", default="", help="Note to store with the dead letters.  [default: no note]")
 @pass_session
 def discard(session: Session, chosen: Chosen, note: str) -> None:
     """Discard dead letters: nothing runs again, and the runs are kept.
@@ -180,12 +180,12 @@ class RedriveRateType(click.ParamType[float]):
     "--dry-run", is_flag=True, help="Preview: show the number of dead letters, store nothing."
 )
 @click.option("--wait", is_flag=True, help=WAIT)
-@click.option("--note", default="", help="Note to store in the audit log.  [default: none]")
+@click.option("--note", default="", help="Note to store in the audit log.  [default: no note]")
 @click.option(
     "--idempotency-key",
     type=Guard(),
     metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same redrive.  [default: none]",
+    help="Idempotency key: for 24 h the same key returns the same redrive.  [default: no key]",
 )
 @pass_session
 def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: Any) -> None:

@@ -17,6 +17,7 @@ from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
 from schedctl.options.job_options import (
+    edit_options,
     job_of,
     need_action,
     schedule_options,
@@ -53,7 +54,7 @@ for command in (backfill, backfills, cancel_backfill):
     "--idempotency-key",
     type=Guard(),
     metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same job.  [default: none]",
+    help="Idempotency key: for 24 h the same key returns the same job.  [default: no key]",
 )
 @click.option("--dry-run", is_flag=True, help="Validate the job and store nothing.")
 @schedule_options
@@ -63,7 +64,7 @@ for command in (backfill, backfills, cancel_backfill):
     help="Create the job paused: no scheduled time fires until `job resume`.",
 )
 @work_options
-@notice_options
+@notice_options("  [default: no notification]")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def create(
@@ -107,7 +108,7 @@ def _warn_of(spec: job_pb2.Job) -> None:
     default="",
     metavar="'FIELD:VALUE …'",
     help="Filter of the jobs to list, such as 'paused:true label.team:etl'; other"
-    " fields: name, pool, action.  [default: none]",
+    " fields: name, pool, action.  [default: all jobs]",
 )
 @pass_session
 def list_jobs(session: Session, limit: int | None, where: str) -> None:
@@ -162,11 +163,10 @@ def describe(session: Session, name: str) -> None:
 @click.option(
     "--etag",
     type=Guard(),
-    help="Etag that the job must have; else nothing is changed.  [default: any]",
+    help="Etag that the job must have; else nothing is changed.  [default: any etag]",
 )
-@schedule_options
-@work_options
-@notice_options
+@edit_options
+@notice_options(" '' removes the notification.  [default: unchanged]")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def patch(
@@ -180,7 +180,7 @@ def patch(
 ) -> None:
     """Change the given fields of a job. The change is shown first.
 
-    A field without an option keeps its value. The defaults of fields apply to new jobs only.
+    A field without an option keeps its value.
     """
     session.asked_job = name
     spec, named = job_of(flags, argv)
@@ -214,7 +214,7 @@ def patch(
 
 @job.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--note", default="", help="Note to store in the audit log.  [default: none]")
+@click.option("--note", default="", help="Note to store in the audit log.  [default: no note]")
 @pass_session
 def delete(session: Session, names: tuple[str, ...], note: str) -> None:
     """Delete jobs. No new run of a deleted job starts; running runs finish."""
@@ -228,12 +228,12 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option("--note", default="", help="Note to show with the pause.  [default: none]")
+@click.option("--note", default="", help="Note to show with the pause.  [default: no note]")
 @click.option(
     "--until",
     type=TimeType(),
     metavar=TIME,
-    help="Time at which the job is resumed automatically.  [default: none]",
+    help="Time at which the job is resumed automatically.  [default: `job resume` only]",
 )
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
@@ -268,14 +268,17 @@ def resume(session: Session, name: str) -> None:
 @click.option(
     "--overlap",
     metavar="skip|allow|…",
-    help="Overlap policy of the run.  [default: the job's policy]",
+    help="Overlap policy of the run; also buffer-one, buffer-all, cancel-other,"
+    " terminate-other.  [default: the job's policy]",
 )
-@click.option("--delay", metavar="5s", help="Time to wait before the run starts.  [default: 0s]")
+@click.option(
+    "--delay", metavar="DURATION", help="Time to wait before the run starts.  [default: 0s]"
+)
 @click.option(
     "--idempotency-key",
     type=Guard(),
     metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same run.  [default: none]",
+    help="Idempotency key: for 24 h the same key returns the same run.  [default: no key]",
 )
 @click.option("--wait", is_flag=True, help="Wait until the run has ended, then print its output.")
 @click.option(

@@ -150,7 +150,7 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
 
 @pool.command()
 @click.argument("name")
-@click.option("--note", default="", help="Note to show with the pause.  [default: none]")
+@click.option("--note", default="", help="Note to show with the pause.  [default: no note]")
 @pass_session
 def pause(session: Session, name: str, note: str) -> None:
     """Pause a pool: start none of its runs, scheduled or triggered, until `pool resume`.
@@ -173,5 +173,5 @@ def resume(session: Session, name: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @pass_session
 def delete(session: Session, names: tuple[str, ...]) -> None:
-    """Delete pools that no job uses."""
+    """Delete the named pools. A pool that a job uses isn't deleted."""
     delete_each(session, names, lambda client, name: client.pools.delete(name))

@@ -35,26 +35,28 @@ def run() -> None:
 
 
 @run.command("list")
-@click.option("--job", default="", help="Job whose runs to list: id or name.  [default: any]")
+@click.option("--job", default="", help="Job whose runs to list: id or name.  [default: all jobs]")
 @click.option(
     "--state",
     multiple=True,
     metavar="STATE",
-    help="State of the runs to list; repeatable.  [default: any]",
+    help="State of the runs to list; repeatable.  [default: all states]",
 )
 @click.option(
-    "--worker", default="", help="Worker to which the runs were dispatched.  [default: any]"
+    "--worker",
+    default="",
+    help="Worker to which the runs to list were dispatched.  [default: all workers]",
 )
 @click.option(
     "--trigger",
     metavar="schedule|manual|redrive|…",
-    help="Origin of the runs to list; also submit, backfill and chain.  [default: any]",
+    help="Origin of the runs to list; also submit, backfill and chain.  [default: all origins]",
 )
 @click.option(
     "--backfill",
     default="",
     metavar="ID",
-    help="Id of the backfill whose runs to list.  [default: any]",
+    help="Id of the backfill whose runs to list.  [default: all runs]",
 )
 @click.option(
     "--parent",
@@ -65,12 +67,12 @@ def run() -> None:
 @click.option(
     "--after",
     metavar="TIME",
-    help="Lower limit of the runs' scheduled times, exclusive.  [default: none]",
+    help="List only runs with a scheduled time after this time.  [default: no limit]",
 )
 @click.option(
     "--before",
     metavar="TIME",
-    help="Upper limit of the runs' scheduled times, exclusive.  [default: none]",
+    help="List only runs with a scheduled time before this time.  [default: no limit]",
 )
 @limit_option
 @pass_session
@@ -144,7 +146,9 @@ def get(session: Session, run_id: str) -> None:
 @run.command()
 @click.argument("run_ids", nargs=-1, metavar="[RUN…]")
 @click.option(
-    "--job", default="", help="Job whose runs to watch until Ctrl-C: id or name.  [default: none]"
+    "--job",
+    default="",
+    help="Job whose runs to watch until Ctrl-C: id or name.  [default: only RUN…]",
 )
 @pass_session
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
@@ -163,7 +167,9 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--job", type=Guard(), help="Job whose runs to print: id or name.  [default: all]")
+@click.option(
+    "--job", type=Guard(), help="Job whose runs to print: id or name.  [default: all jobs]"
+)
 @click.option(
     "--after",
     type=Guard(),
@@ -174,9 +180,9 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 def events(session: Session, job: str | None, after: str | None) -> None:
     """Print all changes of the namespace's runs until Ctrl-C.
 
-    The first lines are the runs in progress. Further lines are changes of runs, changes of the
-    leader, and members and workers that are lost or return. With -o json each line is one object,
-    with the `cursor` to continue from.
+    The first lines are the runs in progress. The lines after them are changes of runs, changes of
+    the leader, and members and workers that are lost or return. With -o json each line is one
+    object, with the `cursor` to continue from.
     """
 
     async def work(client: Client) -> None:
@@ -260,7 +266,9 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
 
 @run.command()
 @click.argument("run_id")
-@click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
+@click.option(
+    "--reason", default="", help="Reason to store in the audit log.  [default: no reason]"
+)
 @pass_session
 def cancel(session: Session, run_id: str, reason: str) -> None:
     """Cancel a run: end a waiting run at once; terminate, then kill a running attempt.
@@ -348,13 +356,15 @@ def why(session: Session, run_id: str) -> None:
     is_flag=True,
     help="Wait as with --wait, and exit with the exit code of the command.",
 )
-@click.option("--name", default="", help="Name to show as the job of the run.  [default: none]")
-@click.option("--delay", metavar="5s", help="Time to wait before the run starts.  [default: 0s]")
+@click.option("--name", default="", help="Name to show as the job of the run.  [default: no name]")
+@click.option(
+    "--delay", metavar="DURATION", help="Time to wait before the run starts.  [default: 0s]"
+)
 @click.option(
     "--idempotency-key",
     type=Guard(),
     metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same run.  [default: none]",
+    help="Idempotency key: for 24 h the same key returns the same run.  [default: no key]",
 )
 @work_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)

@@ -64,7 +64,7 @@ def describe(session: Session, name: str) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Reason to show with the drain.  [default: none]")
+@click.option("--reason", default="", help="Reason to show with the drain.  [default: no reason]")
 @click.option(
     "--wait",
     is_flag=True,
@@ -109,7 +109,9 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Reason to store in the audit log.  [default: none]")
+@click.option(
+    "--reason", default="", help="Reason to store in the audit log.  [default: no reason]"
+)
 @pass_session
 def undrain(session: Session, name: str, reason: str) -> None:
     """Undrain a worker: send it new runs again."""

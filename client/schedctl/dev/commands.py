@@ -97,7 +97,7 @@ def group() -> None:
     "--postgres",
     "dsn",
     metavar="DSN",
-    help="URL of an existing PostgreSQL database to use instead of a new server.  [default: none]",
+    help="URL of an existing PostgreSQL database to use.  [default: a new PostgreSQL server]",
 )
 @click.option(
     "--tls",

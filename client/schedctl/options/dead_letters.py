@@ -97,8 +97,8 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--until",
             type=Past(),
             metavar="TIME|10m",
-            help="Only runs that failed for good at or before this time, for example the time in"
-            " column LAST of `dlq groups`; 10m is 10 minutes ago.  [default: now]",
+            help="Select only runs that failed for good at or before this time, for example the"
+            " time in column LAST of `dlq groups`; 10m is 10 minutes ago.  [default: now]",
         ),
         click.option(
             "--of",
@@ -111,14 +111,14 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--job",
             type=Guard(),
             metavar="JOB",
-            help="Job of the dead letters to select: id or name.  [default: any]",
+            help="Job of the dead letters to select: id or name.  [default: all jobs]",
         ),
         click.option(
             "--group",
             "fingerprint",
             type=Guard(),
             metavar="FINGERPRINT",
-            help="Fingerprint of the error, as `dlq groups` shows it.  [default: any]",
+            help="Fingerprint of the error, as `dlq groups` shows it.  [default: all fingerprints]",
         ),
         click.argument("run_ids", nargs=-1, metavar="[RUN…]"),
     ):

@@ -6,6 +6,7 @@ mean the same. An error names the option it came from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -99,12 +100,12 @@ _WORK: Final = {
     "  [default: the home folder of the command's user]",
     "--user NAME": "Operating-system user that runs the command.  [default: the worker's user]",
     "--limit-memory 64MiB": "Memory limit of the command, or of the handler's process, in bytes"
-    " or as 64MiB.  [default: none]",
+    " or as 64MiB.  [default: no limit]",
     "--limit-processes N": "Highest number of processes and threads that an attempt may have at"
-    " once.  [default: none]",
+    " once.  [default: no limit]",
     "--limit-files N": "Highest number of open files in each process of an attempt."
-    "  [default: none]",
-    "--payload JSON|@FILE|-": "Payload: the input of the run.  [default: none]",
+    "  [default: no limit]",
+    "--payload JSON|@FILE|-": "Payload: the input of the run.  [default: no payload]",
     "--priority high|medium|low": "Priority of the runs, the order in which they fire and start."
     "  [default: medium]",
     "--retry KEY=VALUE,…": "Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after"
@@ -127,12 +128,11 @@ _WORK: Final = {
     " attempt finish, or kill it.  [default: finish]",
     "--slots N": "Slots (places for runs) that a run takes on its worker.  [default: 1]",
     "--retention 30d": "Time for which ended runs are kept.  [default: the cluster's setting]",
-    "--pool NAME": "Pool whose limits the runs share; '' removes the job from its pool."
-    "  [default: none]",
+    "--pool NAME": "Pool whose limits the runs share.  [default: no pool]",
     "--require KEY=VALUE,…": "Label that the worker must have, with one of the values;"
-    " repeatable.  [default: none]",
+    " repeatable.  [default: no label]",
     "--prefer KEY=VALUE,…": "Label of workers to prefer among those with a free slot;"
-    " repeatable.  [default: none]",
+    " repeatable.  [default: no label]",
     "--placement spread|pack|sticky|broadcast": "Rule that chooses a worker: most free slots"
     " (spread), fewest free slots (pack), or the same one as before (sticky); broadcast runs the"
     " job on every matching worker.  [default: spread]",
@@ -146,7 +146,7 @@ _SCHEDULE: Final = {
     "  [default: none]",
     "--phase DURATION": "Offset that is added to the scheduled times of --every.  [default: 0s]",
     "--anchor LOCAL": "Local time in --tz from which the intervals of --every are counted, such"
-    " as 2026-01-06T09:00:00.  [default: 1970 in UTC]",
+    " as 2026-01-06T09:00:00.  [default: 1970-01-01T00:00:00 UTC]",
     f"--at {TIME}": "Time of a single run: RFC 3339, +3s from now, or a local time in --tz."
     "  [default: none]",
     "--on-demand": "Use no schedule: only triggers start runs.",
@@ -157,11 +157,11 @@ _SCHEDULE: Final = {
     "--with-output/--without-output": "Use the results of the parents in --after as the payload."
     "  [default: without]",
     "--tz ZONE": "IANA time zone in which the schedule is read.  [default: UTC]",
-    f"--start {TIME}": "Earliest scheduled time.  [default: none]",
-    f"--end {TIME}": "Latest scheduled time, inclusive.  [default: none]",
+    f"--start {TIME}": "Earliest scheduled time.  [default: no limit]",
+    f"--end {TIME}": "Latest scheduled time, inclusive.  [default: no limit]",
     "--max-runs N": "Number of runs after which the schedule ends; 0 means no limit.  [default: 0]",
-    "--exclude-calendar NAME": "Calendar whose times are excluded; repeatable; '' removes all"
-    " calendars.  [default: none]",
+    "--exclude-calendar NAME": "Calendar whose times are excluded; repeatable."
+    "  [default: no calendar]",
     "--exclude-cron EXPR": "Cron expression that excludes the times it matches; repeatable."
     "  [default: none]",
     "--dst-gap run-after|skip": "Policy for a fixed time that a clock change skips: run after"
@@ -171,8 +171,8 @@ _SCHEDULE: Final = {
     "--jitter DURATION": "Upper limit of the delay that is added to each scheduled time."
     "  [default: 0s]",
     "--overlap skip|allow|allow:N|…": "Overlap policy for a run that is ready while another run"
-    " of the job is in progress; also buffer-one, buffer-all, cancel-other, terminate-other."
-    "  [default: skip]",
+    " of the job is in progress. More policies: buffer-one, buffer-all, cancel-other,"
+    " terminate-other.  [default: skip]",
     "--catch-up latest|all|none": "Catch-up policy: runs to create for scheduled times that"
     " passed while no member could fire the job.  [default: latest]",
     "--catch-up-window 1h": "Age up to which the catch-up policy applies; older scheduled times"
@@ -184,8 +184,27 @@ _SCHEDULE: Final = {
 """Options for the schedule: exactly one of cron, every, at, on-demand, after."""
 
 
+_DEFAULT: Final = re.compile(r" *\[default: .*\]$")
+_EMPTY: Final = {
+    "--pool NAME": "'' removes the job from its pool",
+    "--exclude-calendar NAME": "'' removes all calendars",
+    "--exclude-cron EXPR": "'' removes all exclusions by cron",
+}
+"""Options of an edit that an empty text clears."""
+
+
+def _edited(table: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of an edit: a field without an option keeps its value."""
+    edited = {}
+    for written, text in table.items():
+        kept = _DEFAULT.sub("", text)
+        cleared = f" {_EMPTY[written]}." if written in _EMPTY else ""
+        edited[written] = text if kept == text else f"{kept}{cleared}  [default: unchanged]"
+    return edited
+
+
 def _options(table: Mapping[str, str], **settings: Mapping[str, Any]) -> Callable[[F], F]:
-    """Return a decorator that adds the options of a table, some with further settings."""
+    """Return a decorator that adds the options of a table, some with more settings."""
 
     def decorate(command: F) -> F:
         for written, text in reversed([*table.items()]):
@@ -200,22 +219,18 @@ def _options(table: Mapping[str, str], **settings: Mapping[str, Any]) -> Callabl
 
 _MANY: Final = {"multiple": True}
 _TIME: Final = {"type": TimeType()}
-work_options: Final = _options(
-    _WORK, header=_MANY, metadata=_MANY, env=_MANY, require=_MANY, prefer=_MANY
-)
-schedule_options: Final = _options(
-    _SCHEDULE,
-    cron=_MANY,
-    at={"type": LocalWhen()},
-    on_demand={"is_flag": True},
-    with_output={"default": None},
-    tz={"type": Guard()},
-    start=_TIME,
-    end=_TIME,
-    exclude_calendar=_MANY,
-    exclude_cron=_MANY,
-    label=_MANY,
-)
+_SETTINGS: Final[dict[str, Mapping[str, Any]]] = {
+    **dict.fromkeys(("header", "metadata", "env", "require", "prefer", "cron", "label"), _MANY),
+    **dict.fromkeys(("exclude_calendar", "exclude_cron"), _MANY),
+    **dict.fromkeys(("start", "end"), _TIME),
+    "at": {"type": LocalWhen()},
+    "on_demand": {"is_flag": True},
+    "with_output": {"default": None},
+    "tz": {"type": Guard()},
+}
+work_options: Final = _options(_WORK, **_SETTINGS)
+schedule_options: Final = _options(_SCHEDULE, **_SETTINGS)
+edit_options: Final = _options(_edited({**_SCHEDULE, **_WORK}), **_SETTINGS)
 
 
 def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, list[str]]:

@@ -23,13 +23,16 @@ KEYS: Final = ("webhook", "email", "command", "threshold", "min_interval", "afte
 METAVAR: Final = "webhook=URL|email=…"
 
 
-def notice_options(command: F) -> F:
-    """Add an option for each kind of notification; each is repeatable."""
-    for field, text in reversed(FLAGS.items()):
-        flag = f"--{field.replace('_', '-')}"
-        help_text = f"{text}; repeatable. '' removes the notification.  [default: none]"
-        command = click.option(flag, multiple=True, metavar=METAVAR, help=help_text)(command)
-    return command
+def notice_options(default: str) -> Callable[[F], F]:
+    """Return a decorator that adds an option for each kind of notification; each is repeatable."""
+
+    def decorate(command: F) -> F:
+        for field, text in reversed(FLAGS.items()):
+            flag, shown = f"--{field.replace('_', '-')}", f"{text}; repeatable.{default}"
+            command = click.option(flag, multiple=True, metavar=METAVAR, help=shown)(command)
+        return command
+
+    return decorate
 
 
 def form(flags: Mapping[str, Any]) -> dict[str, Any]:

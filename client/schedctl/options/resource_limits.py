@@ -60,7 +60,9 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
             limits["memory_bytes"] = str(parse_size(limits["memory_bytes"]))
         except ValueError as wrong:
             raise CommandFailure(
-                f"--limit-memory: {wrong}", reason="WRONG_FLAG", remedy="write --limit-memory 64MiB"
+                f"--limit-memory: {wrong}",
+                reason="WRONG_FLAG",
+                remedy="write for example --limit-memory 64MiB",
             ) from None
     for limit, flag in _FLAGS.items():
         if limits.get(limit, "1").strip().strip("0") == "":

@@ -139,8 +139,8 @@ def window_options(length: str) -> Callable[[F], F]:
         type=SpanType(),
         default=length,
         show_default=True,
-        metavar="7d",
-        help="Length of the time window to examine.",
+        metavar="DURATION",
+        help="Length of the time window to examine, such as 36h or 7d.",
     )
     return lambda command: start(span(command))
 
