@@ -193,7 +193,10 @@ class Context:
             ValueError: `done` isn't from 0 to `total`.
         """
         if not (math.isfinite(total) and total > 0 and 0 <= done <= total):
-            raise ValueError(f"progress: done is {done:g}, but must be from 0 to {total:g}")
+            raise ValueError(
+                f"progress: done is {done:g} and total is {total:g}, but done must be from 0 to"
+                " total, and total above 0"
+            )
         self.on_heartbeat()
         kept = note[:MOST_NOTE].encode(errors="replace").decode()  # no half surrogates
         self.on_progress(Progress(float(done), float(total), kept))

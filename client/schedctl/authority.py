@@ -116,9 +116,9 @@ class Authority:
         trusted = out / f"{OWN}.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
             raise UnfitEnvironment(
-                f"{trusted} is from another certificate authority",
-                f"append {self.certificate} to that file, choose another --out, or name the folder"
-                " of the other authority: --ca-dir DIR",
+                f"{trusted} doesn't contain the certificate of this authority, {self.certificate}",
+                f"append {self.certificate} to {trusted}, or give another folder: --out DIR; to"
+                f" use the authority of {trusted}, name the folder of that authority: --ca-dir DIR",
             )
         tls = TLS(trusted, out / f"{subject.name}.pem", out / f"{subject.name}.key")
         assert tls.cert is not None
@@ -184,9 +184,9 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
     key may be the only copy.
     """
 
-    def anothers(file: Path, what: str) -> UnfitEnvironment:
+    def anothers(what: str) -> UnfitEnvironment:
         return UnfitEnvironment(
-            f"{file} {what}; the file isn't changed",
+            f"{what}; the file isn't changed",
             "choose another folder (--out DIR), or move the file away first",
         )
 
@@ -194,12 +194,14 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
         whose = _subject_of(cert.read_bytes())
         if whose != _actor(subject.uris):
             raise anothers(
-                cert, f"is the certificate of {whose}" if whose else "isn't a certificate of schedd"
+                f"{cert} is the certificate of {whose}"
+                if whose
+                else f"{cert} isn't a certificate of schedd"
             )
     elif key.exists():
-        raise anothers(key, "is a key without its certificate")
+        raise anothers(f"{key} is a key without its certificate")
     if key.exists() and not key.is_file():
-        raise anothers(key, "isn't a file")
+        raise anothers(f"{key} isn't a regular file")
 
 
 def _certificate_builder(

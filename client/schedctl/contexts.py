@@ -75,7 +75,7 @@ def load() -> Contexts:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise Misconfigured(f"{file}: {error}") from None
+        raise Misconfigured(f"{file} isn't valid TOML: {error}") from None
     known = content.get("contexts", {})
     if not isinstance(known, dict):
         raise Misconfigured(f"{file}: contexts must be a table, such as [contexts.prod]")
@@ -143,19 +143,22 @@ _PARTS: Final = ({"ca"}, {"ca", "cert", "key"})
 
 def _context(file: Path, name: str, entry: Any) -> ClusterContext:
     def wrong(what: str) -> Misconfigured:
-        return Misconfigured(f"{file}: contexts.{name}{what}")
+        return Misconfigured(f"{file}: {what}")
 
+    at = f"contexts.{name}"
     if not isinstance(entry, dict):
-        raise wrong(" must be a table")
+        raise wrong(f"{at} must be a table")
     for key in entry:
         if key not in KEYS:
-            raise wrong(f".{key} is an unknown key; {did_you_mean(key, KEYS)}".removesuffix("; "))
+            raise wrong(
+                f"{at}.{key} is an unknown key; {did_you_mean(key, KEYS)}".removesuffix("; ")
+            )
     endpoints = entry.get("endpoints", [])
     if not isinstance(endpoints, list) or not all(isinstance(one, str) for one in endpoints):
-        raise wrong('.endpoints must be a list of addresses, such as ["m1:7420"]')
+        raise wrong(f'{at}.endpoints must be a list of addresses, such as ["m1:7420"]')
     tls = entry.get("tls")
     if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
-        raise wrong(".tls must have the keys ca, cert and key, or only ca")
+        raise wrong(f"{at}.tls must have the keys ca, cert and key, or only ca")
     token_file = entry.get("token_file")
     return ClusterContext(
         name=name,

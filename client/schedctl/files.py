@@ -114,4 +114,8 @@ def unusable(error: OSError, path: Path, remedy: str = "") -> CommandFailure:
     """Return the failure for a path of the user that can't be used."""
     where = error.filename2 or error.filename or path
     remedy = remedy or (ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else ANOTHER)
-    return CommandFailure(f"{where}: {error.strerror or error}", reason="NO_FILE", remedy=remedy)
+    return CommandFailure(
+        f"{where} can't be used: {error.strerror or error}",
+        reason="NO_FILE",
+        remedy=remedy,
+    )

@@ -225,7 +225,7 @@ class Guard(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text unchanged."""
         if not value:
-            self.fail("must not be empty; leave the option out instead", param, ctx)
+            self.fail("the value is empty: give a value, or leave the option out", param, ctx)
         return str(value)
 
 
@@ -302,5 +302,5 @@ class Seconds(click.ParamType[float]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if seconds <= 0:
-            self.fail("must be more than 0", param, ctx)
+            self.fail("the time must be more than 0 s", param, ctx)
         return seconds

@@ -218,7 +218,7 @@ def _whole(record: CalendarRecord) -> str:
 def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[FieldViolation]:
     yield from validation.check_name(calendar.name, "calendar.name")
     if calendar.ByteSize() > LONGEST:
-        problem = f"has {calendar.ByteSize():,} bytes, at most {LONGEST:,} are allowed"
+        problem = f"has {calendar.ByteSize():,} bytes; at most {LONGEST:,} are allowed"
         yield FieldViolation("calendar", problem)
         return
     try:

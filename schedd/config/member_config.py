@@ -104,7 +104,7 @@ class RetentionConfig:
         for key in ("runs", "logs", "dead_letters", "lost"):
             length = getattr(self, key)
             if length is not None and not retention.LEAST <= length <= retention.MOST:
-                yield ConfigProblem(key, "must be from 1s to 36500d")
+                yield ConfigProblem(key, "the duration must be from 1s to 36500d")
 
     def to_retention(self) -> retention.Retention:
         """Return the retention as the scheduling code takes it."""
@@ -241,9 +241,9 @@ class Config:
         for key in ("member_ttl", "worker_ttl"):
             ttl = getattr(self, key)
             if not SMALLEST_TTL <= ttl <= LONGEST_TTL:
-                yield ConfigProblem(key, "must be from 3s to 1d")
+                yield ConfigProblem(key, "the duration must be from 3s to 1d")
             if ttl % timedelta(seconds=1):
-                yield ConfigProblem(key, "must be whole seconds")
+                yield ConfigProblem(key, "the duration must be whole seconds")
         if not 0 <= self.weight <= MOST_WEIGHT:
             yield ConfigProblem("weight", f"must be from 0 to {MOST_WEIGHT}")
         if not naming.MEMBER.fullmatch(self.name):
@@ -251,7 +251,8 @@ class Config:
         if not self.postgres.dsn:
             yield ConfigProblem(
                 "postgres.dsn",
-                "is missing; set it in the file, or by SCHEDD_POSTGRES__DSN or --postgres-dsn",
+                "a value is required: set it in the file, or by SCHEDD_POSTGRES__DSN or"
+                " --postgres-dsn",
             )
         try:
             open_objects(self.results.url, self.results.options)

@@ -71,7 +71,7 @@ class Timings:
         if needed > self.ttl + 1e-9:
             raise Misconfigured(
                 f"a lease of {self.ttl:g} s can't be renewed in time if a call may take"
-                f" {deadline:g} s: two tries need {needed:.2f} s; set a longer member_ttl"
+                f" {deadline:g} s: two calls need {needed:.2f} s; set a longer member_ttl"
             )
 
 

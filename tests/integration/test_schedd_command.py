@@ -90,7 +90,7 @@ key = "/none/key.pem"
             "SCHEDD_ETCD__ENDPOINTS: etcd.endpoints: no server is given",
             "FILE:8: postgres.dsn: must be a URL",
             "FILE:9: postgres.lanes: must be from 1 to 64",
-            "FILE:3: member_ttl: must be from 3s to 1d",
+            "FILE:3: member_ttl: the duration must be from 3s to 1d",
             "FILE:5: listen.http: address 'nonsense' isn't valid: write host:port",
             "FILE:11: tls.ca: /none/ca.pem can't be read",
             "FILE:12: tls.cert: /none/cert.pem can't be read",

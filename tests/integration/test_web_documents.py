@@ -160,7 +160,7 @@ async def test_an_empty_text_of_a_task_is_reported_as_empty(web: Web, key: str) 
     task = {name: value for name, value in TASK.items() if name != "customJobId"}
     answer = await web.post("/api/tasks", task | {key: ""})
     assert answer.status == 400
-    problem = "is empty: give a text, or leave it out"
+    problem = "the value is empty: give a text, or leave the key out"
     assert answer.json["violations"] == [{"field": key, "problem": problem}]
 
 

@@ -342,7 +342,7 @@ async def test_a_form_creates_a_job_or_is_shown_again_with_the_error(web: Web) -
     timed = fields | {"schedule": "on_demand", "when": "0 9 * * *"}
     no_clock = await sent(web, "/new-job", **timed)
     assert no_clock.status == 400
-    assert "When: has no effect: a job on demand has no schedule" in no_clock.text
+    assert "When: the field has no effect: a job on demand has no schedule" in no_clock.text
     assert 'name="when" value="0 9 * * *"' in no_clock.text
     elsewhere = await sent(web, "/new-job", **fields, when="1m", namespace="zz")
     assert elsewhere.status == 400
@@ -761,7 +761,7 @@ async def test_a_dialog_of_dead_letters_keeps_its_id_when_its_group_moves(web: W
 async def test_a_page_of_letters_without_a_selection_is_rejected(web: Web) -> None:
     answer = await web.get("/dead-letters?page=x")
     assert answer.status == 400
-    assert "Page: needs a job or a fingerprint" in answer.text
+    assert "Page: the page of a list needs a job or a fingerprint" in answer.text
 
 
 async def test_pages_take_no_more_of_the_database_than_they_may(

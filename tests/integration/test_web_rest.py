@@ -257,7 +257,11 @@ async def test_an_error_of_a_header_names_the_header(web: Web) -> None:
 
 @pytest.mark.parametrize(
     ("given", "problem"),
-    [(("",), "is empty"), (("a", "a"), "is given twice"), (("a", ""), "is given twice")],
+    [
+        (("",), "the value is empty"),
+        (("a", "a"), "the header is given twice"),
+        (("a", ""), "the header is given twice"),
+    ],
 )
 async def test_an_idempotency_key_that_is_none_or_two_is_refused_by_name(
     web: Web, given: tuple[str, ...], problem: str
@@ -584,7 +588,7 @@ async def test_an_error_before_a_stream_begins_is_a_plain_problem(web: Web) -> N
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
     assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
     assert answer.json["detail"].startswith(
-        "Last-Event-ID: 'yesterday' isn't a valid id of an event of this cluster"
+        "Last-Event-ID: 'yesterday' isn't the id of an event of this cluster"
     )
 
 

@@ -49,7 +49,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "did you mean 'slots'" in done.stderr
     assert "drain_timeout" in done.stderr
-    assert "spool: is missing" in done.stderr
+    assert "spool: a value is required" in done.stderr
 
 
 def test_impossible_values_are_reported_with_unreadable_ones(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ cert = "/none/cert.pem"
     done = run("--config", str(file), "--check-config", environ={"WORKERD_NAME": "UPPER"})
     assert done.returncode == 2
     assert done.stderr.replace(f"{file}", "FILE").splitlines() == [
-        "spool: is missing; set it in the file, by WORKERD_SPOOL or --spool",
+        "spool: a value is required: set it in the file, by WORKERD_SPOOL or --spool",
         "FILE:8: results.result_mib: must be from 0 to 1024",
         "FILE:10: tls: only one of cert and key is given: give both files",
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
@@ -92,7 +92,7 @@ spool = "{tmp_path}"
 key = "/none/key.pem"
 """)
     done = run("--config", str(file), "--check-config", environ={})
-    assert done.stderr == "tls.ca: is missing; set it in the file or by WORKERD_TLS__CA\n"
+    assert done.stderr == "tls.ca: a value is required: set it in the file or by WORKERD_TLS__CA\n"
 
 
 def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Path) -> None:

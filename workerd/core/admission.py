@@ -212,7 +212,7 @@ class Admission:
         for key in keys:
             offered, state = self._holdings[key]
             if state is not AssignmentState.HELD:
-                raise ValueError(f"assignment {key} is {state.name}: it can't start again")
+                raise ValueError(f"assignment {key} can't start again: its state is {state.name}")
             if offered is not batch:
                 batch, running = offered, (offered, AssignmentState.RUNNING)
                 why = self._objection(batch, judged, trusted)

@@ -137,7 +137,9 @@ def received(ours: socket.socket, size: int) -> bytes:
     while len(data) < size:
         more = ours.recv(size - len(data))
         if not more:
-            raise ConnectionResetError(errno.ECONNRESET, "the process at the other end has ended")
+            raise ConnectionResetError(
+                errno.ECONNRESET, "the process that starts programs in cgroups has ended"
+            )
         data += more
     return data
 

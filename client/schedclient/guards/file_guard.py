@@ -87,7 +87,8 @@ class FileGuard:
             self.folder.mkdir(exist_ok=True)
         except FileNotFoundError:
             raise Misconfigured(
-                f"folder {self.path.parent} of the guarded file not found: create the folder"
+                f"the guarded file {self.path} can't be written: its folder doesn't exist; create"
+                " the folder, or give the guard another path"
             ) from None
         _sync_folder(self.path.parent)
 

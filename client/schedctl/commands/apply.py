@@ -108,10 +108,10 @@ def _refuse_others(reading: ReadManifests, namespace: str) -> None:
     for where, one in chain(*reading.kinds):
         if one.namespace not in ("", namespace):
             raise CommandFailure(
-                f"{where}: {one.name} has namespace {one.namespace}, but --namespace is"
+                f"{where}: {one.name} is in namespace {one.namespace}, but --namespace names"
                 f" {namespace}",
                 reason="WRONG_NAMESPACE",
-                remedy="remove --namespace, or the namespace of the manifest",
+                remedy="remove the option --namespace, or the key namespace of the manifest",
             )
 
 

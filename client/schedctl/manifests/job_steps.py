@@ -66,8 +66,8 @@ def _visit(first: JobKey, by_key: dict[JobKey, Manifest], done: dict[JobKey, Man
                 f"{by_key[here].where}: job {here[1]} would run after itself: after.jobs closes the"
                 f" cycle {cycle}",
                 reason="CHAIN_CYCLE",
-                remedy="remove one job of this cycle from after.jobs of the next job; nothing was"
-                " stored",
+                remedy="in the manifest of one job of this cycle, remove the parent that is also in"
+                " the cycle from after.jobs; nothing was stored",
             )
         else:
             path.append(left[0])

@@ -177,7 +177,7 @@ def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
         return
     kind = kind_of(text)
     if isinstance(kind, Foreign):
-        yield ManifestFault(name, f"is {kind}")
+        yield ManifestFault(name, f"the file is {kind}")
         return
     try:
         documents = list(yaml.compose_all(text, Loader=_Loader))
@@ -191,7 +191,7 @@ def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
         return
     for node in documents:
         if node is not None and (foreign := foreign_document(plain_value(node))):
-            yield ManifestFault(f"{name}:{node.start_mark.line + 1}", f"is {foreign}")
+            yield ManifestFault(f"{name}:{node.start_mark.line + 1}", f"the document is {foreign}")
         elif isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
             for one in node.value:
                 yield from _document(name, one)
@@ -256,7 +256,7 @@ def _plain(
     if node.tag not in TAGS:
         tag = node.tag.replace("tag:yaml.org,2002:", "!!")
         raise _Unfit(
-            None, None, f"remove the YAML tag {tag}: no tags are supported", node.start_mark
+            None, None, f"the YAML tag {tag} isn't supported: remove the tag", node.start_mark
         )
     if len(path) > DEEPEST:  # an alias may hold itself
         too_deep = f"lists and objects are nested more than {DEEPEST} deep"
@@ -300,7 +300,7 @@ def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
 
 def _syntax(name: str, text: str, error: yaml.YAMLError) -> ManifestFault:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return ManifestFault(name, f"isn't valid YAML: {error}")
+        return ManifestFault(name, f"the file isn't valid YAML: {error}")
     number = error.problem_mark.line
     if isinstance(error, _Unfit):
         return ManifestFault(f"{name}:{number + 1}", str(error.problem))
@@ -312,7 +312,9 @@ def _syntax(name: str, text: str, error: yaml.YAMLError) -> ManifestFault:
         None,
     )
     quote = QUOTE if starred else _quoted(written)
-    return ManifestFault(f"{name}:{number + 1}", f"isn't valid YAML: {error.problem}", quote)
+    return ManifestFault(
+        f"{name}:{number + 1}", f"the file isn't valid YAML: {error.problem}", quote
+    )
 
 
 def _quoted(written: str) -> str:

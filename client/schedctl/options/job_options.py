@@ -370,7 +370,9 @@ def _refuse_zero(flag: str, given: str | None) -> None:
     """Reject 0: in protobuf it means that the field isn't set."""
     if given is not None and given.strip().strip("0") == "":
         raise CommandFailure(
-            f"{flag} must be at least 1, not 0", reason="WRONG_FLAG", remedy=f"write {flag} 1"
+            f"{flag} must be at least 1, not 0",
+            reason="WRONG_FLAG",
+            remedy=f"write {flag} 1, or leave the option out",
         )
 
 

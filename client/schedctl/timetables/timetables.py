@@ -120,7 +120,7 @@ class SpanType(click.ParamType[timedelta]):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not timedelta(seconds=1) <= span <= LONGEST:
-            self.fail(f"must be from 1s to {LONGEST.days}d", param, ctx)
+            self.fail(f"the time window must be from 1s to {LONGEST.days}d", param, ctx)
         return span
 
 
@@ -316,7 +316,9 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
     except OSError as error:
         where = error.filename or ", ".join(files)
         raise CommandFailure(
-            f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+            f"{where} can't be read: {error.strerror}",
+            reason="NO_FILE",
+            remedy="check the file's name and permissions",
         ) from error
     return [(name, content.decode("utf-8", "replace")) for name, content in found]
 

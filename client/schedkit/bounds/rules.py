@@ -281,7 +281,7 @@ def _text(rule: Text) -> Check:
 
     def check(value: str, path: str, found: Found) -> None:
         if len(value) > most:
-            found.append((path, f"has {len(value):,} characters, at most {most:,} are allowed"))
+            found.append((path, f"has {len(value):,} characters; at most {most:,} are allowed"))
         elif "\0" in value and not nul:
             found.append((path, "holds a NUL character"))
         elif pattern is not None and not pattern.fullmatch(value):
@@ -365,7 +365,7 @@ def _choice(field: FieldDescriptor) -> Check:
 def _list(each: Check | None, most: int) -> Check:
     def check(values: Any, path: str, found: Found) -> None:
         if len(values) > most:
-            found.append((path, f"has {len(values):,} entries, at most {most:,} are allowed"))
+            found.append((path, f"has {len(values):,} entries; at most {most:,} are allowed"))
         elif each is not None:
             for value in values:
                 each(value, path, found)
@@ -378,7 +378,7 @@ def _list(each: Check | None, most: int) -> Check:
 def _column(low: int, high: int, most: int) -> Check:
     def check(values: Any, path: str, found: Found) -> None:
         if len(values) > most:
-            found.append((path, f"has {len(values):,} entries, at most {most:,} are allowed"))
+            found.append((path, f"has {len(values):,} entries; at most {most:,} are allowed"))
             return
         for value in (min(values), max(values)):
             if not low <= value <= high:
@@ -391,7 +391,7 @@ def _column(low: int, high: int, most: int) -> Check:
 def _map(key: Check | None, value: Check | None, most: int) -> Check:
     def check(pairs: Any, path: str, found: Found) -> None:
         if len(pairs) > most:
-            found.append((path, f"has {len(pairs):,} entries, at most {most:,} are allowed"))
+            found.append((path, f"has {len(pairs):,} entries; at most {most:,} are allowed"))
             return
         for name in pairs:
             if key is not None:

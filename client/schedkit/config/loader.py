@@ -299,16 +299,18 @@ class _Sources:
             text = file.read_text("utf-8")
             table = tomllib.loads(text)
         except OSError as error:
-            self.problem(str(file), f"can't be read: {error.strerror}")
+            self.problem(str(file), f"the file can't be read: {error.strerror}")
         except UnicodeDecodeError:
-            self.problem(str(file), "isn't valid UTF-8")
+            self.problem(str(file), "the file isn't valid UTF-8")
         except tomllib.TOMLDecodeError as error:
             at = re.search(r"\(at line (\d+)", str(error))
             line = at[1] if at else text.count("\n") + 1
-            self.problem(f"{file}:{line}", f"isn't valid TOML: {error}")
+            self.problem(f"{file}:{line}", f"the file isn't valid TOML: {error}")
         except RecursionError:
             deepest = max(enumerate(text.splitlines(), 1), key=lambda at: _brackets(at[1]))
-            self.problem(f"{file}:{deepest[0]}", f"{_key(deepest[1])}is nested too deep to be read")
+            self.problem(
+                f"{file}:{deepest[0]}", f"{_key(deepest[1])} is nested too deep to be read"
+            )
         else:
             self.unread = False
             self._walk(table, (), str(file), lines_of(text))
@@ -374,7 +376,7 @@ class _Sources:
             return
         flag = f" or {key.flag}" if key.dotted in self.flags else ""
         hint = f"set it in the file{',' if flag else ' or'} by {key.variable(self.prefix)}{flag}"
-        self.problem(key.dotted, f"is missing; {hint}")
+        self.problem(key.dotted, f"a value is required: {hint}")
 
     def judge(self, at: Path, found: Iterable[ConfigProblem]) -> None:
         """Add the problems that a section reports about its values."""
@@ -460,4 +462,4 @@ def _brackets(line: str) -> int:
 
 def _key(line: str) -> str:
     """Return the key of this line of TOML, for a message."""
-    return "".join(f"{'.'.join(path)} " for path in [*lines_of(line)][-1:])
+    return next((".".join(path) for path in [*lines_of(line)][-1:]), "the value")

@@ -103,19 +103,22 @@ class _Reader:
     def fill(self, message: Message, obj: Any, path: Path) -> None:
         """Set the fields of `message` from `obj`."""
         if not isinstance(obj, Mapping):
-            self._problem(path, f"must be an object with keys, not {shown(obj)}")
+            self._problem(path, f"the value must be an object with keys, not {shown(obj)}")
             return
         written: dict[str, str] = {}
         for key, field, value in self._known(message, obj, path):
             if field.name in written:
-                self._problem((*path, key), f"is given twice, also as {written[field.name]}")
+                self._problem(
+                    (*path, key), f"the key is given twice, also as {written[field.name]}"
+                )
                 continue
             written[field.name] = key
             group = field.containing_oneof
             other = message.WhichOneof(group.name) if group and len(group.fields) > 1 else None
             if other:
                 self._problem(
-                    (*path, key), f"can't be combined with {written[other]}; give one of them"
+                    (*path, key),
+                    f"the key can't be combined with {written[other]}; give one of them",
                 )
                 continue
             self._field(message, field, value, (*path, key))
@@ -185,7 +188,7 @@ class _Reader:
         if isinstance(value, str) and field.full_name in ONE_OR_MANY:
             value = [value]
         if not isinstance(value, list | tuple):
-            self._problem(path, f"must be a list, not {shown(value)}")
+            self._problem(path, f"the value must be a list, not {shown(value)}")
             return
         for position, one in enumerate(value):
             self._one_more(path)
@@ -197,7 +200,7 @@ class _Reader:
 
     def _map(self, into: Any, field: FieldDescriptor, value: Any, path: Path) -> None:
         if not isinstance(value, Mapping):
-            self._problem(path, f"must be an object with keys, not {shown(value)}")
+            self._problem(path, f"the value must be an object with keys, not {shown(value)}")
             return
         of = map_value(field)
         for key, one in value.items():
@@ -213,7 +216,7 @@ class _Reader:
             self._one_more(path)
             values = wanted if isinstance(wanted, list | tuple) else [wanted]
             if not values or not all(isinstance(one, str) for one in values):
-                self._problem((*path, str(key)), "must be a string or a list of strings")
+                self._problem((*path, str(key)), "the value must be a string or a list of strings")
                 continue
             into.add(key=str(key), any_of=values)
 
@@ -221,12 +224,12 @@ class _Reader:
         """Read `overlap: {allow: 3}`: at most three runs at once."""
         fields = job.DESCRIPTOR.fields_by_name
         if [str(key).lower() for key in value] != ["allow"]:
-            self._problem(path, "must be a policy's name, or {allow: N}")
+            self._problem(path, "the value must be a policy's name, or {allow: N}")
             return
         [(key, limit)] = value.items()
         read = self._scalar(fields["overlap_limit"], limit, (*path, key))
         if read == 0:
-            self._problem((*path, key), "must be at least 1")
+            self._problem((*path, key), "the limit must be at least 1")
         elif read is not None:
             job.overlap = read_enum(fields["overlap"].enum_type, "allow")
             job.overlap_limit = read
@@ -278,7 +281,7 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
     except RecursionError:
         raise InvalidText(str(TooDeep())) from None
     except (TypeError, ValueError) as error:
-        raise InvalidText(f"isn't valid JSON: {error}") from None
+        raise InvalidText(f"the value isn't valid JSON: {error}") from None
 
 
 def _typed(value: Any) -> Any:

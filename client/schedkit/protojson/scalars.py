@@ -195,11 +195,15 @@ def read_bytes(value: Any) -> bytes:
 def read_string(value: Any) -> str:
     """Return a text; reject values of other types."""
     if not isinstance(value, str):
-        raise InvalidText(f"must be a string, not {shown(value)}; put the value into quotes")
+        raise InvalidText(
+            f"the value must be a string, not {shown(value)}; put the value into quotes"
+        )
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidText("contains an unpaired surrogate, which isn't valid Unicode") from None
+        raise InvalidText(
+            "the string contains an unpaired surrogate, which isn't valid Unicode"
+        ) from None
     return str(value)
 
 
@@ -209,7 +213,7 @@ def read_bool(value: Any, strings: bool) -> bool:
         return value
     if strings and value in ("true", "false"):
         return bool(value == "true")
-    raise InvalidText(f"must be true or false, not {shown(value)}")
+    raise InvalidText(f"the value must be true or false, not {shown(value)}")
 
 
 def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
@@ -221,9 +225,9 @@ def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidText(f"must be a whole number, not {shown(value)}")
+        raise InvalidText(f"the value must be a whole number, not {shown(value)}")
     if not low <= value <= high:
-        raise InvalidText(f"must be from {low} to {high}, not {value}")
+        raise InvalidText(f"the value must be from {low} to {high}, not {value}")
     return value
 
 
@@ -232,7 +236,7 @@ def read_float(value: Any, strings: bool) -> float:
     if strings and isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InvalidText(f"must be a number, not {shown(value)}")
+        raise InvalidText(f"the value must be a number, not {shown(value)}")
     return float(value)
 
 

@@ -23,7 +23,9 @@ class Pattern:
     def __init__(self, text: str) -> None:
         """Compile a pattern. Raises ValueError with its problem."""
         if len(text) > LONGEST:
-            raise ValueError(f"has {len(text):,} characters, at most {LONGEST:,} are allowed")
+            raise ValueError(
+                f"the pattern has {len(text):,} characters; at most {LONGEST:,} are allowed"
+            )
         try:
             self._compiled: Any = re2.compile(text.encode(), _QUIET)
         except re2.error as wrong:

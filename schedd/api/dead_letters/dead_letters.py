@@ -94,7 +94,7 @@ async def discard_dead_letters(
     validation.check_note(request.note, "note")
     if len(request.run_ids) > MOST_NAMED:
         raise wrong(
-            "run_ids", f"has {len(request.run_ids):,} ids, at most {MOST_NAMED:,} are allowed"
+            "run_ids", f"has {len(request.run_ids):,} ids; at most {MOST_NAMED:,} are allowed"
         )
     run_ids = tuple(run_id_of(one, "run_ids") for one in request.run_ids)
     if not run_ids:
@@ -105,7 +105,7 @@ async def discard_dead_letters(
         )
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "can't be combined with run ids: give one of them")
+        raise wrong(field, "this field can't be combined with run ids: give one of them")
     choice = chosen_by(request, run_ids)
     what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)

@@ -96,7 +96,7 @@ def _plugin(plugin: job_pb2.PluginAction) -> Iterator[FieldViolation]:
 
 def _variables(field: str, files: Sequence[str]) -> Iterator[FieldViolation]:
     if len(files) > MOST_FILES:
-        yield FieldViolation(field, f"has {len(files)} files, at most {MOST_FILES} are allowed")
+        yield FieldViolation(field, f"has {len(files)} files; at most {MOST_FILES} are allowed")
     for path in files[:MOST_FILES]:
         if not path.startswith("/"):
             yield FieldViolation(field, f"{path[:140]!r} isn't an absolute path")

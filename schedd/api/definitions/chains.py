@@ -21,7 +21,7 @@ def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     if not named:
         yield FieldViolation("after.jobs", "is empty: name the parent jobs")
     elif len(named) > MOST_PARENTS:
-        problem = f"has {len(named):,} jobs, at most {MOST_PARENTS} are allowed"
+        problem = f"has {len(named):,} jobs; at most {MOST_PARENTS} are allowed"
         yield FieldViolation("after.jobs", problem)
     for name in dict.fromkeys(named):
         if named.count(name) > 1:
@@ -53,8 +53,8 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
     if refused.what == "cycle":
         problem, reason = f"closes a cycle: {refused.names}", "CHAIN_CYCLE"
         remedy = (
-            "remove one job of this cycle from the `after` of the job that follows it; nothing was"
-            " stored"
+            "in one job of this cycle, remove the parent that is also in the cycle from after.jobs;"
+            " nothing was stored"
         )
     elif refused.what == "parent":
         problem, reason = f"job {refused.names} not found", "NO_SUCH_PARENT"

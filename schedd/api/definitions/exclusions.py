@@ -29,7 +29,7 @@ def violations(
     """Return the violations of `exclude`, given the calendars that exist."""
     named, there = list(exclude.calendars), {one.name for one in calendars}
     if len(named) > MOST_CALENDARS:
-        problem = f"has {len(named):,} calendars, at most {MOST_CALENDARS} are allowed"
+        problem = f"has {len(named):,} calendars; at most {MOST_CALENDARS} are allowed"
         yield FieldViolation("exclude.calendars", problem)
         return
     for name in dict.fromkeys(named):
@@ -38,7 +38,7 @@ def violations(
         if name not in there:
             yield FieldViolation("exclude.calendars", f"calendar {name[:140]!r} not found")
     if len(exclude.cron) > MOST_EXPRESSIONS:
-        problem = f"has {len(exclude.cron):,} expressions, at most {MOST_EXPRESSIONS} are allowed"
+        problem = f"has {len(exclude.cron):,} expressions; at most {MOST_EXPRESSIONS} are allowed"
         yield FieldViolation("exclude.cron", problem)
         return
     for expression in exclude.cron:

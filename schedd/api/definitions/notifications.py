@@ -79,7 +79,7 @@ def _target_violations(field: str, said: job_pb2.Notification) -> Iterator[Field
         problem = f"has a NUL character, or more than {MOST_ARGUMENTS} words"
         yield FieldViolation(f"{field}.command", problem)
     if len(said.email) > MOST_ADDRESSES:
-        problem = f"has {len(said.email):,} addresses, at most {MOST_ADDRESSES} are allowed"
+        problem = f"has {len(said.email):,} addresses; at most {MOST_ADDRESSES} are allowed"
         yield FieldViolation(f"{field}.email", problem)
     for address in said.email[:MOST_ADDRESSES]:
         if "=?" in address or not _ADDRESS.fullmatch(address):

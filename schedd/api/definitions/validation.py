@@ -97,7 +97,7 @@ def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
     """Return the violations of a note, which is shown as one line."""
     if len(note) > MAX_NOTE:
         yield FieldViolation(
-            field, f"has {len(note):,} characters, at most {MAX_NOTE:,} are allowed"
+            field, f"has {len(note):,} characters; at most {MAX_NOTE:,} are allowed"
         )
     elif not note.isprintable():
         yield FieldViolation(field, "has a line break or another unprintable character")
@@ -120,7 +120,7 @@ def payload_violations(
     """Return the violations of a payload: too large, or invalid JSON."""
     size = len(payload.json.encode()) + len(payload.raw)
     if size > MAX_PAYLOAD:
-        yield FieldViolation(field, f"has {size:,} bytes, at most {MAX_PAYLOAD:,} are allowed")
+        yield FieldViolation(field, f"has {size:,} bytes; at most {MAX_PAYLOAD:,} are allowed")
     elif payload.json:
         try:
             standard.loads(payload.json)
@@ -168,7 +168,7 @@ def faults(
     yield from payload_violations(job.http.json, "http.json")
     yield from payload_violations(job.plugin.config, "plugin.config")
     if not payload and job.ByteSize() > MAX_JOB:
-        problem = f"the whole job has {job.ByteSize():,} bytes, at most {MAX_JOB:,} are allowed"
+        problem = f"the whole job has {job.ByteSize():,} bytes; at most {MAX_JOB:,} are allowed"
         yield FieldViolation(job.WhichOneof("action") or "action", problem)
     yield from _number_violations(job)
 
@@ -221,7 +221,7 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     elif job.HasField("at") and job.local_at:
         yield FieldViolation("local_at", "can't be combined with at")
     elif len(job.cron) > MAX_EXPRESSIONS:
-        problem = f"has {len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
+        problem = f"has {len(job.cron):,} expressions; at most {MAX_EXPRESSIONS} are allowed"
         yield FieldViolation("cron", problem)
     elif odd:
         yield FieldViolation("cron", f"{odd[0][:100]!r} has an unprintable character")
@@ -301,7 +301,7 @@ def _match_violations(
 ) -> Iterator[FieldViolation]:
     if len(matches) > MOST_MATCHES:
         yield FieldViolation(
-            field, f"has {len(matches):,} labels, at most {MOST_MATCHES} are allowed"
+            field, f"has {len(matches):,} labels; at most {MOST_MATCHES} are allowed"
         )
         return
     seen: set[str] = set()
@@ -319,7 +319,7 @@ def _match_violations(
 
 def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[FieldViolation]:
     if len(words) > MOST_KINDS:
-        yield FieldViolation(field, f"has {len(words):,} entries, at most {MOST_KINDS} are allowed")
+        yield FieldViolation(field, f"has {len(words):,} entries; at most {MOST_KINDS} are allowed")
         return
     for word in words:
         try:

@@ -232,7 +232,8 @@ async def _instants(
         )
         many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
         raise InvalidArgumentError(
-            f"the range has {many} scheduled times, at most {MOST_INSTANTS:,} are allowed",
+            f"the range of the backfill has {many} scheduled times; at most {MOST_INSTANTS:,} are"
+            " allowed",
             reason="TOO_MANY_INSTANTS",
             remedy="split the range; nothing was stored",
             violations=[FieldViolation("from", f"has {many} scheduled times until `to`")],

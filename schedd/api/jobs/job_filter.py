@@ -30,7 +30,7 @@ LABEL: Final = "label."
 ANY: Final = "*"
 NO_POOL: Final = "none"
 PAUSED: Final = {"true": True, "yes": True, "false": False, "no": False}
-_TWICE: Final = "is given twice: give it once, because a job must match all words"
+_TWICE: Final = "the field is given twice: give each field once, because a job must match all words"
 
 
 class _Wrong(ValueError):
@@ -69,7 +69,7 @@ def parse_filter(text: str) -> Filter:
                 wanted = _stored(wanted, words=(*wanted.stored.words, word))
                 continue
             if not value:
-                raise _Wrong("has no value: write a value after the colon")
+                raise _Wrong("there is no value after the colon")
             if name in seen:
                 raise _Wrong(_TWICE)
             seen.add(name)
@@ -83,15 +83,15 @@ def parse_filter(text: str) -> Filter:
 
 def _words(text: str) -> list[str]:
     if len(text) > LONGEST:
-        raise _refusal([f"has more than {LONGEST:,} characters"])
+        raise _refusal([f"the filter has more than {LONGEST:,} characters"])
     lexer = shlex.shlex(text, posix=True, punctuation_chars="")
     lexer.whitespace_split, lexer.commenters, lexer.quotes, lexer.escape = True, "", '"', ""
     try:
         words = [*lexer]
     except ValueError:
-        raise _refusal(["has an unclosed double quote"]) from None
+        raise _refusal(["the filter has an unclosed double quote"]) from None
     if len(words) > MOST_WORDS:
-        raise _refusal([f"has more than {MOST_WORDS} words"])
+        raise _refusal([f"the filter has more than {MOST_WORDS} words"])
     return words
 
 
@@ -102,7 +102,7 @@ def _field(name: str) -> Callable[[Filter, str], Filter]:
         return FIELDS[name]
     near = did_you_mean(name, [*FIELDS, f"{LABEL}KEY"])
     known = ", ".join([*FIELDS, f"{LABEL}KEY"])
-    raise _Wrong(f"isn't a valid field; {near or f'use one of {known}'}")
+    raise _Wrong(f"the field isn't valid; {near or f'use one of {known}'}")
 
 
 def _name(wanted: Filter, value: str) -> Filter:

@@ -47,7 +47,7 @@ class LogPosition:
             return cls()
         found = _LOG.fullmatch(text)
         if found is None:
-            raise refused(text, "isn't a valid cursor of a run's log")
+            raise refused(f"{cut(text)!r} isn't a valid cursor of a run's log")
         ends: dict[int, int] = {
             LogPiece.STREAM_STDOUT: int(found[2]),
             LogPiece.STREAM_STDERR: int(found[3]),
@@ -69,7 +69,7 @@ class EndedRuns:
     def _read(self, after: str) -> int:
         found = _RUNS.fullmatch(after)
         if found is None or found[1] != self._digest:
-            raise refused(after, "isn't a valid cursor of the watched runs")
+            raise refused(f"{cut(after)!r} isn't a valid cursor of the watched runs")
         return int(found[2], 16)
 
     def end(self, run_id: RunId) -> None:
@@ -85,10 +85,10 @@ class EndedRuns:
         return f"{self._digest}-{self._bits:x}"
 
 
-def refused(text: str, problem: str) -> InvalidArgumentError:
+def refused(problem: str) -> InvalidArgumentError:
     """Return the error for an invalid cursor."""
     return InvalidArgumentError(
-        f"resume_after: {cut(text)!r} {problem}",
+        f"resume_after: {problem}",
         reason="BAD_CURSOR",
         remedy="send the cursor of the last event unchanged, or leave resume_after out",
         violations=[FieldViolation("resume_after", problem)],

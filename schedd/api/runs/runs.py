@@ -13,6 +13,7 @@ from schedd.api.errors import (
     FailedPreconditionError,
     MemberUnavailableError,
     NotFoundError,
+    cut,
     wrong,
 )
 from schedd.api.field_bounds import id_of
@@ -190,8 +191,8 @@ async def read_logs(
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
         raise refused(
-            request.resume_after,
-            f"belongs to another attempt, not to the attempt with fencing token {token}",
+            f"{cut(request.resume_after)!r} belongs to another attempt, not to the"
+            f" attempt with fencing token {token}"
         )
     if request.follow:
         async for piece in logs.followed(services, run_id, token, after):

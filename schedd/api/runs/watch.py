@@ -42,10 +42,10 @@ async def watch_runs(
         return
     for field in ("namespace", "job"):
         if getattr(request, field):
-            raise wrong(field, "can't be combined with run ids: give one of them")
+            raise wrong(field, "this field can't be combined with run ids: give one of them")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong(
-            "run_ids", f"has {len(request.run_ids)} ids, at most {MOST_WATCHED} are allowed"
+            "run_ids", f"has {len(request.run_ids)} ids; at most {MOST_WATCHED} are allowed"
         )
     watched = sorted(await _find_all(services, request.run_ids))
     async for event in _these(services, cursors.EndedRuns(watched, request.resume_after)):
@@ -86,7 +86,7 @@ def _cursor(text: str) -> Cursor | None:
     try:
         return Cursor.read(text) if text else None
     except ValueError as unread:
-        raise cursors.refused(text, str(unread)) from None
+        raise cursors.refused(str(unread)) from None
 
 
 async def _these(

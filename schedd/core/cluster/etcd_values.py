@@ -32,7 +32,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     """
     try:
         if len(value) > LARGEST:
-            raise ValueError(f"the value has {len(value)} bytes, at most {LARGEST} are allowed")
+            raise ValueError(f"the value has {len(value)} bytes; at most {LARGEST} are allowed")
         return decode(value)
     except (
         ArithmeticError,  # int() of 1e999

@@ -314,7 +314,9 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
     match schedule:
         case CronSchedule(expressions, zone, dst):
             if not expressions:
-                raise ScheduleError("cron", "is empty", 'write for example "30 2 * * *"')
+                raise ScheduleError(
+                    "cron", "no expression is given", 'write for example "30 2 * * *"'
+                )
             return CronInstants(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
         case EverySchedule(interval, phase, anchor, zone):
             if interval < timedelta(seconds=1) or interval % _MILLISECOND:
@@ -341,7 +343,9 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
 def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str) -> Instants:
     """Return the times of an interval that is aligned to a local time."""
     if phase:
-        raise ScheduleError("anchor", "can't be combined with phase", "give one of them")
+        raise ScheduleError(
+            "anchor", "an anchor can't be combined with a phase", "give one of them"
+        )
     first = local_times.instant_of(anchor, zone, "anchor")
     if interval % _DAY:
         return EveryInstants(interval, (first - _EPOCH) % interval)
@@ -354,11 +358,13 @@ def _checked(bounds: ScheduleBounds) -> ScheduleBounds:
     start = None if bounds.start is None else _utc("start", bounds.start)
     end = None if bounds.end is None else _utc("end", bounds.end)
     if start is not None and end is not None and end < start:
-        raise ScheduleError("end", f"{end:%FT%TZ} is before start", "give a time at or after start")
+        raise ScheduleError("end", f"the end {end:%FT%TZ} is before the start", "give a later end")
     if bounds.jitter < _ZERO:
         length = f"{bounds.jitter.total_seconds():g}s"
         raise ScheduleError(
-            "jitter", f"{length} is negative", "give a positive duration, for example 30s"
+            "jitter",
+            f"the jitter {length} is negative",
+            "give a positive duration, for example 30s",
         )
     return ScheduleBounds(start, end, bounds.jitter)
 

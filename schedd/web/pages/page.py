@@ -225,10 +225,10 @@ class Page:
         known = (*self.asks, NAMESPACE)
         if twice := [name for name, count in Counter([*names]).items() if count > 1]:
             raise InvalidArgumentError(
-                "; ".join(f"{cut(name)}: is given twice" for name in twice),
+                "; ".join(f"{cut(name)}: the parameter is given twice" for name in twice),
                 reason="INVALID_REQUEST",
                 remedy="give each parameter once",
-                violations=[FieldViolation(name, "is given twice") for name in twice],
+                violations=[FieldViolation(name, "the parameter is given twice") for name in twice],
             )
         if unknown := [name for name in names if name not in known]:
             raise InvalidArgumentError(

@@ -254,7 +254,7 @@ def unasked(key: str) -> str:
 
 def _task_name(form: dict[str, Any], value: Any) -> None:
     if not isinstance(value, str) or not value:
-        raise ValueError("must be the name of a Python handler")
+        raise ValueError("the value must be the name of a Python handler")
     form["spec"]["python"] = {"handler": value}
 
 
@@ -264,20 +264,20 @@ def _payload(form: dict[str, Any], value: Any) -> None:
 
 def _delay(form: dict[str, Any], value: Any) -> None:
     if not _is_whole(value) or not 0 <= value <= LONGEST_DELAY:
-        raise ValueError(f"must be whole milliseconds, from 0 to {LONGEST_DELAY}")
+        raise ValueError(f"the value must be whole milliseconds, from 0 to {LONGEST_DELAY}")
     form["delay"] = f"{value // 1000}.{value % 1000:03d}s"
 
 
 def _priority(form: dict[str, Any], value: Any) -> None:
     if not _is_whole(value) or value not in PRIORITIES:
-        raise ValueError("must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
+        raise ValueError("the value must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
     form["spec"]["priority"] = enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value])
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        empty = "is empty: give a text, or leave it out"
-        raise ValueError(empty if value == "" else "must be a string")
+        empty = "the value is empty: give a text, or leave the key out"
+        raise ValueError(empty if value == "" else "the value must be a string")
     return value
 
 
@@ -316,7 +316,7 @@ def _as_sent(keys: Mapping[str, str], path: str) -> str:
 
 
 def _twice(key: str, other: str) -> FieldViolation:
-    return FieldViolation(key, f"is given twice, also as {other}")
+    return FieldViolation(key, f"the key is given twice, also as {other}")
 
 
 def _refuse(wrong: list[FieldViolation]) -> None:

@@ -98,7 +98,7 @@ def key_of(headers: Headers) -> str | None:
         case [key] if key:
             return key
         case given:
-            problem = "is given twice" if len(given) > 1 else "is empty"
+            problem = "the header is given twice" if len(given) > 1 else "the value is empty"
             raise wrong(f"{KEY}: {problem}", violations=[FieldViolation(KEY, problem)])
 
 
@@ -211,7 +211,8 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
     elif field.is_repeated:
         form.setdefault(key, []).append(value)
     elif not _nest(form, key.split("."), value):
-        raise wrong(f"{key}: is given twice", violations=[FieldViolation(key, "is given twice")])
+        problem = "the parameter is given twice"
+        raise wrong(f"{key}: {problem}", violations=[FieldViolation(key, problem)])
 
 
 def _snake(path: str) -> str:
@@ -259,7 +260,7 @@ def _demands(tags: str) -> bool:
     if tags.strip() == "*":
         return False
     if not _TAGS.fullmatch(tags):
-        problem = "is empty" if not tags.strip() else "must be a list of entity tags, or *"
+        problem = "the value must be a list of entity tags, or *"
         raise wrong(f"If-Match: {problem}", violations=[FieldViolation("If-Match", problem)])
     return True
 

@@ -390,8 +390,9 @@ async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: P
     with pytest.raises(InvalidArgumentError) as refused:
         await past.backfill(-10_000, 0)
 
-    assert "the range has 10,001 scheduled times, at most 10,000 are allowed" in str(
-        refused.value.message
+    assert (
+        "the range of the backfill has 10,001 scheduled times; at most 10,000 are allowed"
+        in str(refused.value.message)
     )
     assert refused.value.reason == "TOO_MANY_INSTANTS"
     assert len((await past.backfill(-9_999, 0, dry_run=True)).instants) == 10_000

@@ -164,7 +164,7 @@ def test_fields_that_an_older_owner_would_ignore_need_a_later_dialect():
             "retry.fail_on",
             "give only the name of the class: Timeout",
         ),
-        ({"fail_on": ["75"] * 101}, "retry.fail_on", "has 101 entries, at most 100 are allowed"),
+        ({"fail_on": ["75"] * 101}, "retry.fail_on", "has 101 entries; at most 100 are allowed"),
     ],
 )
 def test_an_unknown_failure_name_is_refused_by_its_field(policy, field, problem):

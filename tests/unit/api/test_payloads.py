@@ -34,7 +34,7 @@ def test_json_is_kept_unchanged(text: str):
         ('{"a": 1e400}', "isn't valid JSON"),
         (r'["\ud800"]', "an unpaired surrogate"),
         (r'{"\uDFFF": 1}', "an unpaired surrogate"),
-        ('"' + "x" * MAX_PAYLOAD + '"', "bytes, at most"),
+        ('"' + "x" * MAX_PAYLOAD + '"', "bytes; at most"),
     ],
     ids=[
         "broken",

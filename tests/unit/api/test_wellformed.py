@@ -157,7 +157,7 @@ def test_a_zone_beside_every_is_refused_where_it_has_no_effect():
     every.anchor = "2026-01-06T09:00:00"
     validation.check(requested(every), NOW)
     every.phase.seconds = 3
-    assert "combined with phase" in violations(every)["anchor"]
+    assert "combined with a phase" in violations(every)["anchor"]
 
 
 @pytest.mark.parametrize(
@@ -432,14 +432,14 @@ def test_a_negative_jitter_is_reported_once_in_seconds():
     wrong = job(on_demand=False, cron=["@daily"], jitter=Duration(seconds=-1))
     with pytest.raises(
         InvalidArgumentError,
-        match=r"^jitter: -1s is negative \(give a positive duration, for example 30s\)$",
+        match=r"^jitter: the jitter -1s is negative \(give a positive duration, for example 30s\)$",
     ):
         validation.check(requested(wrong), NOW)
 
 
 def test_a_job_has_few_expressions():
     many = job_pb2.Job(name="j", cron=["@daily"] * 101, shell=job_pb2.ShellAction(argv=["true"]))
-    assert violations(many) == {"cron": "has 101 expressions, at most 100 are allowed"}
+    assert violations(many) == {"cron": "has 101 expressions; at most 100 are allowed"}
 
 
 def test_the_longest_allowed_durations_can_be_computed():

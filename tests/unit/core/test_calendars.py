@@ -62,7 +62,7 @@ def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
 @pytest.mark.parametrize(
     ("said", "fault"),
     [
-        ({}, "dates: are missing"),
+        ({}, "dates: the calendar excludes nothing"),
         ({"dates": ["2026-02-30"]}, r"dates\[0\]: '2026-02-30' isn't a valid date"),
         ({"dates": ["2026-01-01", "25.12."]}, r"dates\[1\]: '25.12.' isn't a valid date"),
         ({"dates": ["13-01"]}, r"dates\[0\]: '13-01' isn't a valid date"),

@@ -78,7 +78,7 @@ def test_a_time_in_a_gap_runs_after_it_and_a_repeated_one_runs_once() -> None:
         (
             lambda: every(WEEK, "2026-01-06T09:00:00", "UTC", phase=timedelta(hours=1)),
             "anchor",
-            "combined with phase",
+            "combined with a phase",
         ),
     ],
 )

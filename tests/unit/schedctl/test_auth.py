@@ -132,7 +132,7 @@ async def test_no_token_is_created_for_an_impossible_file(
     ended = await ctl(*CREATE, str(home / "nowhere" / "token"))
     assert ended.code == 2
     assert len(ended.err.splitlines()) == 3
-    assert "nowhere/token: No such file or directory" in ended.err
+    assert "nowhere/token can't be used: No such file or directory" in ended.err
     assert member.received("CreateToken") == []
 
 
@@ -167,7 +167,7 @@ async def test_a_token_that_cannot_be_written_is_revoked_or_named(
     )
     out, err = await ended.communicate()
     assert (ended.returncode, out) == (2, b"")
-    assert f"error: {home / 'token'}: File too large" in err.decode()
+    assert f"error: {home / 'token'} can't be used: File too large" in err.decode()
     assert remedy in err.decode()
     assert SECRET not in err.decode()
     assert {one.token_id for one in member.received("RevokeToken")} == {TOKEN.token_id}
@@ -254,10 +254,9 @@ def test_an_authority_is_created_and_issues_certificates(offline: Any, home: Any
     flags = ("--role", "admin", "--out", str(home), "--ca-dir", str(home / "other"))
     mixed = offline("auth", "issue", "user", "bob", *flags)
     assert mixed.code == 2
-    assert f"{home / 'ca.pem'} is from another certificate authority" in mixed.err
-    assert (
-        f"try: append {home / 'other' / 'ca.pem'} to that file, choose another --out" in mixed.err
-    )
+    assert f"{home / 'ca.pem'} doesn't contain the certificate of this authority" in mixed.err
+    append = f"append {home / 'other' / 'ca.pem'} to {home / 'ca.pem'}"
+    assert f"try: {append}, or give another folder: --out DIR" in mixed.err
 
 
 @pytest.mark.parametrize(

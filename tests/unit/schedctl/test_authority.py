@@ -163,7 +163,7 @@ def test_a_file_of_several_authorities_is_kept_and_one_of_another_is_refused(
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     worker = Subject("w1", [uri_of(IdentityKind.WORKER, "w1")])
     other.issue(worker, out, DAY)
-    with pytest.raises(UnfitEnvironment, match="is from another certificate authority"):
+    with pytest.raises(UnfitEnvironment, match="doesn't contain the certificate of this authority"):
         authority.issue(worker, out, DAY)
     both = other.certificate.read_bytes() + authority.certificate.read_bytes()
     (out / "ca.pem").write_bytes(both)

@@ -491,7 +491,7 @@ async def test_the_confirmation_of_a_discard_names_the_group(ctl, member, monkey
         (("r", "--group", "f1"), "RUN can't be combined with --group, --job or --all"),
         (("r", "--all"), "RUN can't be combined with --group, --job or --all"),
         (("--all", "--job", "etl"), "--all can't be combined with --group or --job"),
-        (("--job", "", "--group", "f1"), "must not be empty"),
+        (("--job", "", "--group", "f1"), "the value is empty"),
         (("--of", "submitted"), "--of needs --group"),
         (("--job", "etl", "--of", "job"), "--of needs --group"),
         (("--group", "f1", "--of", "job"), "--of job needs --job"),

@@ -1,5 +1,6 @@
 """The kind of a file is judged by its content, as a file and on standard input alike."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_the_format_of_another_scheduler_is_named_in_one_line(
     ended = offline("cron", "lint", "-f", "-" if where == "stdin" else str(path))
     assert ended.code == 1
     (line,) = ended.lines
-    assert f"error: is {name}" in line
+    assert re.search(f"error: the (file|document) is {re.escape(name)}", line)
     (fault,) = manifests.parse(where, text)
     assert isinstance(fault, manifests.ManifestFault)
     assert f"is {name}" in fault.problem

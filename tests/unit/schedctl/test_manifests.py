@@ -118,7 +118,7 @@ def test_every_mistake_of_every_document_is_reported_at_its_line():
     assert faults[0] == ("m.yaml:2", "crno: unknown field", 'did you mean "cron"?')
     assert faults[1] == ("m.yaml:5", "retry.backof: unknown field", 'did you mean "backoff"?')
     assert 'did you mean "high"' in faults[2][1]
-    assert faults[3][1].startswith("shell.success_codes[1]: must be a whole number")
+    assert faults[3][1].startswith("shell.success_codes[1]: the value must be a whole number")
 
 
 @pytest.mark.parametrize("line", ["cron: */5 * * * *", "cron: [*/5 * * * *]", "cron: * * * * *"])
@@ -344,7 +344,7 @@ async def test_a_manifest_of_another_namespace_than_the_flag_is_refused(ctl, mem
     text = "name: a\nnamespace: other\n"
     ended = await ctl("apply", "--namespace", "mine", "-f", manifest(text))
     assert (ended.code, member.received("GetJob")) == (2, [])
-    assert "a has namespace other, but --namespace is mine" in ended.err
+    assert "a is in namespace other, but --namespace names mine" in ended.err
 
 
 async def test_a_key_that_is_not_text_is_refused_at_its_line(ctl, member, manifest):

@@ -264,7 +264,10 @@ def test_an_optional_section_must_be_complete_once_a_key_is_set(world: World) ->
 def test_a_section_without_a_required_key_is_not_checked_as_a_whole(world: World) -> None:
     world.also = [ConfigProblem("etcd.tls", "give both")]
     (problem,) = world.problems("[etcd.tls]\nca = '/ca'")
-    assert problem == "etcd.tls.cert: is missing; set it in the file or by SCHEDD_ETCD__TLS__CERT"
+    assert (
+        problem
+        == "etcd.tls.cert: a value is required: set it in the file or by SCHEDD_ETCD__TLS__CERT"
+    )
     (problem,) = world.problems("[etcd.tls]\nca = '/a'\ncert = '/a'")
     assert problem == "schedd.toml:2: etcd.tls: ca and cert are one file"
 

@@ -54,7 +54,7 @@ def test_progress_is_transferred_unchanged():
 
 
 def test_an_oversized_frame_is_rejected_before_it_is_read():
-    with pytest.raises(MalformedFrame, match="1,048,579 bytes, at most"):
+    with pytest.raises(MalformedFrame, match="1,048,579 bytes; at most"):
         handler_protocol.sizes(handler_protocol.HEAD.pack(b"e", 2, handler_protocol.MOST + 1))
 
 

@@ -200,7 +200,7 @@ def test_too_deeply_nested_text_names_the_limit(data: bytes) -> None:
         ([math.inf], "not JSON compliant"),
         ({1, 2}, "set is not JSON serializable"),
         (datetime.now(UTC), "datetime is not JSON serializable"),
-        (b"x" * 11, "11 bytes, at most 10 are allowed"),
+        (b"x" * 11, "11 bytes; at most 10 are allowed"),
         (["x" * 11], "more than 10 bytes"),
         ("\ud800", "surrogates not allowed"),
         ([b"x"], "bytes is not JSON serializable"),

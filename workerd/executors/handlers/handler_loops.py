@@ -122,7 +122,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         if self.ending:
             super().close()
             return
-        raise RuntimeError("event loop can't be closed: other runs share it")
+        raise RuntimeError("the event loop can't be closed: other runs share it")
 
     async def shutdown_default_executor(self, *_given: Any) -> None:
         """Do nothing: other runs use the executor."""
@@ -248,7 +248,7 @@ class _Loop:
                 cancel(task)
 
         for call in self.withdraw_all():
-            self.end(call, None, asyncio.CancelledError("worker is ending"))
+            self.end(call, None, asyncio.CancelledError("the worker is shutting down"))
         self.call(cancel_all)
         if self.calls:
             self._emptied = self._worker.create_future()

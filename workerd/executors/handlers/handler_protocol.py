@@ -65,7 +65,7 @@ def sizes(head: bytes, most: int = MOST) -> tuple[bytes, int, int]:
     kind, fields, data = HEAD.unpack(head)
     if fields > MOST or data > max(MOST, most):
         raise MalformedFrame(
-            f"a message between the worker and a handler's process has {fields + data:,} bytes, at"
+            f"a message between the worker and a handler's process has {fields + data:,} bytes; at"
             f" most {MOST + max(MOST, most):,} are allowed"
         )
     return kind, fields, data
@@ -76,9 +76,9 @@ def frame(kind: bytes, fields: bytes, data: bytes) -> Frame:
     try:
         read = json.loads(fields)
     except (ValueError, RecursionError) as error:
-        raise MalformedFrame(str(error)) from error
+        raise MalformedFrame(f"the message isn't valid JSON: {error}") from error
     if not isinstance(read, dict):
-        raise MalformedFrame("a message isn't a JSON object")
+        raise MalformedFrame("the message isn't a JSON object")
     return Frame(kind, read, data)
 
 
@@ -95,7 +95,8 @@ def progress_in(received: Frame) -> Progress:
         raise MalformedFrame("a progress report needs done, total (numbers) and note (a text)")
     if not (math.isfinite(total) and 0 <= done <= total and total > 0):
         raise MalformedFrame(
-            f"a progress report has {done:g} of {total:g} done, not from 0 to a total above 0"
+            f"a progress report isn't valid: done is {done:g} and total is {total:g}, but done must"
+            " be from 0 to total, and total above 0"
         )
     return Progress(done, total, note)
 

@@ -191,7 +191,9 @@ async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int)
     while len(data) < size:
         more = await loop.sock_recv(ours, size - len(data))
         if not more:
-            raise ConnectionResetError("the process of the handler has ended")
+            raise ConnectionResetError(
+                "the process of the Python handler ended before it sent its outcome"
+            )
         data += more
     return bytes(data)
 

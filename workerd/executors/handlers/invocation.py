@@ -84,7 +84,7 @@ def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
             wrong = f"the result can't be written as JSON: {error}; return JSON types, or bytes"
             return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     if len(content.data) > most:
-        wrong = f"the result is too large: {len(content.data)} bytes, at most {most} are allowed"
+        wrong = f"the result is too large: {len(content.data)} bytes; at most {most} are allowed"
         return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
 

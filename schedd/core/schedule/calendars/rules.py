@@ -128,13 +128,15 @@ def rules(
         faults.append(
             ScheduleError(
                 "dates",
-                "are missing: the calendar excludes nothing",
+                "the calendar excludes nothing",
                 "give dates, weekdays, ranges or cron",
             )
         )
     mask = sum(1 << day for day in set(named))
     if mask == 127:
-        faults.append(ScheduleError("weekdays", "exclude every day", "leave one day out"))
+        faults.append(
+            ScheduleError("weekdays", "the weekdays exclude every day", "leave one day out")
+        )
     try:
         zone_of(zone or "UTC")
     except UnknownZone as unknown:
@@ -159,16 +161,20 @@ def check_expression(text: str) -> CronExpression:
             "cron", f"{text[:100]!r}: H isn't allowed in calendars", "write a number instead of H"
         )
     if text.strip()[:8].upper() == "CRON_TZ=":
-        problem = f"{text[:100]!r} has its own time zone"
-        raise CronError("cron", problem, "remove CRON_TZ=: time_zone applies to the whole calendar")
+        raise CronError(
+            "cron",
+            f"{text[:100]!r} has its own time zone",
+            "remove CRON_TZ=: time_zone applies to the whole calendar",
+        )
     try:
         parsed = parse(text, zone="UTC", seed="")
     except CronError as wrong:
         raise CronError("cron", f"{text[:100]!r}: {wrong}") from wrong
     if parsed.masks is None:
-        problem = f"{text[:100]!r} has no time of day"
         raise CronError(
-            "cron", problem, "write five fields, which exclude whole minutes: * 22-23 * * *"
+            "cron",
+            f"{text[:100]!r} has no time of day",
+            "write five fields, which exclude whole minutes: * 22-23 * * *",
         )
     return parsed
 
@@ -180,7 +186,9 @@ def _too_many(dates: Sized, ranges: Sized, cron: Sized) -> Iterator[ScheduleErro
         ("cron", cron, MOST_EXPRESSIONS),
     ):
         if len(given) > most:
-            yield ScheduleError(name, f"has {len(given):,} entries", f"give at most {most:,}")
+            yield ScheduleError(
+                name, f"the list has {len(given):,} entries", f"give at most {most:,}"
+            )
 
 
 def _each(
@@ -246,12 +254,12 @@ def _range(span: tuple[str, str]) -> tuple[int, int]:
         raise ScheduleError(
             "range",
             f"the end {span[1]} is before the start {span[0]}",
-            "begin the range with its first day",
+            "swap the two days",
         )
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
             "range",
-            f"has {last - first + 1:,} days, which is too long",
+            f"the range has {last - first + 1:,} days, which is too long",
             f"give at most {LONGEST_RANGE:,} days; to end a job for good, set `end` of the job",
         )
     return first, last

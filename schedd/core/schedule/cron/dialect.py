@@ -67,8 +67,8 @@ def translate(expression: str, seed: str) -> Translation:
     if len(expression) > _LONGEST:
         raise CronError(
             "expression",
-            f"has {len(expression)} characters",
-            f"write at most {_LONGEST} characters for an expression",
+            f"the expression has {len(expression)} characters",
+            f"write at most {_LONGEST} characters",
         )
     zone, body = _split_zone(expression.strip())
     body = body.lower()
@@ -141,7 +141,9 @@ def _macro(body: str) -> str:
 
 def _check_count(words: list[str]) -> None:
     if not words:
-        raise CronError("expression", "is empty", "write five fields, for example 30 2 * * *")
+        raise CronError(
+            "expression", "the expression is empty", "write five fields, for example 30 2 * * *"
+        )
     if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
         raise CronError(
             "year", "a year field isn't supported", "set start and end of the job instead"
@@ -149,7 +151,7 @@ def _check_count(words: list[str]) -> None:
     if len(words) not in (5, 6):
         raise CronError(
             "expression",
-            f"has {len(words)} field{'s' if len(words) > 1 else ''}",
+            f"the expression has {len(words)} field{'s' if len(words) > 1 else ''}",
             "write five: minute hour day-of-month month day-of-week; or six: seconds first",
         )
 
@@ -199,8 +201,11 @@ def _special_day(term: str) -> str | None:
     if found := _BEFORE_LAST.fullmatch(term):
         before = int(found[1])
         if before > 30:
-            problem = f"{term.upper()} never matches: no month has so many days"
-            raise CronError(DAY_OF_MONTH.name, problem, "use L-1 to L-30")
+            raise CronError(
+                DAY_OF_MONTH.name,
+                f"{term.upper()} never matches: no month has so many days",
+                "use L-1 to L-30",
+            )
         return f"l-{before}" if before else "l"
     if term.startswith("l-") or term.endswith("-l"):
         raise CronError(
@@ -250,7 +255,7 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
         raise CronError(
             spec.name,
             f"the range {term} isn't valid: its end is before its start",
-            "list the values that you mean",
+            "write the values as a list, such as FRI,SAT,SUN,MON",
         )
     return _canonical(spec, low, high, step)
 

@@ -98,10 +98,9 @@ def _croniter(words: list[str]) -> tuple[list[_Values], dict[int, set[int | str]
         parsed = croniter(" ".join(words), 0, second_at_beginning=True)
     except (ValueError, KeyError, IndexError, TypeError) as refusal:
         # A term that `dialect` accepts and croniter rejects: never a bug of the caller.
-        problem = f"the parser rejects {' '.join(words)!r} (seconds first): {refusal}"
         raise CronError(
             "expression",
-            problem,
+            f"the fields {' '.join(words)!r} (seconds first) can't be parsed: {refusal}",
             "use numbers, ranges (1-5), lists (1,3) and steps (*/10) in these fields",
         ) from refusal
     minute, hour, day, month, weekday, second = cast("list[_Values]", parsed.expanded)
@@ -171,11 +170,11 @@ def _refuse_never(masks: Masks) -> None:
     if masks.both_days and (masks.day_of_week != 127 or masks.nth):
         raise CronError(
             "expression",
-            "never matches: no day of its months is in both day fields",
+            "the expression never matches: no day of its months is in both day fields",
             "list the days in the field that begins with *: then either day field may match",
         )
     raise CronError(
         "expression",
-        "never matches: none of its months has such a day",
+        "the expression never matches: none of its months has such a day",
         "use days that its months have; L is the last day of any month",
     )

@@ -72,8 +72,11 @@ def describe(expression: str, seed: str = "") -> str:
 
 def never(expression: CronExpression) -> CronError:
     """Return the error for an expression whose times the clocks of its zone always skip."""
-    problem = f"never matches: the clocks of {expression.zone} skip all its times"
-    return CronError("expression", problem, "use another hour, or dst.gap: run_after")
+    return CronError(
+        "expression",
+        f"the expression never matches: the clocks of {expression.zone} skip all its times",
+        "use another hour, or dst.gap: run_after",
+    )
 
 
 def notes(expression: CronExpression, after: datetime, dst: DstPolicy = DEBIAN) -> tuple[str, ...]:

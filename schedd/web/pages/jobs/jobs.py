@@ -52,8 +52,11 @@ async def _resume(asked: PageRequest) -> Done:
 async def _delete(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     if asked.fields.get("name") != job:
-        problem = f"doesn't match the job's name, so {job} was not deleted"
-        raise wrong("name", problem, f"type {job} to delete it")
+        raise wrong(
+            "name",
+            f"the text doesn't match the job's name, so {job} was not deleted",
+            f"type {job} to delete this job",
+        )
     note = asked.fields.get("reason", "")
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
     try:

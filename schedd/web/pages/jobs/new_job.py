@@ -78,9 +78,11 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
         _nothing("time_zone", time_zone, _ON_DEMAND)
         return {"on_demand": True}
     if kind not in dict(SCHEDULES):
-        raise wrong("schedule", "is missing", "choose a schedule")
+        raise wrong("schedule", "no schedule is chosen", "choose a schedule")
     if not when:
-        raise wrong(kind, "is missing", "give the cron expression, the interval or the time")
+        raise wrong(
+            kind, "the value is missing", "give the cron expression, the interval or the time"
+        )
     match kind:
         case "cron":
             return {"cron": [when], "time_zone": time_zone or "UTC"}
@@ -123,24 +125,28 @@ def _instant(when: str, time_zone: str) -> str:
 def _nothing(field: str, typed: str, why: str) -> None:
     """Raise InvalidArgumentError for a field that would have no effect."""
     if typed:
-        raise wrong(field, f"has no effect: {why}", "clear this field; nothing was stored")
+        raise wrong(
+            field, f"the field has no effect: {why}", "clear this field; nothing was stored"
+        )
 
 
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, what = fields.get("action", ""), fields.get("what", "")
     if not what:
-        raise wrong(kind or "action", "is missing", "give the program, URL or handler")
+        raise wrong(kind or "action", "the value is missing", "give the program, URL or handler")
     match kind:
         case "shell":
             try:
                 return {"shell": {"argv": shlex.split(what)}}
             except ValueError as error:
-                raise wrong("shell", f"can't be split into words: {error}") from error
+                raise wrong("shell", f"the command can't be split into words: {error}") from error
         case "http":
             return {"http": {"method": fields.get("method") or "POST", "url": what}}
         case "python":
             return {"python": {"handler": what}}
-    raise wrong("action", "is invalid: choose a program, an HTTP call or a Python handler")
+    raise wrong(
+        "action", "the action is invalid: choose a program, an HTTP call or a Python handler"
+    )
 
 
 def _json(text: str, field: str) -> Any:
@@ -150,7 +156,7 @@ def _json(text: str, field: str) -> Any:
     except (standard.TooDeep, standard.TooMany) as beyond:
         raise wrong(field, str(beyond)) from beyond
     except ValueError as error:
-        raise wrong(field, f"isn't valid JSON: {error}") from error
+        raise wrong(field, f"the value isn't valid JSON: {error}") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)

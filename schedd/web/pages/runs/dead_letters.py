@@ -123,7 +123,11 @@ class DeadLettersPage:
 async def _read(asked: PageRequest) -> Shown:
     job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
     if asked.query.get("page") and not (job or fingerprint):
-        raise wrong("page", "needs a job or a fingerprint", "give one of them, or leave page out")
+        raise wrong(
+            "page",
+            "the page of a list needs a job or a fingerprint",
+            "give one of them, or leave page out",
+        )
     async with asked.at_once() as all_:
         groups = all_.read(
             "the groups",
@@ -272,8 +276,11 @@ def until_of(fields: Mapping[str, str]) -> Timestamp | None:
     try:
         until.FromJsonString(text)
     except ValueError:
-        problem = f"{text[:40]!r} isn't a valid time"
-        raise wrong("until", problem, "reload the page; nothing was changed") from None
+        raise wrong(
+            "until",
+            f"{text[:40]!r} isn't a valid time",
+            "reload the page; nothing was changed",
+        ) from None
     return until
 
 
@@ -283,8 +290,11 @@ def count_of(fields: Mapping[str, str]) -> int:
     if not text:
         return 0
     if not re.fullmatch("[1-9][0-9]{0,17}", text):
-        problem = f"{text[:40]!r} isn't a valid count"
-        raise wrong("count", problem, "reload the page; nothing was changed")
+        raise wrong(
+            "count",
+            f"{text[:40]!r} isn't a valid count",
+            "reload the page; nothing was changed",
+        )
     return int(text)
 
 
@@ -294,8 +304,11 @@ def rate_of(fields: Mapping[str, str]) -> float:
     try:
         return float(text)
     except ValueError:
-        problem = f"{text[:40]!r} isn't a number"
-        raise wrong("rate", problem, "give a number of runs per second, such as 10") from None
+        raise wrong(
+            "rate",
+            f"{text[:40]!r} isn't a number",
+            "give a number of runs per second, such as 10",
+        ) from None
 
 
 def _letters(count: int) -> str:

@@ -83,12 +83,14 @@ def request_of(words: str) -> Request:
         if not colon:
             field, value = "job", word
         if field not in FIELDS:
-            problem = f"is an unknown search field; use one of {', '.join(FIELDS)}"
+            problem = f"the search field is unknown; use one of {', '.join(FIELDS)}"
             raise wrong(field[:60], problem, FIX)
         if not value:
-            raise wrong(field, "is empty", FIX)
+            raise wrong(field, "the value is empty", FIX)
         if field in given and field != "state":
-            raise wrong(field, "is given twice, but takes one value", "remove one of the two")
+            raise wrong(
+                field, "the field is given twice, but takes one value", "remove one of the two"
+            )
         given.add(field)
         FIELDS[field](request, field, value)
     return request
