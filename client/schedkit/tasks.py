@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
@@ -25,9 +24,6 @@ from schedkit.errors import Fault, Unavailable
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-TERMINATION = (signal.SIGTERM, signal.SIGINT)
-"""The signals by which a person or a service manager asks a process to end."""
 
 
 async def guard(coro_fn: Callable[[], Awaitable[object]], name: str) -> NoReturn:
@@ -174,15 +170,3 @@ class Loop:
             log.info("%s: available again", self.name, extra={"loop": self.name})
             self._away = False
         self.backoff.reset()
-
-
-async def shutdown_signals() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set, for programs smaller than a daemon.
-
-    Handles the two signals on this loop until it closes. Daemons use `service.run_daemon`.
-    """
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in TERMINATION:
-        loop.add_signal_handler(each, asked.set)
-    return asked

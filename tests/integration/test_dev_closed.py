@@ -156,34 +156,3 @@ def test_another_user_of_the_host_reads_no_file(stores: DevCluster) -> None:
         assert "no password supplied" in done.stderr
     finally:
         stores.directory.chmod(0o700)
-
-
-def test_a_cluster_of_an_older_version_gets_passwords_when_it_starts_again(
-    request: pytest.FixtureRequest,
-) -> None:
-    with dev_cluster(request.session, members=0, workers=0) as cluster:
-        root = cluster.directory
-        remove_passwords(cluster)
-        cluster.up()
-        assert cluster.password is not None
-        assert cluster.sql("select one from kept") == [(1,)]
-        with pytest.raises(psycopg2.OperationalError, match="password"):
-            psycopg2.connect(postgres.dsn(cluster.sql_port), passfile="/dev/null").close()
-        assert without_user(cluster, "kv/range", key=KEY).status != 200
-        assert open_to_others(root) == []
-
-
-def remove_passwords(cluster: DevCluster) -> None:
-    """Turn a cluster into one of a version without passwords, and stop it."""
-    cluster.sql("create table kept as select 1 as one")
-    cluster.admin("ALTER ROLE postgres PASSWORD NULL")
-    cluster.down()
-    rules = cluster.directory / "postgres" / "pg_hba.conf"
-    rules.write_text(rules.read_text().replace("scram-sha-256", "trust"))
-    for path in (cluster.directory / "etcd").iterdir():
-        if path.is_dir():
-            subprocess.run(["rm", "-r", str(path)], check=True)
-    record = cluster.directory / "state.json"
-    state = json.loads(record.read_text())
-    del state["password"]
-    record.write_text(json.dumps(state))

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor
 
+from schedkit.bounds.rules import Table
+
 
 def messages(*roots: Descriptor) -> Iterator[Descriptor]:
     """Yield the roots and all messages in their fields."""
@@ -20,3 +22,12 @@ def messages(*roots: Descriptor) -> Iterator[Descriptor]:
             continue
         waiting += [field.message_type for field in one.fields if field.message_type is not None]
     return iter(seen.values())
+
+
+def unknown_rows(table: Table, messages: Iterator[Descriptor]) -> Iterator[str]:
+    """Yield fields of these messages that have no row, and rows of fields that don't exist."""
+    for message in messages:
+        rows = table.get(message.full_name, {})
+        fields = {field.name for field in message.fields}
+        yield from (f"{message.full_name}.{name} has no row" for name in sorted(fields - {*rows}))
+        yield from (f"{message.full_name}.{name} isn't a field" for name in {*rows} - fields)

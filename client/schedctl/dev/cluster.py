@@ -137,11 +137,6 @@ def up(
         if before is None:
             _refuse_what_is_not_ours(folder)
         state = plan.complete(before, requested)
-        if state.password is None:
-            say(
-                "PostgreSQL and etcd accept other users of this host: an older version started them"
-                " without passwords; schedctl dev down, then schedctl dev up sets passwords"
-            )
         if (requested.overrides or requested.slots) and (old := _running_daemons(state)):
             say(f"new settings don't apply to running processes: {', '.join(old)}")
         try:
@@ -341,8 +336,7 @@ def _start_stores(
         say("starting PostgreSQL")
         found, data = binaries.find_postgres(), folder.data(part.name)
         postgres.initialise(found, data)
-        if state.password is not None:
-            postgres.require_password(found, data, state.password)
+        postgres.require_password(found, data, state.password)
         settings = plan.settings_of(state, PartKind.POSTGRES)
         process = postgres.start(found, data, part.ports["sql"], folder.log(part.name), settings)
         state = state.with_part(replace(part, process=process))
@@ -351,8 +345,7 @@ def _start_stores(
         assert part.process is not None
         log = folder.log(part.name)
         etcd.wait_ready(part.process, part.ports["client"], log, _remaining_seconds(deadline))
-        if state.password is not None:
-            etcd.require_password(part.ports["client"], state.password)
+        etcd.require_password(part.ports["client"], state.password)
     for part in state.parts_of_kind(PartKind.POSTGRES):
         assert part.process is not None
         log = folder.log(part.name)

@@ -67,7 +67,7 @@ def complete(before: ClusterState | None, requested: Requested) -> ClusterState:
         overrides=_merged(known.overrides, requested.overrides),
         foreign_dsn=dsn,
         tls=known.tls if requested.tls is None else requested.tls,
-        password=known.password or _new_password(known),
+        password=known.password or secrets.token_hex(24),
     )
 
 
@@ -119,11 +119,6 @@ def overridden(parts: Sequence[ClusterPart], overrides: Sequence[Override]) -> l
     kinds = {kind: target for kind, target in TARGETS.items() if target in targets}
     firsts = {kind: next((p.name for p in parts if p.kind is kind), None) for kind in kinds}
     return [part for part in parts if part.name in targets or firsts.get(part.kind) == part.name]
-
-
-def _new_password(known: ClusterState) -> str | None:
-    """Return a random password; None while parts run that an older version started without one."""
-    return None if any(True for _ in known.living()) else secrets.token_hex(24)
 
 
 def _daemons(before: ClusterState | None, requested: Requested) -> dict[str, PartKind]:

@@ -65,8 +65,8 @@ class ClusterState:
     overrides: tuple[str, ...] = ()
     foreign_dsn: str | None = None
     tls: bool = False
-    password: str | None = field(default=None, repr=False)
-    """Password of PostgreSQL and etcd; None while a cluster of an older version runs."""
+    password: str = field(default="", repr=False)
+    """Password of PostgreSQL and etcd."""
 
     def parts_of_kind(self, kind: PartKind) -> list[ClusterPart]:
         """Return the parts of one kind."""
@@ -80,11 +80,6 @@ class ClusterState:
         """Return the state with one part added or replaced."""
         return replace(self, parts={**self.parts, part.name: part})
 
-    def without(self, names: set[str]) -> ClusterState:
-        """Return the state without these parts."""
-        kept = {name: part for name, part in self.parts.items() if name not in names}
-        return replace(self, parts=kept)
-
     @property
     def dsn(self) -> str:
         """Return the DSN of the daemons' database."""
@@ -95,8 +90,8 @@ class ClusterState:
 
     @property
     def etcd_user(self) -> dict[str, str]:
-        """Return user and password of the daemons for etcd; empty if etcd needs none."""
-        return {} if self.password is None else {"user": etcd.USER, "password": self.password}
+        """Return user and password of the daemons for etcd."""
+        return {"user": etcd.USER, "password": self.password}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +144,8 @@ class ClusterFolder:
             slots=stored["slots"],
             overrides=tuple(stored["overrides"]),
             foreign_dsn=stored["foreign_dsn"],
-            tls=stored.get("tls", False),
-            password=stored.get("password"),
+            tls=stored["tls"],
+            password=stored["password"],
         )
 
     def save(self, state: ClusterState) -> None:

@@ -19,7 +19,7 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Any, Final, TypeAlias, TypeVar
@@ -421,12 +421,3 @@ def problem(found: Found) -> str:
     """Return the first violation and the number of further ones, as one sentence."""
     (path, what), more = found[0], len(found) - 1
     return f"{path}: {what}" + (f" (and {more} more)" if more else "")
-
-
-def unknown_rows(table: Table, messages: Iterator[Descriptor]) -> Iterator[str]:
-    """Return fields of these messages that have no row, and rows of fields that don't exist."""
-    for message in messages:
-        rows = table.get(message.full_name, {})
-        fields = {field.name for field in message.fields}
-        yield from (f"{message.full_name}.{name} has no row" for name in sorted(fields - {*rows}))
-        yield from (f"{message.full_name}.{name} isn't a field" for name in {*rows} - fields)

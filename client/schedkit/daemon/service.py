@@ -31,7 +31,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from typing import Final, NoReturn
 
 from schedkit.errors import Misconfigured, NotNow
-from schedkit.tasks import TERMINATION
 
 # Notifications to the service manager: datagrams to NOTIFY_SOCKET, by systemd's protocol.
 #
@@ -163,7 +162,7 @@ class Daemon:
 
     def handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         """Handle signals on this loop until it closes."""
-        for number in TERMINATION:
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, functools.partial(self._terminated, number))
         loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 

@@ -14,10 +14,9 @@ from schedd.api.errors import InvalidArgumentError
 from schedd.api.jobs import update_masks
 from schedd.api.request_bounds import REQUEST, check_wellformed
 from schedd.runtime import job_codec
-from schedkit.bounds.rules import unknown_rows
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
 from support.definitions import requested
-from support.messages import messages
+from support.messages import messages, unknown_rows
 from support.runs import NOW
 
 HUGE = 1 << 62

@@ -23,6 +23,7 @@ STATE = ClusterState(
         "w1": ClusterPart("w1", PartKind.WORKER, {"http": 11008}),
     },
     slots=4,
+    password="secret",
 )
 
 
@@ -79,8 +80,8 @@ def test_a_member_gets_its_stores_and_its_addresses() -> None:
     assert rendered("m1") == {
         "name": "m1",
         "listen": {"grpc": "127.0.0.1:11004", "http": "127.0.0.1:11005"},
-        "etcd": {"endpoints": ["127.0.0.1:11001"]},
-        "postgres": {"dsn": "postgresql://schedd@127.0.0.1:11003/schedd"},
+        "etcd": {"endpoints": ["127.0.0.1:11001"], "user": "schedd", "password": "secret"},
+        "postgres": {"dsn": "postgresql://schedd:secret@127.0.0.1:11003/schedd"},
         "egress": {"allow": ["127.0.0.0/8", "::1", "localhost"]},
         "results": {"url": "file:///d/results"},
     }

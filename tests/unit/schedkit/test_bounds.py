@@ -12,10 +12,9 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.bounds import FRAME
-from schedkit.bounds.rules import unknown_rows
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 from schedproto.v1 import worker_service_pb2 as wire
-from support.messages import messages
+from support.messages import messages, unknown_rows
 
 LAST_DAY = Timestamp(seconds=int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()))
 YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,7 +11,7 @@ import pytest
 
 from schedkit.backoff import Backoff
 from schedkit.errors import Fault, Rejected, Unavailable
-from schedkit.tasks import Loop, Turns, Waker, guard, shutdown_signals
+from schedkit.tasks import Loop, Turns, Waker, guard
 
 SOON = 5.0
 LONG = 3600.0
@@ -167,13 +165,6 @@ async def test_a_bug_in_a_step_ends_the_loop() -> None:
 
     with pytest.raises(ZeroDivisionError):
         await Loop("firing", broken, interval=LONG).run()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_small_program_receives_the_signal_to_end(number: signal.Signals) -> None:
-    asked = await shutdown_signals()
-    os.kill(os.getpid(), number)
-    assert await asyncio.wait_for(asked.wait(), SOON)
 
 
 async def test_concurrent_tasks_share_the_limit_of_one_turn_of_the_loop() -> None:

@@ -48,11 +48,6 @@ def address(port: int) -> str:
     return f"{HOST}:{port}"
 
 
-def port_of(address: str) -> int:
-    """Return the port of a `host:port`."""
-    return int(address.rpartition(":")[2])
-
-
 def _bind(port: int) -> socket.socket | None:
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
