@@ -1,7 +1,5 @@
 """The settings of a worker: `workerd.toml`, `WORKERD_…`, flags."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

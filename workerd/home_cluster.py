@@ -6,8 +6,6 @@ Spooled results belong to runs of that cluster. A member of another cluster woul
 runs are unknown, and the results would be lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -4,8 +4,6 @@ Times and durations are computed here: protobuf's own functions take three times
 run has five of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import repeat

@@ -1,7 +1,5 @@
 """The Prometheus metrics of a worker."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ start ─→ task ─┬─ ends ─→ forgotten
                └─ fails ─→ `failed` raises it: a bug, which ends the worker
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -5,8 +5,6 @@ async with Client("host:7420,host2:7420") as c:
     run = await c.runs.wait(run)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType

@@ -17,8 +17,6 @@ Invariants
   a plain function runs in a thread and checks `ctx.cancel`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, Final
 

@@ -17,8 +17,6 @@ Invariants
   exception fails the attempt, and the job's retry policy applies.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 import math

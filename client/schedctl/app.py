@@ -1,7 +1,5 @@
 """The root command: the list of commands, and the exit code of every outcome."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

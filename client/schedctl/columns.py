@@ -1,7 +1,5 @@
 """The tables: the columns of each, and the name that `-o name` prints."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta

@@ -12,8 +12,6 @@
 The file is replaced atomically.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib

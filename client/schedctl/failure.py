@@ -5,8 +5,6 @@ error: there is no job "etl"
   try: did you mean "elt"? schedctl job list
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

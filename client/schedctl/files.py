@@ -5,8 +5,6 @@ begin    create a new file, 0600, before its content is known
 within   create a folder; remove it again if the command fails and it is empty
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Data on stdout, in the format of `--output`: table, wide, json, jsonl, yaml, name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

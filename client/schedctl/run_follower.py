@@ -3,8 +3,6 @@
 A backfill, redrive or drain is followed with a line for each change of its progress.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """An invocation of schedctl: its global options, and the calls that it makes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

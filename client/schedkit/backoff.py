@@ -7,8 +7,6 @@ Invariants
 - A success is reported by `reset`; nothing else shortens the wait.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field

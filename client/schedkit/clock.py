@@ -6,8 +6,6 @@ Invariants
 - `utcnow` is for people and records. Whether a run is due is decided on cluster time.
 """
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, datetime
 

@@ -16,8 +16,6 @@ Invariants
 - A rejection (a stale token, a full worker, an unknown job) is a returned value, never raised.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 

@@ -26,8 +26,6 @@ Invariants
 - A daemon with active points logs them at the start, and again each time one acts.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

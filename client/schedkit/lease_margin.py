@@ -10,8 +10,6 @@ margin before the lease is lost. At a loss the margin is 0.
 Invariant: any thread may record or read at any time. A member's lease is kept by its own thread.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable

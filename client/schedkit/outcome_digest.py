@@ -4,8 +4,6 @@ Invariant: the same outcome has the same digest in every process and version. Th
 here.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Final
 

@@ -8,8 +8,6 @@ times as long to create as a mutable one. So records here are frozen only for th
 Figures: docs/evidence/notes/2026-11-26-cost-of-scans-and-records.md.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeVar
 

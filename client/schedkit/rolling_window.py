@@ -5,8 +5,6 @@
 So a number counts for at least one window and at most two, in constant memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

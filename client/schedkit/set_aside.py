@@ -21,8 +21,6 @@ Invariants
 - Log lines of one kind are written at most once per second, with a count.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

@@ -10,8 +10,6 @@ Invariants
 - A wake-up doesn't shorten a backoff: many wake-ups must not become many calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence

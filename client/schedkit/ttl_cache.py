@@ -1,7 +1,5 @@
 """A cache with a time to live (TTL) for values that many callers read, such as metrics."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar

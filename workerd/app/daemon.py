@@ -9,8 +9,6 @@ Invariants
   with a full disk. Neither a hanging store nor an executor prevents the shutdown.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

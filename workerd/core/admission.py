@@ -20,8 +20,6 @@ Two clocks are arguments. `at`: seconds of the boot clock, for `not_before`. `ju
 the judging clock (cluster_time), for `start_by` and for the removal of entries.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto

@@ -8,8 +8,6 @@ Invariants
 - Counted bytes are subtracted when they leave, whatever the cause.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -7,8 +7,6 @@ Invariants
 - At most `3 * KEEP` bytes and `2 * MOST_MARKS` times are held, however much flows through.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import datetime, timedelta

@@ -19,8 +19,6 @@ Invariants
 All counts are slots since the stream began. `at` is in seconds of the boot clock.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from math import inf
 

@@ -1,7 +1,5 @@
 """Types of ids: one for each kind, so that ids can't be mixed up."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, NewType
 
 RunId = NewType("RunId", str)

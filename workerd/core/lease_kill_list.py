@@ -12,8 +12,6 @@ Invariants
 Times are seconds of the boot clock.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import field

@@ -11,8 +11,6 @@ Invariants
 Times are seconds of the boot clock.
 """
 
-from __future__ import annotations
-
 from schedkit.records import dataclass
 
 

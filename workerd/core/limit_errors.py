@@ -5,8 +5,6 @@ Invariants
 - A process that can't be ended because of a limit is ended later: the caller retries.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from typing import Final

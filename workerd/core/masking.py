@@ -9,8 +9,6 @@ Invariants
 - Less is held back than the length of the longest secret.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 LEAST = 6

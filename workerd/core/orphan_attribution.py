@@ -13,8 +13,6 @@ Invariants
 - Times are clock ticks since boot, as in /proc. Equal ticks count as "while it ran".
 """
 
-from __future__ import annotations
-
 from collections import deque
 from enum import Enum, auto
 

@@ -11,8 +11,6 @@ Invariants
 - The same outcome has the same digest in every process and version (`schedkit.outcome_digest`).
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Collection, Sequence
 from datetime import timedelta

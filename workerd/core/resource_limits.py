@@ -1,7 +1,5 @@
 """The resource limits of an attempt of a program, and the limits that it exceeded."""
 
-from __future__ import annotations
-
 from schedkit.records import dataclass
 
 

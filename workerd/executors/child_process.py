@@ -10,8 +10,6 @@ Invariants
 - A grandchild that keeps a pipe open delays the end by `GRACE` seconds at most.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import heapq

@@ -16,8 +16,6 @@ Invariants
 - The answer of `JobHandler.Run` is kept up to the limit of results, of other methods up to 64 KiB.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import ipaddress

@@ -9,8 +9,6 @@ Invariants
 - Requests are signed for the first origin only, each request separately.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime

@@ -9,8 +9,6 @@ Invariants
 - Configs are checked here, not where jobs are stored: only the plug-in knows their type.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import logging

@@ -5,8 +5,6 @@ Invariants
 - The child is closed in any case, also after a cancel.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from schedkit import failpoints

@@ -11,8 +11,6 @@ Invariants
 - Expensive processing of foreign data (pools, JSON) runs in a thread, not on the loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import graphlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,6 @@ Invariants
 - Files of earlier worker processes are removed at start, under the spool's lock.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import pwd

@@ -9,8 +9,6 @@ Invariants
 - `process_end` handles stops.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The executors of this worker, by the name of their action on the wire."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path

@@ -8,8 +8,6 @@ Invariants
 - Files that can't be removed are left; the caller gets the error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import logging

@@ -9,8 +9,6 @@ Invariants
 - Output that fits into the buffer, as most does, isn't written to disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -4,8 +4,6 @@ A member that reads an assignment in the database may follow it before the owner
 reached the worker. `Expected` holds the followers of such attempts.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final

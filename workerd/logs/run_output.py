@@ -9,8 +9,6 @@ Invariants
 - After `finish` the output of an abandoned handler is discarded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import heapq

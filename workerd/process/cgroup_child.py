@@ -6,8 +6,6 @@
 killed, with all processes that were started in it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

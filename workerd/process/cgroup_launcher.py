@@ -21,8 +21,6 @@ Invariants
 - Standard library only: the process must be small.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

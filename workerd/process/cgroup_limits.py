@@ -15,8 +15,6 @@ Invariants
 - Standard library only: the keeper imports this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

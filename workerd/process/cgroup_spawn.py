@@ -11,8 +11,6 @@ Invariants
 - A starter that was idle for `IDLE_FOR` is removed, so the starters of a burst don't stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

@@ -14,8 +14,6 @@ Invariants
 - Standard library only: the keeper imports this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

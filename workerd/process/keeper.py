@@ -21,8 +21,6 @@ Invariants
 - Standard library only: it must start in milliseconds and have no dependency that can fail.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -14,8 +14,6 @@ Invariants
   seconds: its parent should have reaped it by then.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections import deque

@@ -8,8 +8,6 @@ and ends. Its end is awaited because the kernel counts it against `pids.max`.
 Standard library only: the launcher imports this module.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

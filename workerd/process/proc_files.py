@@ -8,8 +8,6 @@ Invariants
 - Standard library only: the keeper imports this module and must stay small.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

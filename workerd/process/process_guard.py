@@ -10,8 +10,6 @@ Invariants
 - A change that is harmless to the worker stays: `logging` of users, environment, locale, policies.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -20,8 +20,6 @@ Invariants
   forgotten tree (`cgroups`).
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -17,8 +17,6 @@ Invariants
 - A process that can't be ended now, for lack of a descriptor, is retried every second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import uuid

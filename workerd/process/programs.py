@@ -6,8 +6,6 @@ Invariants
 - When an `OSError` is raised, nothing ran, unless it is a `Begun`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -12,8 +12,6 @@ Invariants
 - Standard library only: the keeper imports this module.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import struct

@@ -1,7 +1,5 @@
 """Calls on access tokens, and the caller's identity."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 
 from schedclient.calls.base import ClientCalls, id_of

@@ -4,8 +4,6 @@ An object is given by its id or name, or as the value of an earlier call. A job,
 that is given as a value is looked up in its own namespace, not in the client's.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, TypeVar
 

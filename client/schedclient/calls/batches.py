@@ -6,8 +6,6 @@
 Each request has its idempotency key, so a request that may have taken effect is sent again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

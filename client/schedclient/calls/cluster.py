@@ -1,7 +1,5 @@
 """Calls on the cluster: members, shards, workers, pause, audit log."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 from schedclient.calls import watching

@@ -1,7 +1,5 @@
 """Calls on dead letters (runs that failed for good) and on redrives, which run them again."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from uuid import uuid4
 

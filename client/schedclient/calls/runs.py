@@ -1,7 +1,5 @@
 """Calls on runs."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

@@ -3,8 +3,6 @@
 Times are aware datetimes (or RFC 3339 texts), durations timedeltas (or `"90s"`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypedDict, TypeVar

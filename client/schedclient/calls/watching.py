@@ -15,8 +15,6 @@ Invariants
 - A watch ends if no member is reachable (`UNREACHABLE`), not if one fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, TypeVar

@@ -8,8 +8,6 @@ Invariants
 - A missing or unreadable token is an error, never a low token.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

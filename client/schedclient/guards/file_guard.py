@@ -15,8 +15,6 @@ Invariants
   So the guard works on the file systems of one machine only.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

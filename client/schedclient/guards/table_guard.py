@@ -15,8 +15,6 @@ Invariants
 - A check that isn't in the transaction of its writes is an error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import closing

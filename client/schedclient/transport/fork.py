@@ -18,8 +18,6 @@ Invariants
   its threads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -1,7 +1,5 @@
 """The calls of the API: request, answer, and whether a retry is safe."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Backfills: runs of a job's past, as values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast

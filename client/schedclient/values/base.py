@@ -8,8 +8,6 @@ Invariants
 - A state or reason that is newer than this code is shown by its number; this isn't an error.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Values of cluster calls: members, shards, workers, diagnostics, audit log, access tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Dead letters and redrives, as values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

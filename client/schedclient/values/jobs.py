@@ -1,7 +1,5 @@
 """Jobs with their scheduled times, pools and calendars, as values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Convert wire messages to values: each field is the message's field of that name."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import UTC
 from typing import Any, Final, TypeVar, get_args, get_type_hints

@@ -1,7 +1,5 @@
 """Runs, attempts, logs, results, explanations and events, as values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

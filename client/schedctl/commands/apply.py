@@ -1,7 +1,5 @@
 """`schedctl apply`: all manifests are validated before the first is stored."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`schedctl job backfill`: run a job for scheduled times of the past, and show progress."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import datetime
 from typing import Final

@@ -1,7 +1,5 @@
 """`schedctl calendar`: named days and times that jobs exclude."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

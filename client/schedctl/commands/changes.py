@@ -1,7 +1,5 @@
 """Changes that objects of several nouns share: one call, `resume`, `delete`."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """`schedctl cluster` and `schedctl audit`."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar

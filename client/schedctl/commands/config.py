@@ -1,7 +1,5 @@
 """`schedctl config`: the configured clusters, and the current one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

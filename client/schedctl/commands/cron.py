@@ -1,7 +1,5 @@
 """`schedctl cron`: explain, check, compare and count schedules. Works without a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """`schedctl cron lint` and `schedctl cron diff`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """`schedctl cron forecast` and `schedctl cron collide`: the load of many schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final

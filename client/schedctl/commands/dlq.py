@@ -2,8 +2,6 @@
 rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 

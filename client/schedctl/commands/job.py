@@ -1,7 +1,5 @@
 """`schedctl job`: manage jobs. NAME is an id or a name everywhere."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`schedctl pool`: jobs that share a concurrency limit, a rate limit, or both."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`schedctl run`, `schedctl events`, and `schedctl submit`: a single run without a stored job."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`schedctl worker`: list, describe, drain and undrain workers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final

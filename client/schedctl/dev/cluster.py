@@ -5,8 +5,6 @@ members, workers. `down` stops them in the opposite order. Each step is recorded
 the next command knows every process even if this one is killed.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

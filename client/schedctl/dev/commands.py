@@ -1,7 +1,5 @@
 """`schedctl dev`: the commands. The work is in `schedctl.dev.cluster`."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

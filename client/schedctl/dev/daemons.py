@@ -1,7 +1,5 @@
 """Members and workers as processes: configuration, environment and start."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import os

@@ -8,8 +8,6 @@ DevError              FAILED_PRECONDITION: any error of a development cluster
     └── ProcessEnded  FAILED_PRECONDITION: a process ended during the start
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from schedctl.dev.servers.processes import tail

@@ -6,8 +6,6 @@ PostgreSQL, or a flag of etcd. The value is parsed as TOML if possible (`1`, `tr
 else it is a string. The daemon, PostgreSQL or etcd checks whether the key exists.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 No process is started and no file is written here.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

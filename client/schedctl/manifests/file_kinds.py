@@ -5,8 +5,6 @@
 A format of another scheduler is rejected by name; it is never read as another kind.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum

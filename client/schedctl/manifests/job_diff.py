@@ -1,7 +1,5 @@
 """The changes of an edit, field by field, with the next scheduled time before and after."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast

@@ -1,7 +1,5 @@
 """The jobs among manifests: validated with everything else, stored last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

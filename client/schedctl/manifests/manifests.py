@@ -6,8 +6,6 @@
 Scalars have the types of the model, not YAML's: `on`, `010` and `22:30` stay text until then.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The pools and calendars among manifests: validated with the jobs, stored before them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

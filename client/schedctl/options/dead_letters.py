@@ -3,8 +3,6 @@
 `--of` narrows a fingerprint and a job name to one group, which is one row of `dlq groups`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime

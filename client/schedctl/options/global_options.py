@@ -3,8 +3,6 @@
 A command's own flag of the same name (`job create --timeout`) hides the global one there.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from functools import update_wrapper

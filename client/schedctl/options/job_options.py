@@ -4,8 +4,6 @@ Values stay text and are parsed as in REST and manifests (`schedkit.protojson`),
 mean the same. An error names the option it came from.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar

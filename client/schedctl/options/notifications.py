@@ -1,7 +1,5 @@
 """Options for notifications: `--on-failure webhook=https://… --on-failure threshold=3`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar

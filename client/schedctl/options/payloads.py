@@ -1,7 +1,5 @@
 """Options whose value is JSON or the bytes of a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from schedctl.failure import CommandFailure, standard_input

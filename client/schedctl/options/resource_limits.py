@@ -1,7 +1,5 @@
 """The values of the options for the resource limits of a command."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Final

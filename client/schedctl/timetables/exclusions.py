@@ -1,7 +1,5 @@
 """`schedctl cron explain` with calendars: the next times that run, and those excluded between."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime

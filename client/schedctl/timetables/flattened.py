@@ -4,8 +4,6 @@ A rewritten text is parsed again before it is printed. A move that it doesn't co
 changes another schedule, is left out and reported. No file is written and no cluster is called.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import shlex

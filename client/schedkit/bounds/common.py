@@ -1,7 +1,5 @@
 """Rules that many tables share: ids, names, times, durations, counts, free text."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Final

@@ -4,8 +4,6 @@ The call that receives a definition checks more (`schedd.api.definitions.validat
 bounds that check, and every loop, can compute.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from schedkit.bounds.common import COUNT, COUNT64, LENGTH, NAME, NOTE, SPAN, TIME, WORDS

@@ -4,8 +4,6 @@ Items of a frame (`ITEM`) are checked separately where they are handled. An inva
 aside; the other items of its frame are handled.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -16,8 +16,6 @@ Invariants
   the rest of its message is used.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta

@@ -14,8 +14,6 @@ Invariants
 - No message contains the value of a secret.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import logging

@@ -3,8 +3,6 @@
 A TOML value has its own type, which must fit. Text (a variable, a flag) is parsed.
 """
 
-from __future__ import annotations
-
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping

@@ -12,8 +12,6 @@ Invariants
 - A line with a traceback is never suppressed.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator

@@ -12,8 +12,6 @@ Invariants
   format.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -7,8 +7,6 @@ file, environment, flags ──read, checked──▶ log settings, and the keys
 A reload never ends the daemon: it continues with the settings in force.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar

@@ -9,8 +9,6 @@ Invariants
 - No redirect is followed, nothing is decompressed, no cookie, netrc or proxy variable is used.
 """
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import AsyncIterator, Mapping

@@ -11,8 +11,6 @@ Invariants
 - No message contains a value, or a line that can't be parsed.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import os

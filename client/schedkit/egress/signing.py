@@ -7,8 +7,6 @@
 Source: the specification of Standard Webhooks, version 1.
 """
 
-from __future__ import annotations
-
 import base64
 import hmac
 from collections.abc import Sequence

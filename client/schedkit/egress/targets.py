@@ -8,8 +8,6 @@ Invariants
 - Every address of a name must be permitted.
 """
 
-from __future__ import annotations
-
 import socket
 
 from aiohttp.abc import AbstractResolver, ResolveResult

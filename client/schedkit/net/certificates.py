@@ -8,8 +8,6 @@ rest.
 Source: RFC 5280, 4.1; times in 4.1.2.5; alternative names in 4.2.1.6; DER lengths in X.690, 8.1.3.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

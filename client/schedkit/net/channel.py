@@ -11,8 +11,6 @@ Invariants
 - The server ends a connection whose handshake takes more than 10 s, or that has no call for 5 min.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import re

@@ -6,8 +6,6 @@
 Otherwise an error in these files shows only as closed connections, on the other side.
 """
 
-from __future__ import annotations
-
 import ssl
 import stat
 from collections.abc import Callable, Iterator, Sequence

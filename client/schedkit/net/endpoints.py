@@ -5,8 +5,6 @@ grpcs://host:port           with TLS
 package.Service/Method      a method found by reflection
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Final

@@ -5,8 +5,6 @@
 A client learns only after the handshake that its own certificate was refused (TLS 1.3).
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 from dataclasses import dataclass

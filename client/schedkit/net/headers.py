@@ -1,7 +1,5 @@
 """Headers, metadata and variables that a job may not set: schedd or the client sets them."""
 
-from __future__ import annotations
-
 from typing import Final
 
 FRAMING: Final = frozenset(

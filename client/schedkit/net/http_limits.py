@@ -16,8 +16,6 @@ Invariants
 For `uvicorn.Config(http=protocol_of(most, most_of_one_host))`, which is one daemon's listener.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from collections import Counter

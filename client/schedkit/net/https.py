@@ -7,8 +7,6 @@
 Certificates that change on disk are used from the next handshake on.
 """
 
-from __future__ import annotations
-
 import logging
 import ssl
 from asyncio import BaseTransport, Protocol, get_running_loop

@@ -1,7 +1,5 @@
 """Listening sockets for servers that accept one."""
 
-from __future__ import annotations
-
 import socket
 
 from schedkit.net.channel import split_address

@@ -16,8 +16,6 @@ Invariants
   minute.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ Invariants
 - A file is written under another name in the same folder, synced, and then renamed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Several messages in one object, each preceded by its length in four bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

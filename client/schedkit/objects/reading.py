@@ -3,8 +3,6 @@
 size and SHA-256 from the database ─→ parts ─→ the last one is given when all of it is right
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Final

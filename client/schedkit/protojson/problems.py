@@ -1,7 +1,5 @@
 """Problems of a form that a person wrote, each with its place."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every problem is collected with its path. The message is returned only without p
 come from any source, so reading stops at limits on their size and problems.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping

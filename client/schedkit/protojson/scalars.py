@@ -3,8 +3,6 @@
 A reader raises InvalidText with a message for the author of the value; `read` adds the path.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -3,8 +3,6 @@
 descriptor ──once──▶ a writer for each field        message ──▶ the writers ──▶ dict
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache

@@ -6,8 +6,6 @@ Invariants
 - `parse(render(d)) == d` for every duration of whole milliseconds from zero up.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from typing import Final

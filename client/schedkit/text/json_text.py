@@ -4,8 +4,6 @@ Python's reader also accepts `NaN` and `1e400`, unpaired surrogates, which can't
 depth that varies with the stack. Any reader can read a text that is valid here.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

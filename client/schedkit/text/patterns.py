@@ -4,8 +4,6 @@ Python's own `re` backtracks while it holds the GIL: one pattern such as `^(a+)+
 worker. RE2 never backtracks; it has no back-references and no look-around.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import re2

@@ -6,8 +6,6 @@ Invariants
 - `parse(render(n, d)) == (n, d)` for every count and every period of whole milliseconds, from 1.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import timedelta
 from fractions import Fraction

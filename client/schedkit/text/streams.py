@@ -1,7 +1,5 @@
 """Output of a command whose reader may leave early (`| head -1`)."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import TextIO

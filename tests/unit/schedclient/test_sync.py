@@ -65,7 +65,9 @@ def test_every_call_is_there_with_its_signature_and_docstring(face: type, wrappe
         if name != "close":
             actual, expected = inspect.signature(blocking), inspect.signature(call)
             assert actual.parameters == expected.parameters
-            assert str(actual.return_annotation).removeprefix("Sync") == expected.return_annotation
+            assert str(actual.return_annotation).removeprefix("Sync") == str(
+                expected.return_annotation
+            )
             assert blocking.__doc__ == call.__doc__
 
 

@@ -29,8 +29,6 @@ Invariants
 Limit: a C function that keeps the GIL stops every thread of the process, the worker's too.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars

@@ -13,8 +13,6 @@ Invariants
 - The end is sent once, by this process. A forked copy that returns sends nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

@@ -9,8 +9,6 @@ Invariants
 - No pickle, in either direction.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

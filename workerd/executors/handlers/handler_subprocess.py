@@ -12,8 +12,6 @@ Invariants
   own processes (`proc_files.OWN`) is removed: the process belongs to a job.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

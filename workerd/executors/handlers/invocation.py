@@ -5,8 +5,6 @@
 Shared by the worker and handler processes (`workerd.executors.handlers.handler_process`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import traceback

@@ -8,8 +8,6 @@ Invariants
   needed as values is only validated, which is fast.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -11,8 +11,6 @@ Invariants
 - Conversion is strict: a text isn't converted to a number, and bytes stay bytes.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing

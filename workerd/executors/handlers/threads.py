@@ -6,8 +6,6 @@ Invariants
 - The threads are daemons: a handler that ignores its `cancel` doesn't prevent the worker's end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

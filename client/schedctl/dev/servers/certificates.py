@@ -3,8 +3,6 @@
 D/tls/ca.pem  ca.key  m1.pem m1.key …  w1.pem w1.key …  dev.pem dev.key (you, as admin)
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterable
 from datetime import timedelta

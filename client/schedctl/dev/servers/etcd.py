@@ -4,8 +4,6 @@ The server listens for peers on a Unix socket in its data folder, which is close
 etcd has no password for peers, and a single server has no peers. SIGTERM stops all its processes.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """GET and POST to a server on loopback, without a proxy. Every status is returned."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

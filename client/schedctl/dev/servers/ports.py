@@ -5,8 +5,6 @@ stopped server may get that port as its source port. It then connects to itself 
 server's restart. Tests that kill and restart would fail occasionally.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket

@@ -5,8 +5,6 @@ and its start time (with the boot id, from `/proc`). It is signaled only while b
 has ended: without an init that reaps, it remains.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
