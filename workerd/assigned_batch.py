@@ -20,8 +20,6 @@ from schedkit.bounds.rules import Found
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.core.admission import OfferedBatch
-from workerd.core.cluster_time import MemberTime
 from workerd.core.ids import AssignmentKey, Incarnation
 from workerd.core.outcome import Content
 
@@ -70,17 +68,6 @@ class AssignedBatch:
 
     def __len__(self) -> int:
         return len(self.keys)
-
-    def offered(self, time: MemberTime) -> OfferedBatch:
-        """Return the batch as admission sees it. `time`: of the member that sent it."""
-        common, not_before = self.common, self.not_before
-        return OfferedBatch(
-            self.keys,
-            self.incarnation,
-            max(common.slots, 1),
-            messages.seconds(common.start_by),
-            None if not_before is None else time.surely_reached(not_before / 1e6),
-        )
 
     # -- What is common --
 

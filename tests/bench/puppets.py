@@ -32,6 +32,7 @@ from workerd.core.admission import (
     AssignmentState,
     NotTaken,
     NotYet,
+    OfferedBatch,
     RejectReason,
 )
 from workerd.core.cluster_time import JudgingClock, MemberTime
@@ -87,8 +88,16 @@ class Hands:
         """Accept, start or reject assignments."""
         now = boottime()
         for batch in (*map(AssignedBatch.of_one, assignments), *map(AssignedBatch.of, batches)):
+            not_before = batch.not_before
+            offered = OfferedBatch(
+                batch.keys,
+                batch.incarnation,
+                max(batch.common.slots, 1),
+                messages.seconds(batch.common.start_by),
+                None if not_before is None else time.surely_reached(not_before / 1e6),
+            )
             answers = self._admission.offer(
-                batch.offered(time), self._clock.read(now), trusted=self._trusted(now)
+                offered, self._clock.read(now), trusted=self._trusted(now)
             )
             for place, key in enumerate(batch.keys):
                 answer = answers.get(place)
@@ -128,9 +137,9 @@ class Hands:
 
     def renew(self, incarnation: Incarnation) -> None:
         """Reject assignments that were sent to the earlier incarnation."""
-        for key, refused in self._admission.renew(incarnation):
-            batch, place, origin = self._taken.pop(key)
-            origin.send_refusal(messages.refusal(batch.key(place), refused))
+        for offered, places in self._admission.renew(incarnation):
+            for key in [offered.keys[place] for place in places]:
+                self._return(key, RejectReason.OTHER_INCARNATION)
 
     def holdings(self) -> Iterator[messages.Holding]:
         """Return the runs that are held, pre-dispatched or in progress."""
@@ -156,16 +165,16 @@ class Hands:
         if key not in self._taken:  # revoked, while it was pre-dispatched
             return
         now = boottime()
-        batch, place, origin = self._taken[key]
-        answers = self._admission.start(
-            [key], now, self._clock.read(now), trusted=self._trusted(now)
+        batch, place, _ = self._taken[key]
+        offered, part = self._offered(key), range(place, place + 1)
+        _, answer = self._admission.start(
+            offered, part, now, self._clock.read(now), trusted=self._trusted(now)
         )
-        match answers.get(key):
+        match answer:
             case NotYet(until):
                 asyncio.get_running_loop().call_later(until - now, self._begin, key)
-            case NotTaken() as answer:
-                del self._taken[key]
-                origin.send_refusal(messages.refusal(batch.key(place), answer))
+            case RejectReason():
+                self._return(key, answer)
             case None:
                 # As a worker dates it: once it began, its due time had surely come.
                 self._started[key] = max(self._date(), batch.not_before or 0)
@@ -177,7 +186,7 @@ class Hands:
     def _end(self, key: AssignmentKey) -> None:
         batch, place, _ = self._taken.pop(key)
         began = self._started.pop(key)
-        self._admission.end_executions([key])
+        self._admission.end_executions(self._offered(key), [place])
         ended = max(began, self._date())
         result = messages.result(
             key, batch.key(place), batch.incarnation, self._name, SUCCESS, began, ended
@@ -185,6 +194,15 @@ class Hands:
         self._unanswered[key] = result, 0.0
         self._send(key)
         self._redeal()
+
+    def _offered(self, key: AssignmentKey) -> OfferedBatch:
+        offered = self._admission.find(key)
+        assert offered is not None, "it was accepted"
+        return offered
+
+    def _return(self, key: AssignmentKey, why: RejectReason) -> None:
+        batch, place, origin = self._taken.pop(key)
+        origin.send_refusal(messages.refusal(batch.key(place), NotTaken(why, key.token)))
 
     # -- Courier --
 

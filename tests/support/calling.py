@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -12,8 +12,8 @@ from schedproto.v1 import job_pb2
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome
-from workerd.executors.base import AttemptStart, Stop
-from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.base import AttemptStart, StartedBatch, Stop
+from workerd.executors.handlers.current_run import CalledFunction
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller
@@ -52,25 +52,29 @@ async def called(
     if loops is None:
         async with handler_loops() as own:
             return await called(function, stop, loops=own, loop=loop, payload=payload, **how)
-    attempt, stop = attempt_of(payload, **how), stop or Stop()
-    given = [(fit_of(function), attempt.content)]
-    caller = HandlerCaller(loops)
+    target = CalledFunction("h", function, fit_of(function))
 
-    def begin(on_end: Any) -> None:
-        caller.begin([HandlerCall(attempt, stop, "h", function, given, on_end)], loop=loop)
+    def begin(batch: StartedBatch, places: Sequence[int]) -> None:
+        HandlerCaller(loops).begin(target, batch, places, loop=loop)
 
-    return await outcome_of(begin, stop)
+    return await outcome_of(begin, attempt_of(payload, **how), stop)
 
 
-async def outcome_of(begin: Callable[[Any], object], stop: Stop) -> AttemptOutcome:
-    """The outcome of an attempt, which `begin(on_end)` begins. A cancel is the worker's end."""
+async def outcome_of(
+    begin: Callable[[StartedBatch, Sequence[int]], object],
+    attempt: AttemptStart,
+    stop: Stop | None = None,
+) -> AttemptOutcome:
+    """The outcome of an attempt, which `begin` begins. A cancel is the worker's end."""
     ended: asyncio.Future[AttemptOutcome] = asyncio.get_running_loop().create_future()
 
-    def on_end(_attempt: AttemptStart, outcome: AttemptOutcome) -> None:
+    def on_end(_batch: StartedBatch, _places: Sequence[int], outcome: AttemptOutcome) -> None:
         if not ended.done():
             ended.set_result(outcome)
 
-    begin(on_end)
+    attempt.stop = stop = stop or attempt.stop
+    attempt.started.on_end = on_end
+    begin(attempt.started, [attempt.place])
     try:
         async with asyncio.timeout(WAIT_TIMEOUT):
             return await ended

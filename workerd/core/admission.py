@@ -12,22 +12,24 @@ Invariants (docs/protocol-rules.md, P4.1 and P4.2)
 - A slot is free again when the execution has ended, not when its result is acknowledged.
 - An entry of `seen` is removed only after its `start_by`, when a start is rejected anyway.
 
-Assignments that were sent together are offered and started together: for a batch without surprises
-a decision is a handful of updates of dictionaries. Otherwise each of its runs is decided alone, by
-the same rules and in their order.
+Assignments that were sent together are offered and started together: the state of a batch is one
+byte for each run, and a decision about a batch without surprises is a handful of updates of
+dictionaries. Otherwise each of its runs is decided alone, by the same rules and in their order.
 
 Two clocks are arguments. `at`: seconds of the boot clock, for `not_before`. `judged`: seconds of
 the judging clock (cluster_time), for `start_by` and for the removal of entries.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from enum import Enum, auto
 from itertools import repeat
-from typing import TypeAlias
+from typing import Final, TypeVar
 
-from schedkit.records import dataclass, replace
+from schedkit.records import dataclass
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
+
+T = TypeVar("T")
 
 GRACE = 10.0
 """Seconds that an entry outlives its `start_by`: more than any error of a measured offset."""
@@ -55,18 +57,57 @@ class AssignmentState(Enum):
     ENDED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedBatch:
-    """The parts of assignments that admission reads. All but the keys are common to the batch."""
+ABSENT, HELD, RUNNING, ENDING, ENDED = range(5)
+"""States in `OfferedBatch.states`. Runs that aren't in hand are absent. Ending runs have ended, but
+use their slots.
+"""
+_STATES: Final = (None, *AssignmentState, AssignmentState.ENDED)
 
-    keys: Sequence[AssignmentKey]
-    incarnation: Incarnation
-    slots: int
-    """Of each run."""
-    start_by: float
-    """On the judging clock."""
-    not_before: float | None = None
-    """On the boot clock."""
+
+class OfferedBatch:
+    """Assignments, as admission reads them. All but the keys and states are common to the batch."""
+
+    def __init__(
+        self,
+        keys: Sequence[AssignmentKey],
+        incarnation: Incarnation,
+        slots: int,
+        start_by: float,
+        not_before: float | None = None,
+    ) -> None:
+        """`slots`: of each run. `start_by`: on the judging clock. `not_before`: on the boot one."""
+        self.keys = keys
+        self.incarnation = incarnation
+        self.slots = slots
+        self.start_by = start_by
+        self.not_before = not_before
+        self.states = bytearray(len(keys))
+        self.active = 0
+        """Number of runs that use slots."""
+        self._places: dict[AssignmentKey, int] | None = None
+
+    def place(self, key: AssignmentKey) -> int:
+        """Return the place of a run."""
+        if self._places is None:
+            count = len(self.keys)
+            self._places = dict(zip(reversed(self.keys), reversed(range(count)), strict=True))
+        return self._places[key]
+
+    def places(self, state: int, among: range | None = None) -> Sequence[int]:
+        """Return the places of the runs in a state."""
+        states, among = self.states, range(len(self.keys)) if among is None else among
+        if states.count(state, among.start, among.stop) == len(among):
+            return among
+        return [place for place in among if states[place] == state]
+
+
+def fill(column: MutableSequence[T], places: Sequence[int], value: T) -> None:
+    """Set the value of these places in a column."""
+    if isinstance(places, range):
+        column[places.start : places.stop] = [value] * len(places)
+    else:
+        for place in places:
+            column[place] = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +134,19 @@ class NotYet:
     until: float
 
 
-_Seen: TypeAlias = tuple[Token, bool, float]
-"""Of a run: the greatest token, whether it was taken, and when to forget it."""
-_Holding: TypeAlias = tuple[OfferedBatch, AssignmentState]
+class _Seen:
+    """The greatest tokens of some runs, and whether they were taken."""
+
+    __slots__ = ("forget_at", "keys", "taken")
+
+    def __init__(self, keys: Sequence[AssignmentKey], taken: bool, forget_at: float) -> None:
+        self.keys = keys
+        self.taken = taken
+        self.forget_at = forget_at
+
+    def token(self, run: RunId) -> Token:
+        """Return the greatest token of one of the runs."""
+        return next(token for each, token in self.keys if each == run)
 
 
 class Admission:
@@ -106,9 +157,9 @@ class Admission:
         self._slots = slots
         self._used = 0
         self._seen: dict[RunId, _Seen] = {}
-        self._oldest: deque[tuple[float, Sequence[RunId]]] = deque()
-        """When to look at these entries of `seen`."""
-        self._holdings: dict[AssignmentKey, _Holding] = {}
+        self._oldest: deque[_Seen] = deque()
+        """Entries of `_seen`, and entries that were replaced there."""
+        self._holdings: dict[AssignmentKey, OfferedBatch] = {}
         self.draining = False
 
     @property
@@ -123,12 +174,18 @@ class Admission:
 
     def holdings(self) -> Iterator[tuple[AssignmentKey, AssignmentState]]:
         """Return all assignments that were accepted and aren't acknowledged."""
-        return ((key, state) for key, (_, state) in self._holdings.items())
+        for key in self._holdings:
+            if (state := self.state(key)) is not None:
+                yield key, state
+
+    def find(self, key: AssignmentKey) -> OfferedBatch | None:
+        """Return the batch of this assignment; None if it isn't in hand."""
+        return self._holdings.get(key)
 
     def state(self, key: AssignmentKey) -> AssignmentState | None:
         """Return the state of this assignment; None if it isn't in hand."""
-        holding = self._holdings.get(key)
-        return holding[1] if holding else None
+        batch = self._holdings.get(key)
+        return None if batch is None else _STATES[batch.states[batch.place(key)]]
 
     def offer(
         self, batch: OfferedBatch, judged: float, *, trusted: bool, unable: str = ""
@@ -150,35 +207,44 @@ class Admission:
             or not self._holdings.keys().isdisjoint(keys)  # its `seen` may be that of a later token
         ):
             answers = {}
-            for place, key in enumerate(keys):
-                answer = self._offer_one(key, batch, judged, forget_at, trusted, unable)
+            for place in range(len(keys)):
+                answer = self._offer_one(batch, place, judged, forget_at, trusted, unable)
                 if answer is not None:
                     answers[place] = answer
             return answers
-        tokens = [token for _, token in keys]
-        self._seen.update(zip(runs, zip(tokens, repeat(True), repeat(forget_at)), strict=False))
-        self._oldest.append((forget_at, runs))
-        self._holdings.update(zip(keys, repeat((batch, AssignmentState.HELD))))
-        self._used += batch.slots * len(keys)
+        seen = _Seen(keys, True, forget_at)
+        self._seen.update(zip(runs, repeat(seen)))
+        self._oldest.append(seen)
+        self._holdings.update(zip(keys, repeat(batch)))
+        self._accept(batch, range(len(keys)))
         return {}
+
+    def _accept(self, batch: OfferedBatch, places: Sequence[int]) -> None:
+        fill(batch.states, places, HELD)
+        batch.active += len(places)
+        self._used += batch.slots * len(places)
 
     def _offer_one(
         self,
-        key: AssignmentKey,
         batch: OfferedBatch,
+        place: int,
         judged: float,
         forget_at: float,
         trusted: bool,
         unable: str,
     ) -> AlreadyTaken | NotTaken | None:
         """Decide about one assignment. None: it is accepted."""
+        key = batch.keys[place]
         if (state := self.state(key)) is not None:
             return AlreadyTaken(state)
-        if (seen := self._seen.get(key.run)) is not None and key.token <= seen[0]:
-            greatest, taken, _ = seen
+        if (seen := self._seen.get(key.run)) is not None:
+            greatest = seen.token(key.run)
             if key.token < greatest:
                 return NotTaken(RejectReason.GREATER_TOKEN_SEEN, greatest)
-            return AlreadyTaken(None) if taken else NotTaken(RejectReason.REVOKED, greatest)
+            if key.token == greatest:
+                return (
+                    AlreadyTaken(None) if seen.taken else NotTaken(RejectReason.REVOKED, greatest)
+                )
         why = self._objection(batch, judged, trusted)
         if why is None and unable:
             why = RejectReason.UNABLE
@@ -187,113 +253,93 @@ class Admission:
         self._remember(key, taken=why is None, forget_at=forget_at)
         if why is not None:
             return NotTaken(why, key.token, unable if why is RejectReason.UNABLE else "")
-        self._holdings[key] = batch, AssignmentState.HELD
-        self._used += batch.slots
+        self._holdings[key] = batch
+        self._accept(batch, [place])
         return None
 
     def start(
-        self, keys: Iterable[AssignmentKey], at: float, judged: float, *, trusted: bool
-    ) -> Mapping[AssignmentKey, NotYet | NotTaken]:
-        """Decide, at the moment of their start, about assignments that are held.
-
-        Any answer but `NotYet` is final: the run is running, or no longer held.
+        self, batch: OfferedBatch, places: range, at: float, judged: float, *, trusted: bool
+    ) -> tuple[Sequence[int], NotYet | RejectReason | None]:
+        """Decide, at the moment of their start, about the runs at these places that are held.
 
         Returns:
-            The answers to those that didn't start.
-
-        Raises:
-            KeyError: one isn't in hand.
+            Their places, and why they didn't start; None: they are running. Any answer but `NotYet`
+            is final: rejected runs are no longer held.
         """
-        answers: dict[AssignmentKey, NotYet | NotTaken] = {}
-        batch = why = running = None
-        early = False
-        for key in keys:
-            offered, state = self._holdings[key]
-            if state is not AssignmentState.HELD:
-                raise ValueError(f"assignment {key} can't start again: its state is {state.name}")
-            if offered is not batch:
-                batch, running = offered, (offered, AssignmentState.RUNNING)
-                why = self._objection(batch, judged, trusted)
-                early = batch.not_before is not None and at < batch.not_before
-            if why is not None:
-                answers[key] = self._withdraw(key, why)
-            elif early:
-                assert offered.not_before is not None, "it is later than now"
-                answers[key] = NotYet(offered.not_before)
-            else:
-                assert running is not None, "it was set with its batch"
-                self._holdings[key] = running
-        return answers
+        held = batch.places(HELD, places)
+        why = self._objection(batch, judged, trusted)
+        if why is not None:
+            self._withdraw(batch, held)
+            return held, why
+        if batch.not_before is not None and at < batch.not_before:
+            return held, NotYet(batch.not_before)
+        fill(batch.states, held, RUNNING)
+        return held, None
 
-    def rearm(self, key: AssignmentKey, not_before: float) -> None:
-        """Correct the boot time at which a pre-dispatched run starts.
-
-        Raises:
-            KeyError: it isn't in hand.
-        """
-        batch, state = self._holdings[key]
-        if state is not AssignmentState.HELD or batch.not_before is None:
-            raise ValueError(f"assignment {key} isn't pre-dispatched: its state is {state.name}")
-        if batch.not_before != not_before:
-            self._holdings[key] = replace(batch, not_before=not_before), state
-
-    def end_executions(self, keys: Iterable[AssignmentKey]) -> None:
+    def end_executions(self, batch: OfferedBatch, places: Sequence[int]) -> None:
         """Free the slots of ended executions; their results wait to be acknowledged."""
-        for key in keys:
-            batch, _ = self._holdings[key]
-            self._holdings[key] = batch, AssignmentState.ENDED
-            self._used -= batch.slots
+        fill(batch.states, places, ENDED)
+        self._release(batch, places)
+
+    def _release(self, batch: OfferedBatch, places: Sequence[int]) -> None:
+        batch.active -= len(places)
+        self._used -= batch.slots * len(places)
 
     def acknowledged(self, keys: Iterable[AssignmentKey]) -> None:
         """Remove assignments whose results are stored or rejected. Ignore unknown ones."""
+        holdings = self._holdings
         for key in keys:
-            holding = self._holdings.get(key)
-            if holding is not None and holding[1] is AssignmentState.ENDED:
-                del self._holdings[key]
+            batch = holdings.get(key)
+            if batch is not None and (not batch.active or batch.states[batch.place(key)] == ENDED):
+                del holdings[key]
 
     def revoke(self, key: AssignmentKey, judged: float) -> bool:
         """Prevent the start of this assignment. Return False if it had started already."""
-        holding = self._holdings.get(key)
-        if holding is not None:
-            if holding[1] is not AssignmentState.HELD:
+        batch = self._holdings.get(key)
+        if batch is not None:
+            place = batch.place(key)
+            if batch.states[place] != HELD:
                 return False
-            self._withdraw(key, RejectReason.REVOKED)
+            self._withdraw(batch, [place])
             return True
         seen = self._seen.get(key.run)
-        if seen is not None and seen[0] == key.token:
-            return not seen[1]
-        if seen is None or seen[0] < key.token:
+        greatest = None if seen is None else seen.token(key.run)
+        if seen is not None and greatest == key.token:
+            return not seen.taken
+        if greatest is None or greatest < key.token:
             self._remember(key, taken=False, forget_at=judged + UNKNOWN_FOR)
         return True
 
-    def withdraw_all(self, why: RejectReason) -> list[tuple[AssignmentKey, NotTaken]]:
-        """Return all assignments that haven't started."""
-        held = AssignmentState.HELD
-        waiting = [key for key, (_, state) in self._holdings.items() if state is held]
-        return [(key, self._withdraw(key, why)) for key in waiting]
+    def withdraw_all(self) -> Sequence[tuple[OfferedBatch, Sequence[int]]]:
+        """Remove all assignments that haven't started. Return their batches and places."""
+        withdrawn = [
+            (batch, places)
+            for batch in dict.fromkeys(self._holdings.values())
+            if (places := batch.places(HELD))
+        ]
+        for batch, places in withdrawn:
+            self._withdraw(batch, places)
+        return withdrawn
 
-    def renew(self, incarnation: Incarnation) -> list[tuple[AssignmentKey, NotTaken]]:
-        """Change the incarnation. Drop assignments of the earlier one that haven't started."""
+    def renew(self, incarnation: Incarnation) -> Sequence[tuple[OfferedBatch, Sequence[int]]]:
+        """Change the incarnation. Remove assignments of the earlier one that haven't started."""
         self._incarnation = incarnation
-        return self.withdraw_all(RejectReason.OTHER_INCARNATION)
+        return self.withdraw_all()
 
     def forget(self, judged: float) -> None:
         """Remove entries whose `start_by` has passed and that aren't in hand."""
-        while self._oldest and self._oldest[0][0] <= judged:
-            _, runs = self._oldest.popleft()
-            kept = []
-            for run in runs:
-                seen = self._seen.get(run)
-                if seen is None or seen[2] > judged:
-                    continue
-                token, taken, _ = seen
-                if (run, token) in self._holdings:
-                    self._seen[run] = token, taken, judged + GRACE
-                    kept.append(run)
-                else:
-                    del self._seen[run]
+        while self._oldest and self._oldest[0].forget_at <= judged:
+            seen = self._oldest.popleft()
+            current = [key for key in seen.keys if self._seen.get(key.run) is seen]
+            kept = [key for key in current if key in self._holdings]
             if kept:
-                self._oldest.append((judged + GRACE, kept))
+                again = _Seen(kept, seen.taken, judged + GRACE)
+                self._seen.update(zip([run for run, _ in kept], repeat(again)))
+                self._oldest.append(again)
+            if len(kept) < len(current):
+                for run, _ in current:
+                    if self._seen[run] is seen:
+                        del self._seen[run]
 
     def _objection(self, offer: OfferedBatch, judged: float, trusted: bool) -> RejectReason | None:
         if offer.incarnation != self._incarnation:
@@ -304,14 +350,16 @@ class Admission:
             return RejectReason.TOO_LATE
         return None
 
-    def _withdraw(self, key: AssignmentKey, why: RejectReason) -> NotTaken:
-        batch, _ = self._holdings.pop(key)
-        self._used -= batch.slots
-        token, taken, forget_at = self._seen.get(key.run, (key.token, False, 0.0))
-        if taken and token == key.token:
-            self._seen[key.run] = token, False, forget_at
-        return NotTaken(why, token)
+    def _withdraw(self, batch: OfferedBatch, places: Sequence[int]) -> None:
+        fill(batch.states, places, ABSENT)
+        self._release(batch, places)
+        for place in places:
+            key = batch.keys[place]
+            del self._holdings[key]
+            seen = self._seen.get(key.run)
+            if seen is not None and seen.taken and (seen.keys is batch.keys or key in seen.keys):
+                self._remember(key, taken=False, forget_at=seen.forget_at)
 
     def _remember(self, key: AssignmentKey, *, taken: bool, forget_at: float) -> None:
-        self._seen[key.run] = key.token, taken, forget_at
-        self._oldest.append((forget_at, (key.run,)))
+        self._seen[key.run] = seen = _Seen((key,), taken, forget_at)
+        self._oldest.append(seen)

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from schedclient.handlers import Progress
 from schedkit.text.duration import render
@@ -35,23 +35,61 @@ DEFAULT_KILL_AFTER = 10.0
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
+class StartedBatch:
+    """Runs of a batch, from their start to their end.
+
+    Most runs have no object of their own: `attempt` creates it on first use.
+    """
+
+    def __init__(
+        self,
+        assigned: AssignedBatch,
+        worker: str,
+        on_end: Callable[[Any, Sequence[int], AttemptOutcome], object],
+        most_result: int = MAX_RESULT,
+    ) -> None:
+        """`on_end(batch, places, outcome)`: called once for each attempt that a `BatchExecutor`
+        began, unless the worker is ending. More places may be added until the next turn of the
+        loop.
+        """
+        self.assigned = assigned
+        self.worker = worker
+        self.on_end = on_end
+        self.most_result = most_result
+        """Maximum bytes of a result."""
+        self.deadlines = [_NEVER] * len(assigned)
+        """When the timeout ends each run. Set at the start."""
+        self.attempts: dict[int, AttemptStart] = {}
+        """Runs with an object of their own, by place."""
+        self.calls: list[Stoppable | None] = [None] * len(assigned)
+        """Calls that executors of many have begun and that haven't ended."""
+        self.succeeded: list[int] = []
+        """Places of plain successes that `on_end` was called for in this turn of the loop."""
+
+    def attempt(self, place: int) -> AttemptStart:
+        """Return a run as an object, always the same one. Call it from any thread."""
+        found = self.attempts.get(place)
+        return found or self.attempts.setdefault(place, self.create(place))
+
+    def create(self, place: int) -> AttemptStart:
+        """Return a new object of a run."""
+        return AttemptStart(self, place)
+
+
 class AttemptStart:
     """A run of a batch at its start."""
 
-    __slots__ = ("_tail", "batch", "deadline", "key", "most_result", "place", "worker")
+    __slots__ = ("_tail", "batch", "key", "place", "started", "stop")
 
-    def __init__(
-        self, batch: AssignedBatch, place: int, worker: str, most_result: int = MAX_RESULT
-    ) -> None:
-        self.batch = batch
+    def __init__(self, started: StartedBatch, place: int) -> None:
+        self.started = started
+        self.batch = started.assigned
         self.place = place
         """In the batch."""
-        self.key = batch.keys[place]
-        self.worker = worker
-        self.most_result = most_result
-        """Maximum bytes of the result."""
-        self.deadline = _NEVER
-        """When its timeout ends it. Set at the start."""
+        self.key = self.batch.keys[place]
+        self.stop = Stop()
+        if (call := started.calls[place]) is not None:
+            self.stop.listen(call.end)
         self._tail: Tail | None = None
 
     @classmethod
@@ -64,9 +102,25 @@ class AttemptStart:
         most_result: int = MAX_RESULT,
     ) -> AttemptStart:
         """Return an attempt without followers of its output."""
-        attempt = cls(AssignedBatch.of_one(assignment), 0, worker, most_result)
-        attempt.deadline = deadline
-        return attempt
+        assigned = AssignedBatch.of_one(assignment)
+        started = StartedBatch(assigned, worker, lambda *_: None, most_result)
+        started.deadlines[0] = deadline
+        return started.attempt(0)
+
+    @property
+    def worker(self) -> str:
+        """The worker's name."""
+        return self.started.worker
+
+    @property
+    def most_result(self) -> int:
+        """Maximum bytes of the result."""
+        return self.started.most_result
+
+    @property
+    def deadline(self) -> datetime:
+        """When its timeout ends it."""
+        return self.started.deadlines[self.place]
 
     def find_tail(self) -> Tail:
         """Return the receiver of the output, always the same one. Call it on the worker's loop."""
@@ -182,6 +236,14 @@ class Stop:
         self._listener = None
 
 
+class Stoppable(Protocol):
+    """A call that can be ended."""
+
+    def end(self, kill: bool) -> object:
+        """End it; with `kill` at once."""
+        ...
+
+
 class ActionExecutor(Protocol):
     """An executor of one kind of action."""
 
@@ -203,15 +265,12 @@ class AttemptExecutor(ActionExecutor, Protocol):
 class BatchExecutor(ActionExecutor, Protocol):
     """An executor that runs many attempts without a task for each on the worker's loop."""
 
-    on_end: Callable[[AttemptStart, AttemptOutcome], object]
-    """Called once for each attempt that `begin` began, unless the worker is ending."""
-
     def runs_many(self, common: pb.Assignment) -> bool:
         """Return whether assignments with these fields may begin together."""
         ...
 
-    def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
-        """Begin attempts of one batch."""
+    def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
+        """Begin these attempts of a batch, which receives their outcomes."""
         ...
 
 

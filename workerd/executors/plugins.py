@@ -13,7 +13,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -21,9 +21,8 @@ from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.core.outcome import AttemptOutcome
-from workerd.executors.base import AttemptStart, Stop
-from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.base import StartedBatch
+from workerd.executors.handlers.current_run import CalledFunction
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller
 
@@ -45,8 +44,6 @@ class PluginExecutor:
         self._caller = caller
         self._config = fit_of(executor.run, 0, "config")
         self._payload = fit_of(executor.run, 1)
-        self.on_end: Callable[[AttemptStart, AttemptOutcome], object] = lambda _attempt, _end: None
-        """Called once for each attempt of `begin`."""
 
     def objection(self, assignment: pb.Assignment) -> str:
         """Accept every assignment: the plug-in checks its config at the start."""
@@ -58,21 +55,19 @@ class PluginExecutor:
         del common
         return True
 
-    def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
+    def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
         """Run the plug-in."""
-        first, _ = attempts[0]
-        given, executor = first.common.plugin, self.executor
-        config = self._config, messages.content_of(given.config)
-        calls = [
-            HandlerCall(
-                *(attempt, stop, given.executor, executor.run),
-                (config, (self._payload, attempt.content)),
-                self.on_end,
-                check=executor.check,
-            )
-            for attempt, stop in attempts
-        ]
-        self._caller.begin(calls, loop=inspect.iscoroutinefunction(executor.run))
+        given, executor = batch.assigned.common.plugin, self.executor
+        config = messages.content_of(given.config)
+        target = CalledFunction(
+            given.executor,
+            executor.run,
+            self._payload,
+            [(self._config, config)],
+            executor.check,
+        )
+        loop = inspect.iscoroutinefunction(executor.run)
+        self._caller.begin(target, batch, places, loop=loop)
 
     async def close(self) -> None:
         """Close the plug-in, on the loop of its coroutines."""

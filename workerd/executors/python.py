@@ -21,8 +21,9 @@ from schedclient.handlers import Mode
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import AttemptOutcome
-from workerd.executors.base import AttemptStart, Stop, bounds_of
+from workerd.executors.base import AttemptStart, StartedBatch, Stop, bounds_of
 from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.handlers.current_run import CalledFunction, mark_ended
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.handlers.invocation import class_of, words_of
@@ -44,20 +45,26 @@ class HandlerCaller:
         self._reporting = False
         """Whether the worker's loop was woken and hasn't looked at them yet."""
 
-    def begin(self, calls: Sequence[HandlerCall], *, loop: bool) -> None:
-        """Call functions, unless their end was requested already. `loop`: they return awaitables;
-        otherwise they run in threads.
+    def begin(
+        self, target: CalledFunction, batch: StartedBatch, places: Sequence[int], *, loop: bool
+    ) -> None:
+        """Call a function, unless the end was requested already. `loop`: it returns an awaitable;
+        otherwise it runs in threads.
         """
-        ready = [call for call in calls if call.listen()]
+        calls = [HandlerCall(target, batch, place) for place in places]
+        if isinstance(places, range) and not batch.attempts:
+            batch.calls[places.start : places.stop] = calls
+        else:
+            calls = [call for call in calls if call.listen()]
         if loop:
             try:
-                self._loops.submit_all(ready)
+                self._loops.submit_all(calls)
             except OSError as error:
-                for call in ready:
+                for call in calls:
                     call.not_started(error)
             return
-        report = partial(self._report, asyncio.get_running_loop(), copy_context())
-        for call in ready:
+        report = partial(self._report, target.loop, copy_context())
+        for call in calls:
             try:
                 self._threads.start(partial(_run, call, report))
             except OSError as error:
@@ -90,6 +97,7 @@ class HandlerCaller:
 
     def _resolve_ended(self) -> None:
         self._reporting = False
+        mark_ended([call for call, _ in [*self._ended]])
         try:
             while self._ended:
                 call, outcome = self._ended.popleft()
@@ -162,8 +170,6 @@ class PythonExecutor:
         self._subprocesses = subprocesses
         self._caller = caller
         self._fits = {name: _fit(name, each) for name, each in handlers.items()}
-        self.on_end: Callable[[AttemptStart, AttemptOutcome], object] = lambda _attempt, _end: None
-        """Called once for each attempt of `begin`."""
 
     @classmethod
     def of_modules(
@@ -201,17 +207,12 @@ class PythonExecutor:
         """Return whether the handler runs in this process."""
         return self._handlers[common.python.handler].mode is not Mode.PROCESS
 
-    def begin(self, attempts: Sequence[tuple[AttemptStart, Stop]]) -> None:
+    def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
         """Call a handler that runs in this process."""
-        first, _ = attempts[0]
-        name = first.common.python.handler
+        name = batch.assigned.common.python.handler
         handler = self._handlers[name]
-        function, fit = handler.function, self._fits[name]
-        calls = [
-            HandlerCall(attempt, stop, name, function, ((fit, attempt.content),), self.on_end)
-            for attempt, stop in attempts
-        ]
-        self._caller.begin(calls, loop=handler.mode is Mode.LOOP)
+        target = CalledFunction(name, handler.function, self._fits[name])
+        self._caller.begin(target, batch, places, loop=handler.mode is Mode.LOOP)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Call a handler in its own process."""

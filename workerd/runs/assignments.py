@@ -4,7 +4,7 @@
                          └─ accepted → `delayed_start` → `attempts` → (upload) → result sender
 
 Runs that arrive together are accepted, started and ended together: the batch is the unit, and a run
-is a batch and a place in it. A single assignment is a batch of one.
+is a place in its columns. A single assignment is a batch of one.
 
 Invariants
 - Admission decides: a run starts only if `Admission.start` permits it at that moment.
@@ -18,9 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
-from operator import attrgetter
-from typing import NoReturn
+from typing import NoReturn, TypeAlias, cast
 
 from schedkit import failpoints
 from schedkit.bounds import FRAME, problem
@@ -32,10 +30,17 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.assigned_batch import AssignedBatch, violations
 from workerd.core.admission import (
+    ENDED,
+    ENDING,
+    HELD,
+    RUNNING,
     Admission,
     AssignmentState,
     NotTaken,
+    NotYet,
+    OfferedBatch,
     RejectReason,
+    fill,
 )
 from workerd.core.capture import Piece
 from workerd.core.cluster_time import JudgingClock, MemberTime
@@ -44,11 +49,10 @@ from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultFiles, ResultUpload
-from workerd.delivery.success_batch import SuccessBatch
 from workerd.executors.base import ActionExecutor, BatchExecutor
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
-from workerd.runs.attempts import BEFORE_EXEC, BUG, Attempts, HeldAssignment, Origin
+from workerd.runs.attempts import BEFORE_EXEC, BUG, Attempts, HeldAssignment, HeldBatch, Origin
 from workerd.runs.delayed_start import DelayedStarts
 from workerd.task_set import TaskSet
 
@@ -64,8 +68,14 @@ MOST_LISTED = 21_500
 frees its slot, so results pile up beside running runs if members are slow to store them.
 """
 
-_BATCH = attrgetter("batch")
-_SENDER = attrgetter("origin", "batch.incarnation")
+End: TypeAlias = tuple[HeldBatch, Sequence[int], AttemptOutcome]
+"""Attempts of a batch that ended with the same outcome, by place."""
+_LISTED = {
+    HELD: AssignmentState.HELD,
+    RUNNING: AssignmentState.RUNNING,
+    ENDING: AssignmentState.ENDED,
+}
+"""Runs that use slots, as members see them."""
 _PLAIN = SUCCESS.verdict.name, SUCCESS.reason.name
 
 BEFORE_START = failpoints.blocking("worker.before_start", None)
@@ -101,15 +111,18 @@ class HeldRuns:
         self._sender = sender
         self._upload = upload
         self._metrics = metrics
-        self._items: dict[AssignmentKey, HeldAssignment] = {}
-        self._ends: list[tuple[HeldAssignment, AttemptOutcome]] = []
+        self._batches: dict[HeldBatch, bool] = {}
+        """Batches with runs that use slots."""
+        self._count = 0
+        """Number of these runs."""
+        self._ends: list[End] = []
         """Attempts that ended in this turn of the loop."""
-        self._finishing: dict[int, Sequence[tuple[HeldAssignment, AttemptOutcome]]] = {}
+        self._finishing: dict[int, Sequence[End]] = {}
         """Groups of them whose task hasn't reported them."""
         self._repeated: list[AssignmentKey] = []
         """Ended runs that members assigned again, or canceled."""
         self._expected = Expected()
-        self._delayed = DelayedStarts(self._begin)
+        self._delayed = DelayedStarts[HeldBatch](self._begin)
         self._tasks = TaskSet()
         self._leaving = False
         self._idle = asyncio.Event()
@@ -131,10 +144,12 @@ class HeldRuns:
         finally:
             self.drain_permanently()
             self._finish_ended()
-            for item in [*self._items.values()]:
-                if item.task is None and item.started_at is not None:
-                    item.stop.abandon()
-                item.stop.over = True
+            for batch in [*self._batches]:
+                for place in batch.places(RUNNING):
+                    item = batch.held_attempt(place)
+                    if item.task is None:
+                        item.stop.abandon()
+                    item.stop.over = True
             await self._tasks.close(_END_WITHIN)
             for ends in [*self._finishing.values()]:  # their tasks were canceled before they began
                 self._record_ends(ends, self._attempts.now())
@@ -177,66 +192,67 @@ class HeldRuns:
             if not FRAME.violations(key):
                 self._refuse(key, refused, origin)
 
-    def _take(self, batch: AssignedBatch, time: MemberTime, origin: Origin) -> None:
+    def _take(self, assigned: AssignedBatch, time: MemberTime, origin: Origin) -> None:
         """Offer a batch to admission, and start the runs that were accepted when they are due."""
-        now, offered = boottime(), batch.offered(time)
+        now, batch = boottime(), HeldBatch(assigned, origin, self._attempts, time)
         answers = self._admission.offer(
-            offered,
+            batch,
             self._clock.read(now),
             trusted=self._trusted(now),
-            unable=self._attempts.objection(batch),
+            unable=self._attempts.objection(assigned),
         )
-        taken = batch.keys
-        if answers:
-            taken = [key for place, key in enumerate(taken) if place not in answers]
         for place, answer in answers.items():
             if isinstance(answer, NotTaken):
-                self._refuse(batch.key(place), answer, origin)
+                self._refuse(assigned.key(place), answer, origin)
             elif answer.state is AssignmentState.ENDED:
                 self._repeated.append(batch.keys[place])
-        for place, key in enumerate(batch.keys):
-            if place not in answers:
-                self._items[key] = HeldAssignment(batch, place, origin, self._attempts)
+        if not batch.active:
+            return
         if len(self._expected):
-            for key in taken:
-                if (tail := self._expected.take_tail(key)) is not None:
-                    self._items[key].find_tail(tail)
-        if taken:
-            self._idle.clear()
-            self._delayed.put(taken, now if offered.not_before is None else offered.not_before)
+            for place in batch.places(HELD):
+                if (tail := self._expected.take_tail(batch.keys[place])) is not None:
+                    batch.held_attempt(place).find_tail(tail)
+        self._batches[batch] = True
+        self._count += batch.active
+        self._idle.clear()
+        self._delayed.put(batch, now if batch.not_before is None else batch.not_before)
 
     def rearm(self, time: MemberTime) -> None:
         """Restart the timers of all pre-dispatched runs: the cluster's clock was set. `time`: of
         the member that showed it first.
         """
-        for key, item in self._items.items():
-            not_before = item.batch.not_before
-            if not_before is not None and self._admission.state(key) is AssignmentState.HELD:
-                until = time.surely_reached(not_before / 1e6)
-                self._admission.rearm(key, until)
-                self._delayed.put([key], until)
+        for batch in self._batches:
+            if (not_before := batch.assigned.not_before) is not None and batch.places(HELD):
+                batch.not_before = time.surely_reached(not_before / 1e6)
+                self._delayed.put(batch, batch.not_before)
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Prevent the start of an assignment, unless it has started."""
         key = messages.key_of(message)
+        batch = self._find(key)
         revoked = self._admission.revoke(key, self._clock.read(boottime()))
-        if revoked:
-            self._drop([key])
+        if revoked and batch is not None:
+            self._drop(batch, [batch.place(key)])
         outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
     def cancel(self, cancel: pb.Cancel, origin: Origin) -> None:
         """Cancel a run, or prevent its start."""
         key = messages.key_of(cancel.key)
-        item = self._items.get(key)
+        batch = self._find(key)
         if self._admission.revoke(key, self._clock.read(boottime())):
-            self._drop([key])
+            if batch is not None:
+                self._drop(batch, [batch.place(key)])
+                origin = batch.origin
             refused = NotTaken(RejectReason.REVOKED, key.token, "canceled before it started")
-            self._refuse(cancel.key, refused, item.origin if item else origin)
-        elif item is not None:
-            item.stop.ask(Cause.CANCEL, kill=cancel.kill)
+            self._refuse(cancel.key, refused, origin)
+        elif batch is not None and batch.states[batch.place(key)] == RUNNING:
+            batch.attempt(batch.place(key)).stop.ask(Cause.CANCEL, kill=cancel.kill)
         else:
             self._repeated.append(key)
+
+    def _find(self, key: AssignmentKey) -> HeldBatch | None:
+        return cast("HeldBatch | None", self._admission.find(key))
 
     def send_again(self) -> None:
         """Send the results of ended runs that a frame has assigned again, or canceled."""
@@ -247,7 +263,10 @@ class HeldRuns:
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
         """Start or stop sending the output of an attempt to a member."""
         key = messages.key_of(follow.key)
-        item = self._items.get(key)
+        batch = self._find(key)
+        item = None
+        if batch is not None and batch.states[place := batch.place(key)] != ENDED:
+            item = batch.held_attempt(place)
 
         def send(piece: Piece) -> None:
             origin.send_log(pb.LogChunk(key=follow.key, piece=messages.piece(piece)))
@@ -264,14 +283,19 @@ class HeldRuns:
     def remove_stream(self, origin: Origin) -> None:
         """Remove a closed stream from the followers."""
         self._expected.remove_follower(origin)
-        for item in self._items.values():
+        for item in self._attempts_in_hand():
             item.unfollow(origin)
+
+    def _attempts_in_hand(self) -> Iterator[HeldAssignment]:
+        """Return the runs with an object of their own."""
+        for batch in self._batches:
+            yield from batch.held_attempts()
 
     # -- Requests of the worker itself --
 
     def renew(self, incarnation: Incarnation) -> None:
         """Change the incarnation; return assignments of the earlier one that haven't started."""
-        self._withdraw(self._admission.renew(incarnation))
+        self._withdraw(self._admission.renew(incarnation), RejectReason.OTHER_INCARNATION)
 
     def drain_permanently(self) -> None:
         """Drain permanently: undrain requests are ignored from now on."""
@@ -284,26 +308,28 @@ class HeldRuns:
         """
         self._admission.draining = on or self._leaving
         if self._admission.draining:
-            self._withdraw(self._admission.withdraw_all(RejectReason.DRAINING))
+            self._withdraw(self._admission.withdraw_all(), RejectReason.DRAINING)
         self.on_change()
 
     @property
     def runs(self) -> list[RunId]:
         """Runs that are held or running."""
-        return [key.run for key in self._items]
+        return [key.run for key, *_ in self.holdings()]
 
     def stop_all(self, cause: Cause, *, kill: bool = False) -> None:
         """Request the end of all running attempts; with `kill` at once."""
-        for item in self._items.values():
-            item.stop.ask(cause, kill=kill)
+        for batch in self._batches:
+            for place in (*batch.places(HELD), *batch.places(RUNNING)):
+                batch.attempt(place).stop.ask(cause, kill=kill)
 
     def lease_lost(self) -> None:
         """End started attempts that end with the lease: trust has ended, at least briefly.
         Admission judges the trust of the others when they start.
         """
-        for item in self._items.values():
-            if item.batch.dies_with_lease and item.started_at is not None:
-                item.stop.ask(Cause.LEASE_LOST)
+        for batch in self._batches:
+            if batch.assigned.dies_with_lease:
+                for place in batch.places(RUNNING):
+                    batch.attempt(place).stop.ask(Cause.LEASE_LOST)
 
     async def idle(self) -> None:
         """Return when no run is held or running."""
@@ -316,7 +342,7 @@ class HeldRuns:
     @property
     def remaining_capacity(self) -> int:
         """How many more runs may be in hand, independently of free slots."""
-        return max(0, MOST_LISTED - len(self._items) - len(self._sender))
+        return max(0, MOST_LISTED - self._count - len(self._sender))
 
     @property
     def refusal_reason(self) -> str:
@@ -327,133 +353,134 @@ class HeldRuns:
         """Return runs that are held, running, or ended without a spooled result.
         The result sender lists spooled results.
         """
-        for key, item in self._items.items():
-            state = AssignmentState.ENDED if item.ended else self._admission.state(key)
-            if state is not None:
-                yield key, item.batch.scheduled[item.place], state, item.started_at
+        for batch in self._batches:
+            scheduled, started_at = batch.assigned.scheduled, batch.started_at
+            for place, state in enumerate(batch.states):
+                if (listed := _LISTED.get(state)) is not None:
+                    yield batch.keys[place], scheduled[place], listed, started_at[place] or None
 
     def progress(self) -> Iterator[pb.Progress]:
         """Return the last reported progress of running attempts."""
-        for item in self._items.values():
+        for item in self._attempts_in_hand():
             if item.progress is not None and item.progress.reported is not None:
                 yield item.progress.reported
 
     # -- Implementation --
 
-    def _begin(self, keys: Sequence[AssignmentKey]) -> None:
+    def _begin(self, parts: Sequence[tuple[HeldBatch, range]]) -> None:
         """Start runs that are held and due."""
         BEFORE_START()
         now = boottime()
-        answers = self._admission.start(
-            keys, now, self._clock.read(now), trusted=self._trusted(now)
-        )
-        if answers:
-            keys = [key for key in keys if key not in answers]
-            later: dict[float, list[AssignmentKey]] = {}
-            for key, answer in answers.items():
-                if isinstance(answer, NotTaken):
-                    self._return(key, answer)
-                else:
-                    later.setdefault(answer.until, []).append(key)
-            for until, waiting in later.items():
-                self._delayed.put(waiting, until)
-            self.on_change()
-        if keys:
-            self._start([self._items[key] for key in keys])
-
-    def _start(self, items: Sequence[HeldAssignment]) -> None:
-        """Begin the attempts of runs that admission has started."""
-        now = self._attempts.now()
-        together: list[tuple[BatchExecutor, AssignedBatch, list[HeldAssignment]]] = []
-        self._attempts.limit(items)
-        for batch, group in groupby(items, _BATCH):
-            # Never before the due time of pre-dispatched runs, whose lower bound has passed.
-            started_at = max(now, batch.not_before or 0)
-            runs = [*group]
-            for item in runs:
-                item.started_at = started_at
-            self._metrics.started(batch.action).inc(len(runs))
-            if (executor := self._attempts.many(batch)) is not None:
-                together.append((executor, batch, runs))
-                continue
-            for item in runs:
-                name = f"run {item.key.run} {item.key.token}"
-                item.task = self._tasks.start(self._attempt(item), name)
+        judged, trusted = self._clock.read(now), self._trusted(now)
+        together: list[tuple[BatchExecutor, HeldBatch, Sequence[int]]] = []
+        for batch, part in parts:
+            places, answer = self._admission.start(batch, part, now, judged, trusted=trusted)
+            if answer is None and places:
+                self._start(batch, places, together)
+            elif isinstance(answer, NotYet):
+                self._delayed.put(batch, answer.until)
+            elif answer is not None:
+                self._withdraw([(batch, places)], answer)
+                self.on_change()
         if together:
             self._tasks.start(self._begin_many(together), f"begin runs of {len(together)} batches")
 
+    def _start(
+        self,
+        batch: HeldBatch,
+        places: Sequence[int],
+        together: list[tuple[BatchExecutor, HeldBatch, Sequence[int]]],
+    ) -> None:
+        """Begin the attempts of runs that admission has started; add those that begin together."""
+        # Never before the due time of pre-dispatched runs, whose lower bound has passed.
+        fill(batch.started_at, places, max(self._attempts.now(), batch.assigned.not_before or 0))
+        self._attempts.limit(batch, places)
+        self._metrics.started(batch.assigned.action).inc(len(places))
+        if (executor := self._attempts.many(batch.assigned)) is not None:
+            together.append((executor, batch, places))
+            return
+        for place in places:
+            item = batch.held_attempt(place)
+            name = f"run {item.key.run} {item.key.token}"
+            item.task = self._tasks.start(self._attempt(item), name)
+
     async def _begin_many(
-        self, together: Iterable[tuple[BatchExecutor, AssignedBatch, Sequence[HeldAssignment]]]
+        self, together: Iterable[tuple[BatchExecutor, HeldBatch, Sequence[int]]]
     ) -> None:
         await BEFORE_EXEC()
-        for executor, batch, items in together:
-            self._attempts.begin(executor, batch, items)
+        for executor, batch, places in together:
+            self._attempts.begin(executor, batch, places)
 
     async def _attempt(self, item: HeldAssignment) -> None:
-        await self._finish([(item, await self._attempts.run(item))])
+        await self._finish([(item.held, [item.place], await self._attempts.run(item))])
 
     def _report_progress(self, progress: pb.Progress) -> None:
         self.on_progress(progress)
 
-    def _ended(self, item: HeldAssignment, outcome: AttemptOutcome) -> None:
-        """Finish an attempt of a batch, together with others that end in this turn of the loop."""
-        if item.ended or item.stop.over:
-            return
-        item.close()
+    def _ended(self, batch: HeldBatch, places: Sequence[int], outcome: AttemptOutcome) -> None:
+        """Finish attempts of a batch, together with others that end in this turn of the loop."""
+        if places is not batch.succeeded:
+            places = [place for place in places if self._end(batch, place)]
+            if not places:
+                return
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._finish_ended)
-        self._ends.append((item, outcome))
+        self._ends.append((batch, places, outcome))
+
+    def _end(self, batch: HeldBatch, place: int) -> bool:
+        """End an attempt. Return False if it has ended, or ends with the worker."""
+        item = batch.attempts.get(place)
+        if batch.states[place] != RUNNING or (item is not None and item.stop.over):
+            return False
+        batch.states[place] = ENDING
+        return True
 
     def _finish_ended(self) -> None:
         ends, self._ends = self._ends, []
-        due = [each for each in ends if each[0].batch.not_before is None]
-        delayed = [each for each in ends if each[0].batch.not_before is not None]
-        for group in (due, delayed):
-            if group:
-                self._finishing[id(group)] = group
-                self._tasks.start(self._finish(group), f"end of {len(group)} runs")
+        groups: dict[bool, list[End]] = {}
+        for end in ends:
+            batch, places, _ = end
+            if places is batch.succeeded:
+                batch.succeeded = []
+                fill(batch.states, places, ENDING)
+            groups.setdefault(batch.not_before is not None, []).append(end)
+        for group in groups.values():
+            self._finishing[id(group)] = group
+            self._tasks.start(self._finish(group), f"end of runs of {len(group)} batches")
 
-    async def _finish(self, ends: Sequence[tuple[HeldAssignment, AttemptOutcome]]) -> None:
+    async def _finish(self, ends: Sequence[End]) -> None:
         """Report the ends of attempts of which all or none were pre-dispatched."""
         await AFTER_END()
         finished_at = self._attempts.now()
-        judged = [
-            (item, outcome if outcome is SUCCESS else self._attempts.judged(item, outcome))
-            for item, outcome in ends
-        ]
-        pre_dispatched = ends[0][0].batch.not_before is not None
+        judged: list[End] = []
+        for batch, places, outcome in ends:
+            if outcome is SUCCESS:
+                judged.append((batch, places, outcome))
+            else:
+                judged += [
+                    (batch, [place], self._attempts.judged(batch, place, outcome))
+                    for place in places
+                ]
+        pre_dispatched = ends[0][0].not_before is not None
         try:
             await self._delayed.let_start(pre_dispatched=pre_dispatched)
         finally:  # the results are reported even if the worker is ending
             self._finishing.pop(id(ends), None)
             self._record_ends(judged, finished_at)
 
-    def _record_ends(
-        self, ends: Sequence[tuple[HeldAssignment, AttemptOutcome]], finished_at: int
-    ) -> None:
+    def _record_ends(self, ends: Sequence[End], finished_at: int) -> None:
         """Free the slots and report the results."""
-        keys = [item.key for item, _ in ends]
-        self._admission.end_executions(keys)
-        self._drop(keys)
-        plain = [item for item, outcome in ends if outcome is SUCCESS]
-        if plain:
-            self._metrics.ended_attempts(*_PLAIN).inc(len(plain))
-            for (origin, _), group in groupby(plain, _SENDER):
-                runs = [*group]
-                started = [item.started_at or finished_at for item in runs]
-                successes = SuccessBatch(
-                    runs[0].batch.incarnation,
-                    [item.key for item in runs],
-                    [item.batch.scheduled[item.place] for item in runs],
-                    started,
-                    [max(each, finished_at) for each in started],
-                )
-                self._sender.put_successes(successes, origin.address)
-        if len(plain) < len(ends):
-            for item, outcome in ends:
-                if outcome is not SUCCESS:
-                    with set_aside("result", f"run {item.key.run}"):
-                        self._record_end(item, outcome, finished_at)
+        for batch, places, outcome in ends:
+            self._admission.end_executions(batch, places)
+            if outcome is SUCCESS:
+                self._metrics.ended_attempts(*_PLAIN).inc(len(places))
+                successes = batch.successes(places, finished_at)
+                self._sender.put_successes(successes, batch.origin.address)
+            else:
+                for place in places:
+                    with set_aside("result", f"run {batch.keys[place].run}"):
+                        self._record_end(batch.held_attempt(place), outcome, finished_at)
+            self._drop(batch, places)
         self.on_change()
 
     def _record_end(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> None:
@@ -468,12 +495,12 @@ class HeldRuns:
             text = f"the result of the {action} executor can't be encoded: {type(error).__name__}"
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
             result, parcel = self._result(item, outcome, finished_at), None
-        self._report(result, item.origin.address, parcel)
+        self._report(result, item.held.origin.address, parcel)
         self._discard(item, parcel)
 
     def _result(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> pb.Result:
-        started_at = item.started_at or finished_at
         key, batch = item.key, item.batch
+        started_at = item.held.started_at[item.place] or finished_at
         return messages.result(
             key,
             batch.key(item.place),
@@ -531,21 +558,29 @@ class HeldRuns:
             )
         origin.send_refusal(messages.refusal(key, refused))
 
-    def _withdraw(self, withdrawn: Iterable[tuple[AssignmentKey, NotTaken]]) -> None:
-        for key, refused in withdrawn:
-            self._return(key, refused)
+    def _withdraw(
+        self, withdrawn: Iterable[tuple[OfferedBatch, Sequence[int]]], why: RejectReason
+    ) -> None:
+        """Return runs that haven't started to their member."""
+        for offered, places in withdrawn:
+            batch = cast("HeldBatch", offered)
+            for place in places:
+                refused = NotTaken(why, batch.keys[place].token)
+                self._refuse(batch.assigned.key(place), refused, batch.origin)
+            self._drop(batch, places)
 
-    def _return(self, key: AssignmentKey, refused: NotTaken) -> None:
-        """Return a run that hasn't started to its member."""
-        item = self._items[key]
-        self._drop([key])
-        self._refuse(item.batch.key(item.place), refused, item.origin)
-
-    def _drop(self, keys: Iterable[AssignmentKey]) -> None:
-        for key in keys:
-            self._items.pop(key, None)
-        self._delayed.discard(keys)
-        if not self._items:
+    def _drop(self, batch: HeldBatch, places: Sequence[int]) -> None:
+        """Forget runs that no longer use slots."""
+        self._count -= len(places)
+        if batch.attempts:
+            for place in places:
+                if place in batch.attempts:
+                    batch.held_attempt(place).close()
+                    del batch.attempts[place]
+        if not batch.active:
+            self._batches.pop(batch, None)
+            batch.close()
+        if not self._count:
             self._idle.set()
 
 

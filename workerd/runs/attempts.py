@@ -5,8 +5,9 @@
                               ↑ stop: timeout, heartbeat timeout, the end of trust
 
 Invariants
-- Attempts that started together with the same timeout share one timer (`TimeLimit`).
-- What few attempts use is created on first use: tail, recording, progress reporter.
+- A run is a batch and a place in its columns. An object of its own (`HeldAssignment`) is created
+  on first use: by a stop, a follower, output, progress, a heartbeat timeout or a task.
+- Attempts of a batch that started together share one timer.
 - An attempt always has an outcome. A bug in an executor is one, and affects only that run.
 - An attempt that ends with the lease, and failed after trust was lost, is reported as WORKER_LOST:
   the keeper may have killed it.
@@ -19,27 +20,30 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, cast
 
 from schedclient.handlers import Progress
 from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
 from workerd.assigned_batch import AssignedBatch
-from workerd.core.cluster_time import JudgingClock
+from workerd.core.admission import ENDING, RUNNING, OfferedBatch, fill
+from workerd.core.cluster_time import JudgingClock, MemberTime
 from workerd.core.ids import Address, AssignmentKey
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason, stopped
 from workerd.delivery.result_upload import ResultUpload
+from workerd.delivery.success_batch import SuccessBatch
 from workerd.executors.base import (
     ActionExecutor,
     AttemptExecutor,
     AttemptStart,
     BatchExecutor,
-    Stop,
+    StartedBatch,
     outcome_of_stop,
     uncancelled,
 )
@@ -190,63 +194,74 @@ class Origin(Protocol):
         ...
 
 
-class TimeLimit:
-    """The timer of attempts that started together with the same timeout."""
-
-    __slots__ = ("_expired", "_running", "_timer")
+class HeldBatch(OfferedBatch, StartedBatch):
+    """Runs that were offered together, until their ends."""
 
     def __init__(
-        self,
-        timeout: float,
-        items: Sequence[HeldAssignment],
-        expired: Callable[[HeldAssignment], object],
+        self, assigned: AssignedBatch, origin: Origin, attempts: Attempts, time: MemberTime
     ) -> None:
-        """`expired`: called after `timeout` seconds for each attempt that hasn't ended."""
-        self._running = dict.fromkeys(items)
-        self._expired = expired
-        self._timer = asyncio.get_running_loop().call_later(timeout, self._expire)
+        """`time`: of the member that sent it."""
+        common, not_before = assigned.common, assigned.not_before
+        OfferedBatch.__init__(
+            self,
+            assigned.keys,
+            assigned.incarnation,
+            max(common.slots, 1),
+            messages.seconds(common.start_by),
+            None if not_before is None else time.surely_reached(not_before / 1e6),
+        )
+        StartedBatch.__init__(
+            self, assigned, attempts.worker, attempts.on_end, attempts.most_result
+        )
+        self.origin = origin
+        self.started_at = [0] * len(assigned)
+        """When each run started, in microseconds since 1970; 0: it hasn't."""
+        self.timers: list[asyncio.TimerHandle] = []
+        self._attempts = attempts
 
-    def remove(self, item: HeldAssignment) -> None:
-        """Remove an attempt that has ended."""
-        self._running.pop(item, None)
-        if not self._running:
-            self._timer.cancel()
+    def create(self, place: int) -> HeldAssignment:
+        """Return a new object of a run."""
+        return HeldAssignment(self, place, self._attempts)
 
-    def _expire(self) -> None:
-        for item in [*self._running]:
-            self._expired(item)
+    def held_attempt(self, place: int) -> HeldAssignment:
+        """Return a run as an object."""
+        return cast("HeldAssignment", self.attempt(place))
+
+    def held_attempts(self) -> list[HeldAssignment]:
+        """Return the runs with an object of their own."""
+        return cast("list[HeldAssignment]", [*self.attempts.values()])
+
+    def successes(self, places: Sequence[int], finished_at: int) -> SuccessBatch:
+        """Return the results of plain successes. `finished_at`: in microseconds since 1970."""
+        keys, scheduled, started_at = self.keys, self.assigned.scheduled, self.started_at
+        started = [started_at[place] for place in places]
+        return SuccessBatch(
+            self.incarnation,
+            [keys[place] for place in places],
+            [scheduled[place] for place in places],
+            started,
+            [max(each, finished_at) for each in started],
+        )
+
+    def close(self) -> None:
+        """Stop the timers: all runs have ended."""
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
 
 
 class HeldAssignment(AttemptStart):
     """A run that was accepted, until its end."""
 
-    __slots__ = (
-        "_attempts",
-        "ended",
-        "limit",
-        "origin",
-        "progress",
-        "pulse",
-        "started_at",
-        "stop",
-        "task",
-    )
+    __slots__ = ("_attempts", "held", "progress", "pulse", "task")
 
-    def __init__(
-        self, batch: AssignedBatch, place: int, origin: Origin, attempts: Attempts
-    ) -> None:
-        super().__init__(batch, place, attempts.worker, attempts.most_result)
-        self.origin = origin
-        self.stop = Stop()
-        self.started_at: int | None = None
-        """In microseconds since 1970."""
-        self.ended = False
-        """The attempt has ended, and its result will be reported."""
+    def __init__(self, held: HeldBatch, place: int, attempts: Attempts) -> None:
+        super().__init__(held, place)
         self.task: asyncio.Task[None] | None = None
         """None: it hasn't started, or its executor runs many."""
         self.progress: ProgressReporter | None = None
-        self.limit: TimeLimit | None = None
         self.pulse: HeartbeatTimeout | None = None
+        self.held = held
         self._attempts = attempts
 
     def find_tail(self, expected: Tail | None = None) -> Tail:
@@ -274,17 +289,14 @@ class HeldAssignment(AttemptStart):
     def report_progress(self, progress: Progress) -> None:
         """Report the progress, from any thread."""
         with _newest:
-            if self.ended:
+            if self.held.states[self.place] != RUNNING:
                 return
             if self.progress is None:
                 self.progress = self._attempts.reporter(self.batch.key(self.place))
         self.progress.update(progress)
 
     def close(self) -> None:
-        """Stop the timers and the progress reports: the attempt has ended."""
-        self.ended = True
-        if self.limit is not None:
-            self.limit.remove(self)
+        """Stop the timer and the progress reports: the attempt has ended."""
         if self.pulse is not None:
             self.pulse.close()
             self.pulse = None  # breaks a reference cycle
@@ -303,10 +315,11 @@ class Attempts:
         executors: Mapping[str, ActionExecutor],
         upload: ResultUpload,
         on_progress: Callable[[pb.Progress], object],
-        on_end: Callable[[Any, AttemptOutcome], object],
+        on_end: Callable[[HeldBatch, Sequence[int], AttemptOutcome], object],
     ) -> None:
-        """`on_end`: called for each attempt that `begin` began."""
+        """`on_end`: as that of `StartedBatch`."""
         self.worker = worker
+        self.on_end = on_end
         self.most_result = upload.most_result
         self._trust = trust
         self._clock = clock
@@ -324,8 +337,6 @@ class Attempts:
             for action, executor in executors.items()
             if isinstance(executor, BatchExecutor)
         }
-        for executor in self._many.values():
-            executor.on_end = on_end
 
     def objection(self, batch: AssignedBatch) -> str:
         """Return why no executor here can run the assignments; empty if one can."""
@@ -334,17 +345,6 @@ class Attempts:
             return f"no executor for action {batch.action or '(none)'} on this worker"
         return executor.objection(batch.common)
 
-    def limit(self, items: Sequence[HeldAssignment]) -> None:
-        """Set the timeouts of attempts that start now."""
-        self._loop = asyncio.get_running_loop()
-        groups: dict[timedelta, list[HeldAssignment]] = {}
-        for item in items:
-            groups.setdefault(item.batch.timeout, []).append(item)
-        for timeout, group in groups.items():
-            limit = TimeLimit(timeout.total_seconds(), group, self._time_over)
-            for item in group:
-                item.limit = limit
-
     def many(self, batch: AssignedBatch) -> BatchExecutor | None:
         """Return the executor that runs many of these assignments at once; None if each needs a
         task (`run`).
@@ -352,23 +352,20 @@ class Attempts:
         executor = self._many.get(batch.action)
         return executor if executor is not None and executor.runs_many(batch.common) else None
 
-    def begin(
-        self, executor: BatchExecutor, batch: AssignedBatch, items: Sequence[HeldAssignment]
-    ) -> None:
-        """Begin attempts of a batch now. `on_end` of the executor receives their outcomes."""
-        self._start(items)
+    def begin(self, executor: BatchExecutor, held: HeldBatch, places: Sequence[int]) -> None:
+        """Begin attempts of a batch now. `on_end` receives their outcomes."""
+        self._start(held, places)
         try:
-            executor.begin([(item, item.stop) for item in items])
+            executor.begin(held, places)
         except Exception as error:
+            batch = held.assigned
             log.exception(BUG, batch.action, batch.keys[0].run, extra=batch.log_fields(0))
-            outcome = _bug(batch, error)
-            for item in items:
-                executor.on_end(item, outcome)
+            self.on_end(held, places, _bug(batch, error))
 
     async def run(self, item: HeldAssignment) -> AttemptOutcome:
         """Run an attempt, starting now, until its outcome."""
         batch = item.batch
-        self._start([item])
+        self._start(item.held, [item.place])
         await BEFORE_EXEC()
         try:
             outcome = await self._single[batch.action].run(item, item.stop)
@@ -386,22 +383,29 @@ class Attempts:
             log.exception(BUG, batch.action, item.key.run, extra=batch.log_fields(item.place))
             outcome = _bug(batch, error)
         finally:
+            item.held.states[item.place] = ENDING
             item.close()
         return outcome
 
-    def _start(self, items: Sequence[HeldAssignment]) -> None:
-        """Set the deadline of attempts of one batch, on the clock of the jobs' host, and start
-        their heartbeat timeouts.
+    def limit(self, held: HeldBatch, places: Sequence[int]) -> None:
+        """Set the timeout of attempts that start now."""
+        self._loop = asyncio.get_running_loop()
+        timeout = held.assigned.timeout.total_seconds()
+        held.timers.append(self._loop.call_later(timeout, self._time_over, held, places))
+
+    def _start(self, held: HeldBatch, places: Sequence[int]) -> None:
+        """Set the deadline of attempts, on the clock of the jobs' host, and start their heartbeat
+        timeouts.
         """
-        batch = items[0].batch
-        deadline, silence = utcnow() + batch.timeout, batch.heartbeat_timeout
-        for item in items:
-            item.deadline = deadline
-            if silence:
+        fill(held.deadlines, places, utcnow() + held.assigned.timeout)
+        if silence := held.assigned.heartbeat_timeout:
+            for place in places:
+                item = held.held_attempt(place)
                 item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
 
-    def judged(self, item: HeldAssignment, outcome: AttemptOutcome) -> AttemptOutcome:
-        """Return the outcome of an attempt that has ended just now."""
+    def judged(self, held: HeldBatch, place: int, outcome: AttemptOutcome) -> AttemptOutcome:
+        """Return the outcome of an attempt that has ended just now and isn't a plain success."""
+        item = held.held_attempt(place)
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is AttemptVerdict.FAILED:
             # The keeper may have killed it while this process was suspended.
@@ -432,9 +436,12 @@ class Attempts:
         if item.batch.dies_with_lease and not self._trust.holds(boottime()):
             item.stop.ask(Cause.LEASE_LOST)
 
-    def _time_over(self, item: HeldAssignment) -> None:
-        self._judge(item)
-        item.stop.ask(Cause.TIMEOUT)
+    def _time_over(self, held: HeldBatch, places: Sequence[int]) -> None:
+        for place in places:
+            if held.states[place] == RUNNING:
+                item = held.held_attempt(place)
+                self._judge(item)
+                item.stop.ask(Cause.TIMEOUT)
 
     def _silent(self, item: HeldAssignment) -> None:
         self._judge(item)

@@ -1,12 +1,12 @@
 """Start runs when they are due, at once or later, with one timer for all of them.
 
-    put ─→ heap by boot time ──due──→ a batch ─→ a turn of the loop ─→ the next batch …
-    let_start ─→ ended runs ──no run is due, or the wait expired──→ a batch …
+    put ─→ heap by boot time ──due──→ a part ─→ a turn of the loop ─→ the next part …
+    let_start ─→ ended runs ──no run is due, or the wait expired──→ some of them …
 
-Of many runs that are due at the same time, a batch is started in each turn of the loop: its
-executors begin before the next batch, and heartbeats are sent between. A run of a later batch can
+Of many runs that are due at the same time, a part is started in each turn of the loop: its
+executors begin before the next part, and heartbeats are sent between. A run of a later part can
 still be revoked. Handlers in threads that use the processor delay the loop, which then waits for
-the interpreter's lock. So the first batch is small. Each batch is larger than the one before, or
+the interpreter's lock. So the first part is small. Each part is larger than the one before, or
 smaller after a turn of the loop that took long, down to one run. The results of ended runs
 wait briefly until all due runs have started: a result may be a second late, a start must not. An
 ended run keeps its slot meanwhile, so the number of starts is limited. Ended runs that were
@@ -19,13 +19,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
-from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from schedkit.clock import boottime
-from workerd.core.ids import AssignmentKey
+from workerd.core.admission import HELD, OfferedBatch
+
+B = TypeVar("B", bound=OfferedBatch)
 
 AT_ONCE: Final = 100
 """Starts, or ends, in one turn of the loop at most: about 1 ms."""
@@ -49,21 +50,21 @@ MOST_UNSWEPT: Final = 5.0
 """Maximum seconds without cycle collection: cycles of handlers use memory."""
 
 
-class DelayedStarts:
-    """Calls `start(keys)` at `at`, in seconds of the boot clock."""
+class DelayedStarts(Generic[B]):
+    """Calls `start(parts)` at the boot time of runs that are held then: batches, and places."""
 
-    def __init__(self, start: Callable[[Sequence[AssignmentKey]], None]) -> None:
+    def __init__(self, start: Callable[[Sequence[tuple[B, range]]], None]) -> None:
         self._start = start
-        self._at: dict[AssignmentKey, float] = {}
-        self._heap: list[tuple[float, int, list[AssignmentKey]]] = []
-        """A key of an entry is stale unless the entry's time is the one in `_at`."""
+        self._at: dict[B, float] = {}
+        self._heap: list[tuple[float, int, B, range]] = []
+        """An entry is stale unless its time is the one in `_at`."""
         self._count = 0
         self._ended: list[tuple[float, int, asyncio.Future[None]]] = []
         """A heap, by the end of the wait."""
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
         self._batch, self._last_turn = FIRST, inf
-        """The size of the next batch, and when the last one was started."""
+        """The size of the next part, and when the last one was started."""
         self._herd_since: float | None = None
         """Since when due runs have waited for others."""
         self._rests = False
@@ -72,11 +73,11 @@ class DelayedStarts:
     def __len__(self) -> int:
         return len(self._at)
 
-    def put(self, keys: Sequence[AssignmentKey], at: float) -> None:
-        """Start runs at that time; replaces an earlier time."""
-        self._at.update(zip(keys, repeat(at)))
+    def put(self, batch: B, at: float) -> None:
+        """Start the held runs of a batch at that time; replaces an earlier time."""
+        self._at[batch] = at
         self._count += 1
-        heapq.heappush(self._heap, (at, self._count, [*reversed(keys)]))
+        heapq.heappush(self._heap, (at, self._count, batch, range(len(batch.keys))))
         if self._timer is None or at < self._rings_at:
             self._ring(at)
 
@@ -95,12 +96,6 @@ class DelayedStarts:
             self._ring(now)
         await turn
 
-    def discard(self, keys: Iterable[AssignmentKey]) -> None:
-        """Remove runs that haven't started."""
-        if self._at:
-            for key in keys:
-                self._at.pop(key, None)
-
     def _ring(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -111,23 +106,26 @@ class DelayedStarts:
 
     def _come(self) -> None:
         self._timer = None
-        now, keys = boottime(), list[AssignmentKey]()
+        now, parts = boottime(), list[tuple[B, range]]()
         tired = self._ended and self._ended[0][0] < now
-        most = self._next_batch(now) // (2 if tired else 1) or 1
-        while len(keys) < most and (first := self._first()) and first[0] <= now:
-            at, _, waiting = first
-            for _ in range(min(len(waiting), most - len(keys))):
-                if self._at.get(key := waiting.pop()) == at:
-                    del self._at[key]
-                    keys.append(key)
+        room = most = self._next_batch(now) // (2 if tired else 1) or 1
+        while room and (first := self._first()) and first[0] <= now:
+            at, number, batch, places = first
+            parts.append((batch, places[:room]))
+            if len(places) > room:
+                heapq.heapreplace(self._heap, (at, number, batch, places[room:]))
+            else:
+                heapq.heappop(self._heap)
+                del self._at[batch]
+            room -= len(parts[-1][1])
         try:
-            if keys:
-                self._start(keys)
+            if parts:
+                self._start(parts)
         finally:
             first = self._first()
             herd = first is not None and first[0] <= now
             self._last_turn = now if herd else inf
-            self._let_end(AT_ONCE - len(keys), before=now if herd else inf)
+            self._let_end(AT_ONCE - most + room, before=now if herd else inf)
             self._sweep(now, herd=herd)
             if first is not None or self._ended:
                 self._ring(first[0] if first and not self._ended else boottime())
@@ -163,13 +161,18 @@ class DelayedStarts:
             if not turn.done():  # otherwise its attempt was canceled
                 turn.set_result(None)
 
-    def _first(self) -> tuple[float, int, list[AssignmentKey]] | None:
-        """Return the entry that is due first; its last key isn't stale."""
+    def _first(self) -> tuple[float, int, B, range] | None:
+        """Return the entry that is due first; the run at its first place is held."""
         while self._heap:
-            at, _, keys = self._heap[0]
-            while keys and self._at.get(keys[-1]) != at:
-                keys.pop()
-            if keys:
-                return self._heap[0]
+            at, number, batch, places = self._heap[0]
+            if self._at.get(batch) == at:
+                place = batch.states.find(HELD, places.start, places.stop)
+                if place == places.start:
+                    return self._heap[0]
+                if place >= 0:
+                    entry = at, number, batch, range(place, places.stop)
+                    heapq.heapreplace(self._heap, entry)
+                    return entry
+                del self._at[batch]
             heapq.heappop(self._heap)
         return None

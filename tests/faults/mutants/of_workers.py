@@ -144,10 +144,8 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 ADMISSION,
-                "        if (seen := self._seen.get(key.run)) is not None"
-                " and key.token <= seen[0]:\n",
-                "        if (seen := self._seen.get(key.run)) is not None"
-                " and key.token < seen[0]:\n",
+                "            if key.token == greatest:\n",
+                "            if key.token < greatest:\n",
             ),
         ),
         trials.NO_FAULTS_SENT_TWICE,

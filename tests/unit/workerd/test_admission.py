@@ -49,9 +49,19 @@ class OneByOne(Admission):
 
     def begin(
         self, key: AssignmentKey, at: float, judged: float, *, trusted: bool
-    ) -> NotYet | NotTaken | None:
+    ) -> NotYet | RejectReason | None:
         """Return None if the run has started."""
-        return self.start([key], at, judged, trusted=trusted).get(key)
+        batch = self.find(key)
+        assert batch is not None
+        places, answer = self.start(batch, range(1), at, judged, trusted=trusted)
+        assert places, "it is held"
+        return answer
+
+    def end(self, key: AssignmentKey) -> None:
+        """End an execution."""
+        batch = self.find(key)
+        assert batch is not None
+        self.end_executions(batch, [0])
 
 
 def worker(slots: int = 4) -> OneByOne:
@@ -63,7 +73,7 @@ def test_an_offer_is_accepted_started_ended_and_acknowledged() -> None:
     assert admission.answer(offer(), 0.0, trusted=True) is None
     assert admission.free == 1
     assert admission.begin(key(), 0.0, 0.0, trusted=True) is None
-    admission.end_executions([key()])
+    admission.end(key())
     assert (admission.free, admission.state(key())) == (2, AssignmentState.ENDED)
     admission.acknowledged([key()])
     assert admission.state(key()) is None
@@ -87,7 +97,7 @@ def test_a_repeated_token_gets_the_same_answer_in_every_state(
     if state > 0:
         admission.begin(key(), 0.0, 0.0, trusted=True)
     if state > 1:
-        admission.end_executions([key()])
+        admission.end(key())
     if state > 2:
         admission.acknowledged([key()])
     # Not trusted, too late, draining: none of these matters for an accepted token.
@@ -99,8 +109,10 @@ def test_an_assignment_starts_once() -> None:
     admission = worker()
     admission.answer(offer(), 0.0, trusted=True)
     admission.begin(key(), 0.0, 0.0, trusted=True)
-    with pytest.raises(ValueError, match="can't start again"):
-        admission.begin(key(), 0.0, 0.0, trusted=True)
+    batch = admission.find(key())
+    assert batch is not None
+    assert admission.start(batch, range(1), 0.0, 0.0, trusted=True) == ([], None)
+    assert admission.state(key()) is AssignmentState.RUNNING
 
 
 def test_a_token_below_the_greatest_seen_is_rejected_as_stale() -> None:
@@ -168,7 +180,7 @@ def test_a_start_is_checked_again_when_it_happens(case: str) -> None:
     admission.draining = case == "draining"
     at = 8.1 if case == "late" else 3.0
     verdict = admission.begin(key(), at, at, trusted=case != "untrusted")
-    assert isinstance(verdict, NotTaken)
+    assert isinstance(verdict, RejectReason)
     assert admission.free == 4
     assert admission.state(key()) is None
 
@@ -178,10 +190,8 @@ def test_a_new_incarnation_drops_waiting_assignments_and_keeps_running_ones() ->
     admission.answer(offer(run="waits", not_before=9.0, start_by=14.0), 0.0, trusted=True)
     admission.answer(offer(run="runs"), 0.0, trusted=True)
     admission.begin(key(run="runs"), 0.0, 0.0, trusted=True)
-    dropped = admission.renew(Incarnation("new"))
-    assert [(each.run, refused.why) for each, refused in dropped] == [
-        ("waits", RejectReason.OTHER_INCARNATION)
-    ]
+    ((dropped, places),) = admission.renew(Incarnation("new"))
+    assert [dropped.keys[place].run for place in places] == ["waits"]
     assert [each.run for each, _ in admission.holdings()] == ["runs"]
     again = admission.answer(offer(run="x"), 0.0, trusted=True)
     assert isinstance(again, NotTaken)
@@ -196,7 +206,7 @@ def test_a_revoke_works_before_the_start_and_not_after_it() -> None:
     admission.answer(offer(2), 1.0, trusted=True)
     admission.begin(key(2), 1.0, 1.0, trusted=True)
     assert not admission.revoke(key(2), 1.0)
-    admission.end_executions([key(2)])
+    admission.end(key(2))
     admission.acknowledged([key(2)])
     assert not admission.revoke(key(2), 1.0), "it did start, though nothing is left of it"
 
@@ -219,7 +229,7 @@ def test_an_entry_is_forgotten_only_after_its_start_limit() -> None:
     assert admission.answer(offer(), 6.0, trusted=True) == AlreadyTaken(AssignmentState.RUNNING), (
         "it still runs"
     )
-    admission.end_executions([key()])
+    admission.end(key())
     admission.acknowledged([key()])
     admission.forget(5.0 + 2 * GRACE)
     verdict = admission.answer(offer(start_by=5.0), 26.0, trusted=True)
@@ -267,7 +277,7 @@ def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
                     revoked = admission.revoke(each, now)
                     assert not (revoked and each in started and now < start_by[each])
                 case 5 if admission.state(each) is AssignmentState.RUNNING:
-                    admission.end_executions([each])
+                    admission.end(each)
                     admission.acknowledged([each])
                 case 6:
                     admission.forget(now)

@@ -28,7 +28,7 @@ from support.fake_member import FakeMember, runs_of
 from support.uploads import upload_in
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd import messages
-from workerd.core.admission import Admission, AssignmentState, NotTaken, OfferedBatch
+from workerd.core.admission import Admission, AssignmentState, OfferedBatch
 from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
 from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
 from workerd.core.lease_trust import WorkerLeaseTrust
@@ -684,18 +684,21 @@ def test_a_batch_gets_the_answers_that_its_runs_would_get_alone() -> None:
             ]
             by, trusted = now + chance.uniform(-0.2, 3), chance.random() > 0.1
             slots = chance.randint(1, 2)
-            answers = together.offer(OfferedBatch(keys, ME, slots, by), now, trusted=trusted)
+            batch, ended = OfferedBatch(keys, ME, slots, by), list[AssignmentKey]()
+            answers = together.offer(batch, now, trusted=trusted)
             for place, key in enumerate(keys):
                 single = alone.offer(OfferedBatch([key], ME, slots, by), now, trusted=trusted)
                 assert answers.get(place) == single.get(0)
-            held = [key for key, state in alone.holdings() if state is AssignmentState.HELD]
-            started = together.start(held, now, now, trusted=trusted)
-            for key in held:
-                assert started.get(key) == alone.start([key], now, now, trusted=trusted).get(key)
-            ended = [key for key in held if not isinstance(started.get(key), NotTaken)]
-            together.end_executions(ended)
-            for key in ended:
-                alone.end_executions([key])
+            places, started = together.start(batch, range(len(keys)), now, now, trusted=trusted)
+            for place in places:
+                one = alone.find(keys[place])
+                assert one is not None
+                assert alone.start(one, range(1), now, now, trusted=trusted) == (range(1), started)
+                if started is None:
+                    ended.append(keys[place])
+                    alone.end_executions(one, [0])
+            if started is None:
+                together.end_executions(batch, places)
             done = [key for key in ended if chance.random() > 0.3]
             together.acknowledged(done)
             alone.acknowledged(done)

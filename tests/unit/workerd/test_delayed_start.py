@@ -5,29 +5,37 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Sequence
+from math import inf
 
 import pytest
 
 from schedd.core.ids import new_id
 from schedkit.clock import boottime
 from support.wait import WAIT_TIMEOUT, wait_until_async
-from workerd.core.ids import AssignmentKey
+from workerd.core.admission import ABSENT, HELD, OfferedBatch, fill
+from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 from workerd.runs import delayed_start as module
 from workerd.runs.delayed_start import DelayedStarts
 
+Parts = Sequence[tuple[OfferedBatch, range]]
 
-def one_by_one(start: Callable[[AssignmentKey], object]) -> DelayedStarts:
-    """Return delayed starts that call `start` for each run of a batch."""
 
-    def start_all(keys: Sequence[AssignmentKey]) -> None:
-        for each in keys:
-            start(each)
+def one_by_one(start: Callable[[OfferedBatch], object]) -> DelayedStarts[OfferedBatch]:
+    """Return delayed starts of batches of one, which call `start` for each."""
+
+    def start_all(parts: Parts) -> None:
+        for batch, _ in parts:
+            start(batch)
 
     return DelayedStarts(start_all)
 
 
-def key() -> AssignmentKey:
-    return AssignmentKey(new_id(), 1)
+def run(count: int = 1) -> OfferedBatch:
+    """Return a batch of runs that are held."""
+    keys = [AssignmentKey(RunId(new_id()), Token(1)) for _ in range(count)]
+    batch = OfferedBatch(keys, Incarnation("i"), 1, inf)
+    fill(batch.states, range(count), HELD)
+    return batch
 
 
 def batches(many: int) -> list[int]:
@@ -42,7 +50,7 @@ def batches(many: int) -> list[int]:
 
 async def herd(
     many: int, *, beside: float | None = None, pre_dispatched_ends: bool = True
-) -> tuple[DelayedStarts, list[str]]:
+) -> tuple[DelayedStarts[OfferedBatch], list[str]]:
     """Start `many` runs that are due at once, and one at `beside`; return starts and ends in
     order.
     """
@@ -53,23 +61,23 @@ async def herd(
         await starts.let_start(pre_dispatched=pre_dispatched_ends)
         turns.append("ended")
 
-    def start(_key: AssignmentKey) -> None:
+    def start(_run: OfferedBatch) -> None:
         turns.append("started")
         tasks.append(asyncio.create_task(attempt()))
 
     starts, instant = one_by_one(start), boottime() + 0.02
     for at in [instant] * many if beside is None else [beside, *[instant] * many]:
-        starts.put([key()], at)
+        starts.put(run(), at)
     await wait_until_async(lambda: turns.count("ended") == many, WAIT_TIMEOUT, "the herd")
     return starts, turns
 
 
 async def test_each_run_starts_at_its_due_time_and_not_before() -> None:
-    began: dict[AssignmentKey, float] = {}
-    starts = one_by_one(lambda key: began.setdefault(key, boottime()) and None)
-    at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
+    began: dict[OfferedBatch, float] = {}
+    starts = one_by_one(lambda run: began.setdefault(run, boottime()) and None)
+    at = {run(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
     for one, instant in at.items():
-        starts.put([one], instant)
+        starts.put(one, instant)
     await wait_until_async(lambda: len(began) == 4, WAIT_TIMEOUT, "all four")
     assert sorted(began, key=began.__getitem__) == sorted(at, key=at.__getitem__)
     assert all(0 <= began[one] - at[one] < 1 for one in at)
@@ -77,15 +85,15 @@ async def test_each_run_starts_at_its_due_time_and_not_before() -> None:
 
 
 async def test_a_removed_run_never_starts_and_a_moved_run_starts_once() -> None:
-    started: list[AssignmentKey] = []
+    started: list[OfferedBatch] = []
     starts = one_by_one(started.append)
-    back, moved, last = key(), key(), key()
+    back, moved, last = run(), run(), run()
     now = boottime()
-    starts.put([back], now + 0.02)
-    starts.put([moved], now + 0.01)
-    starts.put([moved], now + 0.03)
-    starts.put([last], now + 0.06)
-    starts.discard([back])
+    starts.put(back, now + 0.02)
+    starts.put(moved, now + 0.01)
+    starts.put(moved, now + 0.03)
+    starts.put(last, now + 0.06)
+    fill(back.states, range(1), ABSENT)
     await wait_until_async(lambda: last in started, WAIT_TIMEOUT, "the last")
     assert started == [moved, last]
 
@@ -101,13 +109,13 @@ async def test_other_tasks_get_their_turn_between_batches_of_starts(
     async def attempt() -> None:
         turns.append("runs")
 
-    def start(_key: AssignmentKey) -> None:
+    def start(_run: OfferedBatch) -> None:
         turns.append("starts")
         tasks.append(asyncio.create_task(attempt()))
 
     starts, instant = one_by_one(start), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
-        starts.put([key()], instant)
+        starts.put(run(), instant)
     await wait_until_async(
         lambda: turns.count("runs") == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd"
     )
@@ -123,17 +131,17 @@ async def test_after_a_long_turn_of_the_loop_fewer_runs_start(
     now, sizes = boottime(), list[int]()
     monkeypatch.setattr(module, "boottime", lambda: now)
 
-    def start(keys: Sequence[AssignmentKey]) -> None:
+    def start(parts: Parts) -> None:
         nonlocal now
-        sizes.append(len(keys))
+        sizes.append(sum(len(places) for _, places in parts))
         if len(sizes) <= 3:
             now += 2 * module.LONG_TURN
 
     starts = DelayedStarts(start)
-    starts.put([key() for _ in range(60)], now)
+    starts.put(run(60), now)
     await wait_until_async(lambda: sum(sizes) == 60, WAIT_TIMEOUT, "all")
     assert sizes == [4, 1, 1, 1, 4, 16, 33]
-    starts.put([key() for _ in range(10)], now)
+    starts.put(run(10), now)
     await wait_until_async(lambda: sum(sizes) == 70, WAIT_TIMEOUT, "ten more")
     assert sizes[-2:] == [4, 6]
 
@@ -142,30 +150,30 @@ async def test_after_a_long_turn_of_the_loop_fewer_runs_start(
 async def test_a_start_that_schedules_another_run_or_fails_blocks_no_other_start(how: str) -> None:
     loop, errors = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
-    started: list[AssignmentKey] = []
-    first, second, third = key(), key(), key()
+    started: list[OfferedBatch] = []
+    first, second, third = run(), run(), run()
 
     def rearm() -> None:
-        starts.put([first], boottime() + 0.5)
+        starts.put(first, boottime() + 0.5)
 
     def add() -> None:
-        starts.put([third], boottime())
+        starts.put(third, boottime())
 
     def fail() -> None:
         raise RuntimeError("a bug")
 
     does: dict[str, Callable[[], None]] = {"again": rearm, "earlier": add, "breaks": fail}
 
-    def start(key: AssignmentKey) -> None:
-        if key == first and started.count(first) == 0:
-            started.append(key)
+    def start(run: OfferedBatch) -> None:
+        if run is first and started.count(first) == 0:
+            started.append(run)
             does[how]()
         else:
-            started.append(key)
+            started.append(run)
 
     starts, now = one_by_one(start), boottime()
-    starts.put([first], now + 0.01)
-    starts.put([second], now + 0.3)
+    starts.put(first, now + 0.01)
+    starts.put(second, now + 0.3)
     expected = {"again": [first, second, first], "earlier": [first, third, second]}
     wanted = expected.get(how, [first, second])
     await wait_until_async(lambda: len(started) == len(wanted), WAIT_TIMEOUT, "all")
@@ -184,12 +192,12 @@ async def test_an_end_waits_only_for_starts_that_are_due() -> None:
 
 async def test_an_attempt_that_is_canceled_while_it_waits_blocks_no_other() -> None:
     starts = one_by_one(
-        lambda _key: tasks.append(asyncio.create_task(starts.let_start(pre_dispatched=True)))
+        lambda _run: tasks.append(asyncio.create_task(starts.let_start(pre_dispatched=True)))
     )
     tasks: list[asyncio.Task[None]] = []
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
-        starts.put([key()], instant)
+        starts.put(run(), instant)
     await wait_until_async(lambda: len(tasks) >= module.FIRST, WAIT_TIMEOUT, "the first few")
     tasks[0].cancel()
     ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -224,7 +232,7 @@ async def test_an_end_of_another_run_has_priority_over_ends_of_delayed_starts(
 
     tasks: list[asyncio.Task[None]] = []
 
-    def start(_key: AssignmentKey) -> None:
+    def start(_run: OfferedBatch) -> None:
         if not tasks:
             tasks.append(asyncio.create_task(end("of the herd", pre_dispatched=True)))
             tasks.append(asyncio.create_task(end("another's", pre_dispatched=False)))
@@ -232,7 +240,7 @@ async def test_an_end_of_another_run_has_priority_over_ends_of_delayed_starts(
 
     line, started, instant = one_by_one(start), list[int](), boottime() + 0.02
     for _ in range(10 * module.AT_ONCE):
-        line.put([key()], instant)
+        line.put(run(), instant)
     await wait_until_async(lambda: len(ended) == 2, WAIT_TIMEOUT, "both")
     assert ended == ["another's", "of the herd"]
     assert 1 in started, "it didn't wait for all of them"
@@ -246,9 +254,9 @@ async def test_garbage_collection_is_off_for_a_bounded_time_while_many_runs_star
     """All that has started would be gone through; and who has turned it off finds it so."""
     monkeypatch.setattr(module, "MOST_UNSWEPT", most)
     looked: list[bool] = []
-    starts, instant = one_by_one(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
+    starts, instant = one_by_one(lambda _run: looked.append(gc.isenabled())), boottime() + 0.02
     for _ in range(3 * module.AT_ONCE):
-        starts.put([key()], instant)
+        starts.put(run(), instant)
     if not runs:
         gc.disable()
     try:
@@ -270,8 +278,8 @@ async def test_a_suspended_machine_starts_due_runs_soon_after_it_wakes(
     slept = 0.0
     monkeypatch.setattr(module, "boottime", lambda: boottime() + slept)
     started: list[float] = []
-    starts = one_by_one(lambda _key: started.append(boottime()))
-    starts.put([key()], boottime() + 20)
+    starts = one_by_one(lambda _run: started.append(boottime()))
+    starts.put(run(), boottime() + 20)
     await asyncio.sleep(0)
     slept, woke = 30.0, boottime()
     async with asyncio.timeout(WAIT_TIMEOUT):

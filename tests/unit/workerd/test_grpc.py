@@ -126,7 +126,7 @@ async def test_a_large_answer_is_checked_outside_of_the_loop(
     monkeypatch.setattr(executors_grpc, "_is_json", looked)
     async with serving(handler(large)) as port:
         call = attempt(endpoint=f"127.0.0.1:{port}")
-        call.most_result = 1 << 20
+        call.started.most_result = 1 << 20
         outcome = await GrpcExecutor(LOOPBACK).run(call, Stop())
     assert outcome.result is not None, outcome.error
     assert (outcome.result.json, len(outcome.result.data)) == (True, size + 2)

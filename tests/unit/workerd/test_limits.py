@@ -11,7 +11,7 @@ import subprocess
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -152,13 +152,7 @@ async def test_a_call_that_gets_no_thread_is_returned_and_never_made(
 
 async def begun(executor: PythonExecutor, call: AttemptStart) -> AttemptOutcome:
     """Return the outcome of a call in this process."""
-    stop = Stop()
-
-    def begin(on_end: Any) -> None:
-        executor.on_end = on_end
-        executor.begin([(call, stop)])
-
-    return await outcome_of(begin, stop)
+    return await outcome_of(executor.begin, call)
 
 
 async def test_a_handlers_process_that_gets_no_descriptor_is_returned() -> None:

@@ -21,7 +21,7 @@ from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
 from workerd.executors import plugins
-from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.base import AttemptStart
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.plugins import PluginExecutor
 from workerd.executors.python import HandlerCaller
@@ -135,10 +135,4 @@ async def carried_out(plugin: PluginExecutor, place: str) -> AttemptOutcome:
     config = common_pb2.Payload(json=json.dumps({"at": place}))
     action = job_pb2.PluginAction(executor="x", config=config)
     assignment = FakeMember().assignment(incarnation="i", plugin=action)
-    attempt, stop = AttemptStart.of(assignment, "w1", datetime.now(UTC)), Stop()
-
-    def begin(on_end: Any) -> None:
-        plugin.on_end = on_end
-        plugin.begin([(attempt, stop)])
-
-    return await outcome_of(begin, stop)
+    return await outcome_of(plugin.begin, AttemptStart.of(assignment, "w1", datetime.now(UTC)))

@@ -24,6 +24,8 @@ from workerd.core.outcome import AttemptVerdict, Cause, OutcomeReason
 from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers import attempt_call
 from workerd.executors.handlers.attempt_call import CANCELED, AttemptContext, HandlerCall
+from workerd.executors.handlers.current_run import CalledFunction
+from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import check
 
 
@@ -283,7 +285,8 @@ async def test_a_finalizer_may_use_a_context_while_another_is_filled(
 
     def context() -> AttemptContext:
         attempt = AttemptStart.of(member.assignment(incarnation="i"), "w", utcnow())
-        return AttemptContext.of(HandlerCall(attempt, Stop(), "h", print, (), lambda *_: None))
+        target = CalledFunction("h", print, fit_of(print))
+        return AttemptContext.of(HandlerCall(target, attempt.started, 0))
 
     class Session:
         """Garbage of an earlier run, in a cycle."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC
 from pathlib import Path
@@ -28,9 +28,9 @@ from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, Content, exited, stopped
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
-from workerd.executors.base import ActionExecutor, AttemptStart, Stop
+from workerd.executors.base import ActionExecutor, AttemptStart, StartedBatch, Stop
 from workerd.executors.handlers import attempt_call
-from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.handlers.current_run import CalledFunction
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.invocation import Escaped, fenced
 from workerd.executors.handlers.payload_types import fit_of
@@ -239,15 +239,15 @@ class Calls(Broken):
     """An executor that awaits a coroutine function, as that of `python` does."""
 
     def __init__(self, function: Any, loops: HandlerLoops) -> None:
-        self._function, self._fit, self._caller = function, fit_of(function), HandlerCaller(loops)
+        self._function, self._caller = function, HandlerCaller(loops)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        def begin(on_end: Any) -> None:
-            given = [(self._fit, None)]
-            call = HandlerCall(attempt, stop, "h", self._function, given, on_end)
-            self._caller.begin([call], loop=True)
+        target = CalledFunction("h", self._function, fit_of(self._function))
 
-        return await outcome_of(begin, stop)
+        def begin(batch: StartedBatch, places: Sequence[int]) -> None:
+            self._caller.begin(target, batch, places, loop=True)
+
+        return await outcome_of(begin, attempt, stop)
 
 
 LARGE = ["x" * 10] * 50_000

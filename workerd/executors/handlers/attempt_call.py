@@ -18,18 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from schedclient import handlers as sdk
-from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, Content
-from workerd.executors.base import AttemptStart, Stop, outcome_of_stop
+from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause
+from workerd.executors.base import Stop, outcome_of_stop
 from workerd.executors.handlers.current_run import CurrentRun, current
 from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
 from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
-from workerd.executors.handlers.payload_types import Fit, PayloadMismatch
+from workerd.executors.handlers.payload_types import PayloadMismatch
 from workerd.messages import date_at
 
 log = logging.getLogger(__name__)
@@ -74,73 +74,71 @@ class AttemptContext(sdk.Context):
 class HandlerCall(CurrentRun):
     """A call of a user's function. Belongs to the worker's loop, except `work` and `called`."""
 
-    __slots__ = ("_check", "_function", "_given", "_on_end", "_stop", "cancel_flag", "reported")
-
-    def __init__(
-        self,
-        attempt: AttemptStart,
-        stop: Stop,
-        handler: str,
-        function: Callable[..., Any],
-        given: Sequence[tuple[Fit, Content | None]],
-        on_end: Callable[[AttemptStart, AttemptOutcome], object],
-        check: Callable[[Any], object] | None = None,
-    ) -> None:
-        """`given`: the function's arguments before the context, with their converters.
-        `on_end`: called once with the outcome. `check`: raises ValueError for an invalid first
-        argument.
-        """
-        super().__init__(attempt, handler)
-        self.cancel_flag: threading.Event | None = None
-        """`cancel` of the context; None: the handler hasn't used the context."""
-        self.reported = False
-        """Whether the outcome was reported."""
-        self._function = function
-        self._given = given
-        self._check = check
-        self._stop = stop
-        self._on_end = on_end
+    cancel_flag: threading.Event | None = None
+    """`cancel` of the context; None: the handler hasn't used the context."""
+    reported = False
+    """Whether the outcome was reported."""
 
     def fill(self, context: sdk.Context) -> None:
         """Set the fields of the context."""
-        attempt, batch, place = self.attempt, self.attempt.batch, self.attempt.place
-        common, (run, token) = batch.common, attempt.key
+        batch, place = self.batch, self.place
+        assigned, (run, token) = batch.assigned, self.key
+        common = assigned.common
         sdk.Context.__init__(
             context,
             namespace=common.namespace,
-            job=batch.job(place),
+            job=assigned.job(place),
             run_id=run,
             attempt=common.attempt,
-            scheduled_at=date_at(batch.scheduled[place]),
-            deadline=attempt.deadline,
+            scheduled_at=date_at(assigned.scheduled[place]),
+            deadline=batch.deadlines[place],
             fencing_token=token,
-            traceparent=batch.traceparent(place),
-            worker=attempt.worker,
-            on_heartbeat=attempt.beat,
-            on_progress=attempt.report_progress,
+            traceparent=assigned.traceparent(place),
+            worker=batch.worker,
+            on_heartbeat=self.beat,
+            on_progress=self._report_progress,
             on_log=self._log,
         )
         self.cancel_flag = context.cancel
-        if self.reported or self._stop.cause is not None or self._stop.over:
+        if self.reported or self._stopped:
             context.cancel.set()
+
+    @property
+    def _stop(self) -> Stop | None:
+        attempt = self.batch.attempts.get(self.place)
+        return None if attempt is None else attempt.stop
+
+    @property
+    def _stopped(self) -> bool:
+        return (stop := self._stop) is not None and (stop.cause is not None or stop.over)
 
     def listen(self) -> bool:
         """Accept stops from now on. Return False if there was one already, which ends it."""
-        cause = self._stop.cause
-        if cause is not None:
-            self.report(outcome_of_stop(self.attempt.batch, cause))
-            return False
-        self._stop.listen(self._end)
+        if (stop := self._stop) is not None:
+            if stop.cause is not None:
+                self.report(outcome_of_stop(self.batch.assigned, stop.cause))
+                return False
+            stop.listen(self.end)
+        self.batch.calls[self.place] = self
         return True
 
     def resolve(self, result: AttemptOutcome | None, error: BaseException | None) -> None:
         """Report the outcome."""
         if self.reported:
             return
-        cause = self._stop.cause
-        output = self.finish_output()
-        if cause is not None:
-            result = outcome_of_stop(self.attempt.batch, cause, self.blocked, output)
+        batch, place = self.batch, self.place
+        if result is SUCCESS and self._output is None and place not in batch.attempts:
+            self.reported = True
+            batch.calls[place] = None
+            if self.cancel_flag is not None:
+                self.cancel_flag.set()
+            if not batch.succeeded:
+                batch.on_end(batch, batch.succeeded, SUCCESS)
+            batch.succeeded.append(place)
+            return
+        stop, output = self._stop, self.finish_output()
+        if stop is not None and stop.cause is not None:
+            result = outcome_of_stop(batch.assigned, stop.cause, self.blocked, output)
         else:
             if error is not None:
                 result = raised(error)
@@ -151,26 +149,32 @@ class HandlerCall(CurrentRun):
 
     def report(self, outcome: AttemptOutcome) -> None:
         """Report this outcome, unless one was reported."""
-        if not self.reported:
-            self.reported = True
-            if self.cancel_flag is not None:
-                self.cancel_flag.set()
-            self._stop.deafen()
-            self._on_end(self.attempt, outcome)
+        if self.reported:
+            return
+        batch, place = self.batch, self.place
+        self.reported = True
+        batch.calls[place] = None
+        if self.cancel_flag is not None:
+            self.cancel_flag.set()
+        if (stop := self._stop) is not None:
+            stop.deafen()
+        batch.on_end(batch, [place], outcome)
 
     def not_started(self, error: OSError) -> None:
         """Report that the host has no resources for the call."""
         text = f"not started on this worker: {error.strerror}"
         self.report(AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False))
 
-    def _end(self, kill: bool) -> None:
+    def end(self, kill: bool) -> None:
+        """End the call: cancel its task, or set `cancel` of its context."""
         if self.home is not None:
             self.cancel()
         elif self.cancel_flag is not None:  # in a thread
             self.cancel_flag.set()
-        if self._stop.cause in _FINAL and not self.reported:
-            wait = 0.0 if kill else self.attempt.kill_after
-            asyncio.get_running_loop().call_later(wait, self._leave)
+        attempt = self.attempt
+        if attempt.stop.cause in _FINAL and not self.reported:
+            wait = 0.0 if kill else attempt.kill_after
+            self.target.loop.call_later(wait, self._leave)
 
     def _leave(self) -> None:
         if not self.reported:
@@ -181,6 +185,9 @@ class HandlerCall(CurrentRun):
             )
             self.resolve(None, None)
 
+    def _report_progress(self, progress: sdk.Progress) -> None:
+        self.attempt.report_progress(progress)
+
     # -- In the thread of the user's code --
 
     async def work(self) -> AttemptOutcome:
@@ -189,14 +196,13 @@ class HandlerCall(CurrentRun):
             return _ENDED
         current.set(self)
         try:
-            large = False
-            for _, content in self._given:
-                large = large or (content is not None and len(content.data) > LARGE)
+            content = self.batch.assigned.content_of(self.place)
+            large = self.target.large or (content is not None and len(content.data) > LARGE)
             values = await beside(self._values) if large else self._values()
         except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
             return self._misread(error)
         try:
-            answer = await self._function(*values, AttemptContext.of(self))
+            answer = await self.target.function(*values, AttemptContext.of(self))
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self._raised(error)
         if answer is None:
@@ -219,7 +225,7 @@ class HandlerCall(CurrentRun):
         except BaseException as error:  # noqa: BLE001 - as above
             return self._misread(error)
         try:
-            answer = self._function(*values, AttemptContext.of(self))
+            answer = self.target.function(*values, AttemptContext.of(self))
         except BaseException as error:  # noqa: BLE001 - as above
             return self._raised(error)
         return self._returned(answer)
@@ -241,20 +247,21 @@ class HandlerCall(CurrentRun):
         return self._raised(error)
 
     def _values(self) -> Sequence[object]:
+        target, content = self.target, self.batch.assigned.content_of(self.place)
         try:
             values = []
-            for fit, content in self._given:
-                values.append(fit(None if content is None else decoded(content)))
+            for fit, given in (*target.given, (target.fit, content)):
+                values.append(fit(None if given is None else decoded(given)))
         except PayloadMismatch:
             raise
         except (ValueError, RecursionError) as error:
             raise PayloadMismatch(f"the payload isn't valid JSON: {error}") from error
-        if self._check is not None:
-            self._check(values[0])
+        if target.check is not None:
+            target.check(values[0])
         return values
 
     def _returned(self, answer: object) -> AttemptOutcome:
         try:
-            return returned(answer, self.attempt.most_result)
+            return returned(answer, self.batch.most_result)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
             return self._raised(error)

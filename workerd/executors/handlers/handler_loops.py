@@ -9,16 +9,17 @@
                   └──withdrawn──→ ended (canceled), or waiting in the inbox of another loop
 
 Calls that are submitted in one turn of the worker's loop are begun by one wake-up of the other
-loop, each as a task of that loop. Those that end in one turn there are resolved by one wake-up.
+loop, each as a task of that loop, whose first step runs at once. Those that end in one turn there
+are resolved by one wake-up.
 
 Invariants
 - No coroutine of a handler runs on the worker's loop: heartbeats, the lease, timeouts, results and
   all other runs don't depend on a handler's loop.
 - A call is in one inbox, or it has begun, or it has ended. The thread that removes it from the
-  inbox owns it; the coroutine that removes it begins it in the same step. So a call begins on at
-  most one loop, and a cancel always reaches it there.
-- If a handler cancels a task before its first step, the call still waits in the inbox, and the next
-  check begins it. A call that has begun always ends, whatever its coroutine raises.
+  inbox, in one operation of a dictionary, owns it. The loop that removes it begins it in the same
+  step. So a call begins on at most one loop, and a cancel always reaches it there.
+- No other code runs between the creation of a task and its first step, so no handler can cancel
+  the task meanwhile. A call that has begun always ends, whatever its coroutine raises.
 - A handler can't stop or close its loop: other runs use it, too.
 - All coroutines share the first loop while it answers, so objects that belong to a loop can be
   shared. After a block the first loop is used again.
@@ -39,17 +40,17 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from schedkit.clock import boottime, utcnow
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.executors.handlers.current_run import CurrentRun, current
+from workerd.executors.handlers.current_run import CurrentRun, current, mark_ended
 from workerd.executors.handlers.loop_call import CoroutineCall, LoopCall
 from workerd.metrics import WorkerMetrics
 from workerd.process.process_guard import restore
@@ -103,6 +104,30 @@ class _SharedLoop(asyncio.SelectorEventLoop):
 
     ending = False
     """Whether the worker is ending the loop."""
+    _context: contextvars.Context | None = None
+    """The context of the task that is being created."""
+    _step: Callable[..., object]
+    """Its first step."""
+
+    def begin(self, work: Coroutine[Any, Any, None], call: LoopCall[Any]) -> None:
+        """Create a task, and run its first step. Not by the loop's task factory: handlers may set
+        it.
+        """
+        self._context = context = contextvars.copy_context()
+        call.task = asyncio.Task(work, loop=self, name=call.name, context=context)
+        context.run(self._step)
+
+    def call_soon(  # type: ignore[override]  # its arguments are generic
+        self,
+        callback: Callable[..., object],
+        *given: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle | None:
+        """Schedule a callback. Keep the first step of a task of `begin`."""
+        if context is not None and context is self._context:
+            self._context, self._step = None, callback
+            return None
+        return super().call_soon(callback, *given, context=context)
 
     def stop(self) -> None:
         """Stop for the worker; refuse for a handler."""
@@ -134,11 +159,14 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         self.stop()
 
 
+_BEGIN: Final = _SharedLoop.begin.__code__
+
+
 class _Loop:
     """An event loop in its thread."""
 
     def __init__(self, number: int) -> None:
-        self.calls: dict[LoopCall[Any], None] = {}
+        self.calls: dict[LoopCall[Any], bool] = {}
         """Calls that were submitted here and haven't ended. Used on the worker's loop only."""
         self.probed_at: float | None = None
         """When the unanswered probe was sent; None without one."""
@@ -149,9 +177,8 @@ class _Loop:
         """For callbacks on the worker's loop: they must not run in the context of a handler."""
         self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
-        self._inbox: OrderedDict[LoopCall[Any], None] = OrderedDict()
-        self._lock = threading.Lock()
-        """Held briefly to add to the inbox, or to remove from it."""
+        self._inbox: dict[LoopCall[Any], bool] = {}
+        """Each operation on it is atomic: its keys have no hash of their own."""
         self._outbox: deque[tuple[LoopCall[Any], Any, BaseException | None]] = deque()
         self._emptied: asyncio.Future[None] | None = None
         self._waking = self._reporting = False
@@ -178,10 +205,9 @@ class _Loop:
         """Schedule calls on this loop."""
         for call in calls:
             call.home = self
-        waiting = dict.fromkeys(calls)
+        waiting = dict.fromkeys(calls, True)
         self.calls.update(waiting)
-        with self._lock:
-            self._inbox.update(waiting)
+        self._inbox.update(waiting)
         if not self._waking:  # one wake-up for all calls of this turn of the worker's loop
             self._waking = True
             self._worker.call_soon(self.call, self._start_waiting)
@@ -189,9 +215,12 @@ class _Loop:
     def end(self, call: LoopCall[Any], result: Any, error: BaseException | None) -> None:
         """Resolve a call that has ended, or won't begin."""
         self.calls.pop(call, None)
+        self._check_emptied()
+        call.resolve(result, error)
+
+    def _check_emptied(self) -> None:
         if self._emptied is not None and not self.calls and not self._emptied.done():
             self._emptied.set_result(None)
-        call.resolve(result, error)
 
     @property
     def waiting(self) -> bool:
@@ -200,26 +229,14 @@ class _Loop:
 
     def withdraw(self, call: LoopCall[Any]) -> bool:
         """Remove a call that hasn't begun. Return False if it has."""
-        with self._lock:
-            if call not in self._inbox:
-                return False
-            del self._inbox[call]
+        if not self._inbox.pop(call, False):
+            return False
         self.calls.pop(call, None)
         return True
 
     def withdraw_all(self) -> Sequence[LoopCall[Any]]:
         """Remove all calls that haven't begun."""
-        with self._lock:
-            calls = [*self._inbox]
-            self._inbox.clear()
-        for call in calls:
-            self.calls.pop(call, None)
-        return calls
-
-    def take_again(self) -> None:
-        """Begin waiting calls: a handler may have canceled their tasks."""
-        if self.waiting:
-            self.call(self._start_waiting)
+        return [call for call in [*self._inbox] if self.withdraw(call)]
 
     def probe(self, now: float) -> None:
         """Send a probe, unless one is unanswered."""
@@ -256,26 +273,26 @@ class _Loop:
     def resolve_ended(self) -> None:
         """Resolve the calls that have ended here."""
         self._reporting = False
+        calls, outbox = self.calls, self._outbox
+        mark_ended([call for call, _, _ in [*outbox]])
         try:
-            while self._outbox:
-                self.end(*self._outbox.popleft())
+            while outbox:
+                call, result, error = outbox.popleft()
+                calls.pop(call, None)
+                call.resolve(result, error)
         finally:  # a call whose report fails doesn't keep the others
-            if self._outbox:
+            if outbox:
                 self._worker.call_soon(self.resolve_ended, context=self._context)
+            self._check_emptied()
 
     def _start_waiting(self) -> None:
         self._waking = False
-        for _ in range(len(self._inbox)):  # not by the loop's task factory: handlers may set it
-            asyncio.Task(self._run_next(), loop=self._aio)
+        begin, inbox = self._aio.begin, self._inbox
+        for call in [*inbox]:
+            if inbox.pop(call, False):
+                begin(self._run(call), call)
 
-    async def _run_next(self) -> None:
-        with self._lock:
-            if not self._inbox:
-                return
-            call, _ = self._inbox.popitem(last=False)
-        task = call.task = asyncio.current_task(self._aio)
-        if (run := call.run) is not None and task is not None:
-            task.set_name(run.name)
+    async def _run(self, call: LoopCall[Any]) -> None:
         result = error = None
         try:
             result = await call.work()
@@ -386,7 +403,6 @@ class HandlerLoops:
             if loop.block is not None:
                 self._unblocked(loop, loop.block)
             if loop.calls:
-                loop.take_again()
                 loop.probe(now)
             return
         seconds = now - loop.probed_at
@@ -402,7 +418,7 @@ class HandlerLoops:
         self._metrics.blocked_for.labels(block.handler).set(seconds)
         for call in loop.calls:
             if call.run is not None and call.run is not block.run:
-                call.run.attempt.beat()  # it can't send one itself
+                call.run.beat()  # it can't send one itself
         if loop.waiting and (free := self._free()).block is None:
             free.submit(loop.withdraw_all())
 
@@ -440,17 +456,19 @@ def _block(loop: _Loop, seconds: float) -> LoopBlock:
 
 def _run_of(frames: Sequence[FrameType]) -> CurrentRun | None:
     """Return the run in whose context the outermost callback of the loop runs."""
+    context = None
     for frame in reversed(frames):
-        if frame.f_code is _HANDLE_RUN:
+        if frame.f_code is _BEGIN:
+            return cast("LoopCall[Any]", frame.f_locals["call"]).run
+        if frame.f_code is _HANDLE_RUN and context is None:
             context = getattr(frame.f_locals.get("self"), "_context", None)
-            return None if context is None else context.get(current)
-    return None
+    return None if context is None else context.get(current)
 
 
 def _inner(frames: Sequence[FrameType]) -> Iterator[FrameType]:
-    """Return the frames inside of the loop's callback, the innermost first."""
+    """Return the frames inside of the loop's callback, or of a first step, the innermost first."""
     for frame in frames:
-        if frame.f_code is _HANDLE_RUN:
+        if frame.f_code in (_HANDLE_RUN, _BEGIN):
             return
         yield frame
 

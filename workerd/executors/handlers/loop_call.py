@@ -33,18 +33,22 @@ class Home(Protocol):
 class LoopCall(Generic[T]):
     """A call of a coroutine function on a loop of handlers. Belongs to the worker's loop."""
 
-    __slots__ = ("home", "task")
-
-    def __init__(self) -> None:
-        self.home: Home | None = None
-        """The loop to which it was submitted last."""
-        self.task: asyncio.Task[None] | None = None
-        """Set by the loop on which it begins, until it ends."""
+    home: Home | None = None
+    """The loop to which it was submitted last."""
+    task: asyncio.Task[None] | None = None
+    """Set by the loop on which it begins, until it ends."""
+    ended = False
+    """Set when it has ended, before `resolve`."""
 
     @property
     def run(self) -> CurrentRun | None:
         """The run that it belongs to, if any."""
         return None
+
+    @property
+    def name(self) -> str:
+        """The name of its task."""
+        return "call on a loop of handlers"
 
     async def work(self) -> T:
         """Await the coroutine function."""
@@ -73,10 +77,7 @@ class LoopCall(Generic[T]):
 class CoroutineCall(LoopCall[T]):
     """A call whose result is awaited."""
 
-    __slots__ = ("_function", "done", "error")
-
     def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        super().__init__()
         self._function = function
         self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         """The result; None if it was canceled before it began, or raised `error`."""
