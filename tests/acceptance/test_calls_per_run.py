@@ -80,14 +80,8 @@ Measured = Callable[[DevCluster, Path, int], dict[str, int]]
 
 def drained(cluster: DevCluster, counts: Path, number: int) -> dict[str, int]:
     """Return the calls for each run of a queue."""
-    cluster.schedctl("worker", "drain", "w1", "--reason", "queue").check_returncode()
     calls = Calls(counts, f"drained {number}")
-
-    def release() -> None:
-        calls.begin()
-        cluster.schedctl("worker", "undrain", "w1").check_returncode()
-
-    assert drain(cluster, RUNS, release)["succeeded"] == RUNS
+    assert drain(cluster, RUNS, calls.begin)["succeeded"] == RUNS
     return calls.for_each_run()
 
 

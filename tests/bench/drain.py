@@ -1,7 +1,8 @@
 """Measure how fast a cluster runs a backlog of runs.
 
-    --shape submitted   runs are submitted before a worker runs, then the workers start. The time
-                        is counted from the first assignment to the last stored result
+    --shape submitted   runs are submitted while the workers are drained, then the workers are
+                        undrained. The time is counted from the first assignment to the last stored
+                        result
     --shape due         all runs are due at one time (`bench.herd`). The time is counted from the
                         due time, so it includes firing
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bench import herd
@@ -20,6 +21,7 @@ from bench.numbers import positive
 from bench.rig import NOOP, bench_cluster, ended, note, parser, quantiles, run, sizes, spent, tell
 from schedclient import Client
 from support.cluster import DevCluster
+from support.wait import wait_until_async
 
 WAIT_TIMEOUT = 600.0
 """Timeout in seconds for all runs."""
@@ -50,29 +52,32 @@ def main(arguments: Sequence[str]) -> int:
         size = [f"--{name}={getattr(options, name)}" for name in ("members", "workers", "slots")]
         settings = [f"--set={each}" for each in options.settings]
         return herd.main([f"--jobs={options.runs}", *size, *settings])
-    with bench_cluster(**sizes(options) | {"workers": 0}) as cluster:
-
-        def have_them_come() -> None:
-            cluster.workers = options.workers
-            cluster.up()
-
-        drained = drain(cluster, options.runs, have_them_come, payloads=options.payloads)
+    with bench_cluster(**sizes(options)) as cluster:
+        drained = drain(cluster, options.runs, payloads=options.payloads)
     tell("drain", runs=options.runs, **sizes(options), **drained)
     return 0 if drained["succeeded"] == options.runs else 1
 
 
 def drain(
-    cluster: DevCluster, runs: int, release: Callable[[], object], *, payloads: bool = False
+    cluster: DevCluster,
+    runs: int,
+    releasing: Callable[[], object] = lambda: None,
+    *,
+    payloads: bool = False,
 ) -> dict[str, Any]:
-    """Queue runs, release them, and return the figures. No run is dispatched before the release."""
+    """Queue runs while the workers are drained, undrain them, and return the figures. `releasing`
+    is called before that. The workers' start isn't in the figures.
+    """
     [(since,)] = cluster.sql("SELECT clock_timestamp()")
     already = ended(cluster)
     began = time.monotonic()
-    asyncio.run(_submit(cluster, runs, payloads=payloads))
+    work = ({"python": NOOP} | ({"payload": number} if payloads else {}) for number in range(runs))
+    asyncio.run(submit_held(cluster, work))
     submitted = runs / (time.monotonic() - began)
     note(f"{runs:,} runs wait ({submitted:,.0f} submits/s)")
     before = spent(cluster)
-    release()
+    releasing()
+    asyncio.run(undrain(cluster))
     _wait(cluster, already + runs)
     used = spent(cluster) - before
     [(first, last, done, tries)] = cluster.sql(SUMMARY, since)
@@ -89,15 +94,27 @@ def drain(
     }
 
 
-async def _submit(cluster: DevCluster, count: int, *, payloads: bool) -> None:
+async def submit_held(cluster: DevCluster, work: Iterable[Mapping[str, object]]) -> None:
+    """Drain the workers, and submit this work: no worker has a run of it before `undrain`."""
     async with Client(cluster.endpoints) as client:
-        work = (
-            {"python": NOOP} | ({"payload": number} if payloads else {}) for number in range(count)
-        )
+        async for worker in client.workers.list():
+            await client.workers.drain(worker, reason="the benchmark hasn't begun")
+
+        async def drained() -> bool:
+            return all([one.state == "DRAINING" async for one in client.workers.list()])
+
+        await wait_until_async(drained, WAIT_TIMEOUT, "the workers to be drained")
         answers = await client.submit_many(work, name="noop")
     for refused in answers:
         if isinstance(refused, Exception):
             raise refused
+
+
+async def undrain(cluster: DevCluster) -> None:
+    """Let the workers take runs."""
+    async with Client(cluster.endpoints) as client:
+        async for worker in client.workers.list():
+            await client.workers.undrain(worker)
 
 
 def _wait(cluster: DevCluster, count: int) -> None:

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from bench.drain import drain
 from bench.numbers import plain_parser, positive
 from bench.rig import bench_cluster, note, run, tell
 from bench.ticks import await_shared
-from schedclient import SyncClient
-from support.cluster import DevCluster
 
 WAIT_TIMEOUT: Final = 60.0
 """Timeout in seconds for the distribution of shards."""
@@ -61,8 +58,7 @@ def main(arguments: Sequence[str]) -> int:
                 note(f"{members} members, {workers} workers of {slots} slots")
                 cluster.slots, cluster.workers = slots, workers
                 cluster.up()
-                _pause(cluster)
-                figures = drain(cluster, options.runs, partial(_resume, cluster))
+                figures = drain(cluster, options.runs)
                 for worker in cluster.record["workers"]:
                     cluster.terminate(worker["name"])
                 tell(
@@ -76,16 +72,6 @@ def main(arguments: Sequence[str]) -> int:
                 )
                 lost += options.runs - figures["succeeded"]
     return 1 if lost else 0
-
-
-def _pause(cluster: DevCluster) -> None:
-    with SyncClient(cluster.endpoints) as client:
-        client.cluster.pause(note="backlog is created")
-
-
-def _resume(cluster: DevCluster) -> None:
-    with SyncClient(cluster.endpoints) as client:
-        client.cluster.resume()
 
 
 def cells(workers: Sequence[int], slots: int) -> Iterator[tuple[int, int]]:

@@ -14,15 +14,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from bench.drain import submit_held, undrain
 from bench.peers.errors import Failed
 from bench.peers.peer import Drained
 from bench.peers.starts import judge
 from bench.peers.stores import said_by_postgres
 from bench.peers.watching import watch
-from schedclient import ApiError, Client
+from schedclient import ApiError
 from support.cluster import DevCluster, dev_cluster
 from support.repository import ROOT
-from support.wait import WAIT_TIMEOUT, wait_until_async
 
 SLOTS: Final = 1_000
 _SIZES: Final = {"members": 1, "workers": 1, "slots": SLOTS}
@@ -58,7 +58,7 @@ class Schedd:
                 began = time.monotonic()
                 asyncio.run(_submit(cluster, jobs, deadline))
                 enqueueing = time.monotonic() - began
-                asyncio.run(_undrain(cluster))
+                asyncio.run(undrain(cluster))
                 watched = watch(starts, jobs, lambda: _completed(cluster), lambda: True, deadline)
                 reported = said_by_postgres(cluster.sql)
             content = starts.read_bytes() if starts.exists() else b""
@@ -73,27 +73,9 @@ def _completed(cluster: DevCluster) -> int:
 
 
 async def _submit(cluster: DevCluster, jobs: int, deadline: float) -> None:
-    """Them all, while the worker takes none."""
-    async with Client(cluster.endpoints) as client:
-        async for worker in client.workers.list():
-            await client.workers.drain(worker, reason="the race hasn't begun")
-
-        async def drained() -> bool:
-            return all([one.state == "DRAINING" async for one in client.workers.list()])
-
-        await wait_until_async(drained, WAIT_TIMEOUT, "the worker to be drained")
-        work = ({"python": {"handler": "noop"}, "payload": number} for number in range(jobs))
-        try:
-            async with asyncio.timeout(deadline):
-                answers = await client.submit_many(work, name="noop")
-        except TimeoutError as error:
-            raise Failed(f"{jobs} runs were not submitted within {deadline:g} s") from error
-    refused = [answer for answer in answers if isinstance(answer, ApiError)]
-    if refused:
-        raise Failed(f"{len(refused)} of {jobs} submits were refused: {refused[0]}")
-
-
-async def _undrain(cluster: DevCluster) -> None:
-    async with Client(cluster.endpoints) as client:
-        async for worker in client.workers.list():
-            await client.workers.undrain(worker)
+    work = ({"python": {"handler": "noop"}, "payload": number} for number in range(jobs))
+    try:
+        async with asyncio.timeout(deadline):
+            await submit_held(cluster, work)
+    except TimeoutError as error:
+        raise Failed(f"{jobs} runs were not submitted within {deadline:g} s") from error
