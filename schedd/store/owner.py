@@ -22,7 +22,6 @@ from schedd.core.runs.model import (
     FiringToSlot,
     LiveRun,
     Loss,
-    OfShard,
     OverlapCandidates,
     RunKey,
 )
@@ -51,7 +50,7 @@ from schedd.store.timers.fire_running import fire_running
 from schedkit import failpoints
 from schedkit.records import dataclass
 
-F = TypeVar("F", bound=OfShard)
+Fired = TypeVar("Fired", Firing, FiringToSlot)
 
 IN_FIRE = failpoints.blocking("fire.in_transaction")
 BEFORE_FIRE = failpoints.blocking("fire.before_commit")
@@ -84,15 +83,12 @@ class OwnerStore:
         the cluster's pauses that the firings were planned with (`core/timers/cluster_pauses.py`).
         """
 
-        def body(
+        def write(
             connection: Connection, mine: Sequence[Firing]
         ) -> tuple[list[LiveRun], list[JobId]]:
-            IN_FIRE()
-            answer = fire.fire(connection, claim.tenure, mine, self.horizon, switched)
-            BEFORE_FIRE()
-            return answer
+            return fire.fire(connection, claim.tenure, mine, self.horizon, switched)
 
-        return await self._fired(claim, firings, body, lambda firing: firing.job_id)
+        return await self._fired(claim, firings, write)
 
     async def fire_running(
         self,
@@ -106,26 +102,29 @@ class OwnerStore:
         (docs/protocol-rules.md, P1.2).
         """
 
-        def body(
+        def write(
             connection: Connection, mine: Sequence[FiringToSlot]
         ) -> tuple[list[LiveRun], list[JobId]]:
-            IN_FIRE()
-            answer = fire_running(
-                connection, claim.tenure, mine, next_token, self.horizon, switched
-            )
-            BEFORE_FIRE()
-            return answer
+            tenure, horizon = claim.tenure, self.horizon
+            return fire_running(connection, tenure, mine, next_token, horizon, switched)
 
-        return await self._fired(claim, firings, body, lambda firing: firing.job_id)
+        return await self._fired(claim, firings, write)
 
     async def _fired(
         self,
         claim: Claim,
-        firings: Sequence[F],
-        body: Callable[[Connection, Sequence[F]], tuple[list[LiveRun], list[JobId]]],
-        job_of: Callable[[F], JobId],
+        firings: Sequence[Fired],
+        fire_batch: Callable[[Connection, Sequence[Fired]], tuple[list[LiveRun], list[JobId]]],
     ) -> FireOutcome:
-        async def write(batch: Sequence[F]) -> FireOutcome:
+        def body(
+            connection: Connection, mine: Sequence[Fired]
+        ) -> tuple[list[LiveRun], list[JobId]]:
+            IN_FIRE()
+            answer = fire_batch(connection, mine)
+            BEFORE_FIRE()
+            return answer
+
+        async def write(batch: Sequence[Fired]) -> FireOutcome:
             lost, answer = await fenced(self.database, claim, batch, body)
             return FireOutcome(*(answer or ([], [])), lost)
 
@@ -134,7 +133,7 @@ class OwnerStore:
             [run for _, each in answers for run in each.runs],
             [job for _, each in answers for job in each.refused],
             frozenset().union(*(each.lost for _, each in answers)),
-            [*map(job_of, broken)],
+            [firing.job_id for firing in broken],
         )
 
     async def assign(

@@ -25,39 +25,27 @@ count. More urgent timers don't wait for the rest.
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.cluster.statistics import LATE, Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.fair_share import FairShares
-from schedd.core.dispatch.placement import Need, job_need
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
-from schedd.core.ids import Epoch, Hint, JobId, ShardId, scheduled_run_id
-from schedd.core.jobs.definition import CatchUp, CatchUpPolicy, Definition, Delivery, Priority
-from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import (
-    Assigned,
-    Claim,
-    Firing,
-    FiringToSlot,
-    NewRun,
-    RunKey,
-    Timer,
-)
+from schedd.core.ids import Epoch, Hint, JobId, ShardId
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Assigned, Claim, Firing, FiringToSlot, Timer
 from schedd.core.runs.records import FireOutcome
-from schedd.core.schedule.compiled_schedule import Occurrence
-from schedd.core.schedule.work_budget import OF_OWNER, OF_TURN, TooMuchWork
-from schedd.core.timers import fire_plan, fire_steps
+from schedd.core.schedule.work_budget import OF_TURN, TooMuchWork
+from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import Pauses
-from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
 from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.held_timers import HOLD, Planned
 from schedd.dispatch.run_index import RunIndex
@@ -67,282 +55,25 @@ from schedd.ports import ClusterClock
 from schedd.runtime.budgeted_work import on_loop
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.runtime.owner_work import THREAD
 from schedd.store.owner import OwnerStore
+from schedd.timers.prepared_plans import PreparedPlans
 from schedd.timers.timer_loader import LOAD_EVERY, TimerLoader
+from schedd.timers.timer_steps import (
+    SameStep,
+    copied,
+    firing_of,
+    is_on_time,
+    may_be_copied,
+    may_be_held,
+    missed,
+    same_step,
+)
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.records import dataclass, replace
+from schedkit.records import replace
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
-
-# Steps of timers that need more work than one turn of the event loop allows.
-#
-#     fire ──too much work──▶ add ──thread──▶ prepared ──the timer comes up again──▶ take
-#                                        └──failed──▶ the timer is put off
-#
-# A step is computed here beside the loop, and used by the fire loop when the timer comes up again,
-# if nothing that it was computed from has changed. Meanwhile other timers fire on time.
-#
-# Invariants
-# - A step that is used was computed from the timer, the definition and the pauses as they are.
-# - A step fires the times that were due when it was computed; later ones belong to the next step.
-
-MOST: Final = 10_000
-"""Steps that wait to be computed or used, at most. Other timers wait until they come up again."""
-EVERY: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Basis:
-    """Input of a step."""
-
-    timer: Timer
-    known: CachedDefinition
-    switched: int
-
-
-class PreparedPlans:
-    """Steps of one tenure that are computed off the event loop."""
-
-    def __init__(self) -> None:
-        self._waiting: OrderedDict[JobId, tuple[_Basis, Callable[[], Firing]]] = OrderedDict()
-        self._prepared: OrderedDict[JobId, tuple[_Basis, Firing]] = OrderedDict()
-        self._computed: Callable[[Timer], None] = lambda _: None
-        self._failed: Callable[[Timer, Exception], None] = lambda _timer, _error: None
-        self.loop = Loop("prepared plans", self.step, interval=EVERY)
-
-    def on_computed(self, callback: Callable[[Timer], None]) -> None:
-        """Call `callback(timer)` when the step of a timer can be taken."""
-        self._computed = callback
-
-    def on_failed(self, put_off: Callable[[Timer, Exception], None]) -> None:
-        """Call `put_off(timer, error)` when the step of a timer can't be computed."""
-        self._failed = put_off
-
-    @property
-    def timers(self) -> Collection[Timer]:
-        """Timers whose steps wait to be computed."""
-        return [basis.timer for basis, _ in self._waiting.values()]
-
-    def add(
-        self, timer: Timer, known: CachedDefinition, pauses: Pauses, step: Callable[[], Firing]
-    ) -> None:
-        """Queue the computation of this timer's step."""
-        basis = _Basis(timer, known, pauses.switched)
-        there = self._waiting.get(timer.job_id)
-        if there is None and len(self._waiting) >= MOST:
-            return
-        if there is None or not _same(there[0], basis):
-            self._waiting[timer.job_id] = basis, step
-            self.loop.wake()
-
-    def take_firing(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> Firing | None:
-        """Return the step computed from exactly this input; None if there is none."""
-        found = self._prepared.pop(timer.job_id, None) if self._prepared else None
-        if found is None or not _same(found[0], _Basis(timer, known, pauses.switched)):
-            return None
-        return found[1]
-
-    def needs_step(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> bool:
-        """Return whether the step of exactly this input waits to be computed."""
-        there = self._waiting.get(timer.job_id) if self._waiting else None
-        return there is not None and _same(there[0], _Basis(timer, known, pauses.switched))
-
-    async def step(self) -> float:
-        """Compute the step that has waited longest; return the seconds until the next."""
-        if not self._waiting:
-            return EVERY
-        job, (basis, computation) = next(iter(self._waiting.items()))
-        firing: Firing | None = None
-        with set_aside("timer", basis.timer, then=partial(self._failed, basis.timer)):
-            firing = await THREAD.run(OF_OWNER, computation)
-        self._drop(job, basis)
-        if firing is None:
-            return 0.0
-        self._prepared[job] = basis, firing
-        if len(self._prepared) > MOST:
-            self._prepared.popitem(last=False)
-        self._computed(basis.timer)
-        return 0.0
-
-    def _drop(self, job: JobId, basis: _Basis) -> None:
-        if self._waiting[job][0] is basis:  # else it was added again meanwhile, with another input
-            del self._waiting[job]
-
-
-def _same(one: _Basis, other: _Basis) -> bool:
-    return (
-        one.timer == other.timer
-        and one.switched == other.switched
-        and one.known.definition.generation == other.known.definition.generation
-    )
-
-
-# Step of one timer for the fire statement: the plan (`core/timers/fire_steps.py`) as rows.
-#
-#     timer + definition ──plan──→ fires, merged rows, next ──→ Firing
-#
-# Invariants
-# - A run's id is derived from its job and scheduled time: every member derives the same id.
-# - A late run records when it was created (`ready_at`), so its row shows that it is late.
-# - A timer that has used up its `max_runs` has no due time, but keeps its next scheduled time.
-
-
-def firing_of(
-    timer: Timer,
-    known: CachedDefinition,
-    now: datetime,
-    reckoned: Pauses,
-    most: int = fire_plan.FIRES,
-    looked: datetime | None = None,
-    ahead: timedelta = NOT_EARLY,
-) -> Firing:
-    """Return the step of this timer at `now`, with at most `most` runs.
-
-    `looked`: the time of the first step, if catching up takes several. `ahead`: how long before
-    their due time runs are created.
-    """
-    definition = known.definition
-    if timer.nominal is None or timer.due_at is None:
-        raise ValueError(f"the timer of job {timer.job_id} has no due time")
-    left = definition.max_runs - timer.fired if definition.max_runs else None
-    limit = most if left is None else min(left, most)
-    plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)
-    fires = tuple(_run(definition, fire, now) for fire in plan.fires)
-    merged = tuple(_merged_row(definition.job_id, times) for times in plan.merged)
-    ended = left is not None and len(fires) >= left
-    return Firing(
-        job_id=timer.job_id,
-        shard=timer.shard,
-        generation=timer.generation,
-        due_at=timer.due_at,
-        next_due_at=plan.next.due if plan.next and not ended else None,
-        next_nominal=plan.next.nominal if plan.next else None,
-        last_instant=max((run.due_at for run in (*fires, *merged)), default=timer.due_at),
-        priority=definition.priority,
-        runs=merged + fires,
-        fired=timer.fired,
-        counted=len(fires) if left is not None else 0,
-        notices=definition.notices,
-    )
-
-
-def _plan(
-    timer: Timer,
-    nominal: datetime,
-    due: datetime,
-    known: CachedDefinition,
-    now: datetime,
-    reckoned: Pauses,
-    limit: int,
-    looked: datetime | None,
-    ahead: timedelta,
-) -> FirePlan:
-    """Return one step that fires at most `limit` runs."""
-    definition = known.definition
-    if limit <= 0:  # the share of rows is used up
-        return FirePlan((), (), Occurrence(nominal, due))
-    if timer.fired:  # may lack its jitter since `max_runs` was given back
-        due = max(due, known.compiled.due(nominal))
-    return fire_steps.plan(
-        known.compiled,
-        definition.catch_up,
-        nominal,
-        due,
-        now,
-        reckoned,
-        at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
-        limit=limit,
-        looked=looked,
-        ahead=ahead,
-    )
-
-
-def _run(definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> NewRun:
-    return NewRun(
-        RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),
-        fire.due,
-        ready_at=now if fire.late else None,
-        paced=fire.late and definition.catch_up.policy is CatchUpPolicy.ALL,
-    )
-
-
-def _merged_row(job: JobId, times: fire_plan.MergedTimes) -> NewRun:
-    return NewRun(
-        RunKey(times.first, scheduled_run_id(job, times.first)),
-        times.due,
-        state=times.state,
-        reason=times.reason,
-        count=times.count,
-        scheduled_until=times.last,
-        excluded_by=times.excluded_by,
-    )
-
-
-# Timers of a batch with the same schedule and the same times take the same step: it is computed for
-# one of them, and copied.
-
-_Same: TypeAlias = tuple[int, int, bool, CatchUp | None, datetime, datetime]
-
-
-def same_step(timer: Timer, known: CachedDefinition, late_before: datetime) -> _Same | None:
-    """Return a key that is equal for timers that take the same step now; None: it isn't known.
-
-    Schedules and bounds are compared by identity (`compiled_schedule.compile`). The catch-up policy
-    decides only about late timers.
-    """
-    due, nominal = timer.due_at, timer.nominal
-    if not known.shares_steps or timer.fired or due is None or nominal is None:
-        return None
-    compiled, definition = known.compiled, known.definition
-    once = definition.delivery is Delivery.AT_MOST_ONCE
-    policy = definition.catch_up if due < late_before else None
-    return id(compiled.instants), id(compiled.bounds), once, policy, nominal, due
-
-
-def may_be_copied(firing: Firing, late_before: datetime) -> bool:
-    """Return whether the step makes one run and nothing else, and the timer isn't late then."""
-    following = firing.next_due_at
-    caught_up = following is None or following >= late_before
-    return caught_up and len(firing.runs) == 1 and firing.runs[0].state is State.PENDING
-
-
-def is_on_time(firing: Firing) -> bool:
-    """Return whether the step's one run is that of its timer's due time, and isn't late."""
-    [run] = firing.runs
-    return run.ready_at is None and run.due_at == firing.due_at and not firing.counted
-
-
-def may_be_held(timer: Timer, known: CachedDefinition, able_here: Callable[[Need], bool]) -> bool:
-    """Return whether the timer may wait for a slot: its run may be fired as RUNNING, in the present
-    definition, and some worker here can run it.
-    """
-    if not known.fires_running or known.definition.generation != timer.generation:
-        return False
-    return not timer.fired and able_here(known.need or job_need(known.definition))
-
-
-def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:
-    """Return the step of another timer with the same `same_step`."""
-    [run] = firing.runs
-    at = run.key.scheduled_at
-    key = RunKey(at, scheduled_run_id(timer.job_id, at))
-    new = NewRun(key, run.due_at, ready_at=run.ready_at, paced=run.paced)
-    return Firing(
-        timer.job_id,
-        timer.shard,
-        timer.generation,
-        firing.due_at,
-        firing.next_due_at,
-        firing.next_nominal,
-        firing.last_instant,
-        definition.priority,
-        (new,),
-        notices=definition.notices,
-    )
-
 
 F = TypeVar("F", Firing, FiringToSlot)
 
@@ -681,7 +412,7 @@ class FireLoop:
         """
         firings: list[Firing] = []
         planned: list[Planned] = []
-        steps: dict[_Same, tuple[Firing, bool]] = {}
+        steps: dict[SameStep, tuple[Firing, bool]] = {}
         able_here = self._workers.able_to()
         late_before = now - fire_plan.GRACE
         shares, held = FairShares(self._rows.now, len(due), fire_plan.FIRES), 0
@@ -890,13 +621,3 @@ class FireLoop:
                 latenesses=tuple(max(ON_TIME, now - run.due_at) for a in answers for run in a.runs),
             )
         )
-
-
-def missed(firings: Iterable[Firing]) -> Counter[Reason]:
-    """Return how many scheduled times these record as MISSED, by reason."""
-    counts: Counter[Reason] = Counter()
-    for firing in firings:
-        for run in firing.runs:
-            if run.state is State.MISSED and run.reason is not None:
-                counts[run.reason] += run.count
-    return counts

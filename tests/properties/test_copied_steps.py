@@ -23,7 +23,7 @@ from schedd.core.schedule.compiled_schedule import (
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.timers.fire import copied, firing_of, may_be_copied, same_step
+from schedd.timers.timer_steps import copied, firing_of, may_be_copied, same_step
 from schedproto.v1 import job_pb2
 from support.runs import NOW
 

@@ -10,7 +10,7 @@ from faults.mutants.mutant import Mutant
 
 ASSIGNING = "schedd/store/dispatch/assign.py"
 FIRING = "schedd/store/timers/fire.py"
-FIRINGS = "schedd/timers/fire.py"
+STEPS = "schedd/timers/timer_steps.py"
 CATCH_UP = "schedd/core/timers/fire_plan.py"
 MEMBERSHIP = "schedd/store/cluster/membership.py"
 
@@ -20,7 +20,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "a run's key doesn't depend on job and scheduled time, so no conflict is detected",
         (
             Edit(
-                FIRINGS,
+                STEPS,
                 "RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),",
                 'RunKey(fire.nominal, __import__("schedd.core.ids", fromlist=[""]).new_id()),',
             ),
@@ -53,7 +53,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "scheduled times that don't run leave no row",
         (
             Edit(
-                FIRINGS,
+                STEPS,
                 "    merged = tuple(_merged_row(definition.job_id, times)"
                 " for times in plan.merged)\n",
                 "    merged: tuple[NewRun, ...] = ()\n",

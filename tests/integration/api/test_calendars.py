@@ -22,7 +22,7 @@ from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.job_codec import JobDefinition
-from schedd.timers.fire import firing_of
+from schedd.timers.timer_steps import firing_of
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire

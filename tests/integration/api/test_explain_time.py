@@ -19,7 +19,7 @@ from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.job_codec import JobDefinition
-from schedd.timers.fire import firing_of
+from schedd.timers.timer_steps import firing_of
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest
