@@ -3,7 +3,8 @@
     pytest-xdist ── exec ──▶ entrance ── its streams ──▶ preloaded process ── fork ──▶ test process
 
 The imports take most of the time of a collection. A test process still collects the tests itself,
-with its own configuration.
+with its own configuration. A file that can't be imported isn't kept: each test process tries again,
+and reports the error.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def serve(descriptor: int, arguments: Sequence[str]) -> NoReturn:
     listener = socket.socket(fileno=descriptor)
     with Path(os.devnull).open("w") as null, contextlib.redirect_stdout(null):
         pytest.main(
-            [*arguments, "--collect-only", "-qq", "--numprocesses=0", "-p", "no:cacheprovider"]
+            [*arguments, "--collect-only", "-qq", "--numprocesses=0", "-p", "no:cacheprovider"],
+            plugins=[_Broken()],
         )
     gc.freeze()
     while True:
@@ -75,6 +77,18 @@ def serve(descriptor: int, arguments: Sequence[str]) -> NoReturn:
         connection.close()
         for stream in streams:
             os.close(stream)
+
+
+class _Broken:
+    """Forgets files that can't be imported. Pytest leaves such a module half imported, and would
+    take it for a file with fewer tests.
+    """
+
+    def pytest_exception_interact(self, node: pytest.Collector | pytest.Item) -> None:
+        path = os.fspath(node.path)
+        for name, module in list(sys.modules.items()):
+            if getattr(module, "__file__", None) == path:
+                del sys.modules[name]
 
 
 def _run(streams: Sequence[int]) -> NoReturn:
