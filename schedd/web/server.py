@@ -9,8 +9,8 @@ Signals are handled by the daemon, not by uvicorn.
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, NoReturn, cast
 
@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 
 from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import Fault, Misconfigured
-from schedkit.net.http_limits import MOST, protocol_of
+from schedkit.net.http_limits import MOST, HttpServer, protocol_of
 from schedkit.net.https import Handshake
 from schedkit.net.listening import listening
 from schedkit.net.proxies import NO_PROXIES, Proxies
@@ -79,7 +79,7 @@ class Bound:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             app.state.closing.set()
-            server.should_exit = True
+            server.stop()
             await asyncio.wait([running])
             raise
         raise Fault("the HTTP server stopped unexpectedly")
@@ -111,8 +111,8 @@ def _listener(address: str) -> socket.socket:
         raise Misconfigured(f"listen.http: can't listen on {address}: {error}") from error
 
 
-class _Server(uvicorn.Server):
-    """Without signal handlers, which the daemon has, and with a short handshake timeout."""
+class _Server(HttpServer):
+    """With a short handshake timeout."""
 
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
@@ -139,8 +139,3 @@ class _Server(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         return Handshake(inner, lambda: inner.transport is not None, tls, lines)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Install no handlers."""
-        yield

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
@@ -32,7 +32,7 @@ from schedkit.daemon.logs import listed
 from schedkit.daemon.service import OK, Daemon, answer_reloads
 from schedkit.egress.policy import warn_of_ignored_proxies
 from schedkit.errors import Misconfigured
-from schedkit.net.http_limits import protocol_of
+from schedkit.net.http_limits import HttpServer, protocol_of
 from schedkit.net.listening import listening
 from schedkit.objects import open_objects
 from schedkit.tasks import guard
@@ -112,7 +112,7 @@ class HttpListener:
             http=protocol_of(MOST, MOST_OF_ONE_HOST),
             ws="none",
         )
-        self._server = _Quiet(config)
+        self._server = HttpServer(config)
 
     @property
     def port(self) -> int:
@@ -125,17 +125,9 @@ class HttpListener:
         try:
             await self._server.serve(sockets=[self._socket])
         except asyncio.CancelledError:
-            self._server.should_exit = True
+            self._server.stop()
             self._socket.close()
             raise
-
-
-class _Quiet(uvicorn.Server):
-    """A server that leaves signals to the daemon."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 log = logging.getLogger(__name__)

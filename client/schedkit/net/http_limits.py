@@ -13,19 +13,23 @@ Invariants
 - The body of an answered request isn't read to its end.
 - Data is read in small pieces, so that one client doesn't block the loop for others.
 
-For `uvicorn.Config(http=protocol_of(most, most_of_one_host))`, which is one daemon's listener.
+For `HttpServer(uvicorn.Config(http=protocol_of(most, most_of_one_host)))`, which is one daemon's
+listener.
 """
 
 import asyncio
 import resource
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, cast
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from schedkit.net.https import showing
+from schedkit.tasks import Waker
 
 HEAD_WITHIN: Final = 10.0
 """Seconds that the head of a request may take."""
@@ -73,6 +77,31 @@ def protocol_of(
     """
     doors = _Doors(most, most_of_one_host, many)
     return type("BoundedPatience", (HttpLimits,), {"doors": doors})
+
+
+class HttpServer(uvicorn.Server):
+    """A server in a daemon's event loop. The daemon handles signals. An idle server wakes up once a
+    second, for the date of its answers; uvicorn itself wakes up ten times.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._waker = Waker()
+
+    def stop(self) -> None:
+        """Accept no more connections; `serve` returns when requests in progress have ended."""
+        self.should_exit = True
+        self._waker.wake()
+
+    async def main_loop(self) -> None:
+        """Serve until `stop`."""
+        while not await self.on_tick(0):
+            await self._waker.wait(1.0)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no handlers."""
+        yield
 
 
 class _Doors:
