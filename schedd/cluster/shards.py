@@ -101,7 +101,7 @@ class Shards:
             TenureOver: the tenure may take no shards any more.
         """
         ownership = self._ownership
-        rows = await self._store.read_shards()
+        rows, unfenced = await self._store.read_shards_of(ownership.tenure)
         if not self._trusted():
             return None
         mine = self._view().map.shards_of_tenure(ownership.tenure)
@@ -109,17 +109,12 @@ class Shards:
         ownership.drop(todo.lost)
         await self._release(todo.leaving)
         taken = await self._take_over_shards(todo.wanted) if todo.wanted else 0
-        await self._check_tenure()
+        if not unfenced:  # it could never own shards
+            raise TenureOver("the leader has recorded this member as lost")
         if taken < len(todo.wanted):
             return self._asking.next()
         self._asking.reset()
         return None
-
-    async def _check_tenure(self) -> None:
-        """End the tenure if its key has no row, or a fenced row: it could never own shards."""
-        tenures = await self._store.unfenced_tenures()
-        if all(tenure.id != self._ownership.tenure for tenure in tenures):
-            raise TenureOver("the leader has recorded this member as lost")
 
     def _changed(self, _gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if dropped:

@@ -371,6 +371,11 @@ class FakeMembershipStore:
         await self._travel()
         return list(self.rows.shards.values())
 
+    async def read_shards_of(self, tenure: TenureId) -> tuple[list[ShardRow], bool]:
+        """All rows, and whether the tenure may take shards."""
+        rows = await self.read_shards()
+        return rows, tenure in self.rows.tenures and not self.rows.fenced(tenure)
+
     async def take_shards(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
     ) -> dict[ShardId, Epoch]:

@@ -252,9 +252,9 @@ class WorkerSessions:
     async def _look_after(self) -> None:
         """Check for silent and lost workers, and end incarnations that waited for a spool."""
         self._workers.check_silent_workers()
-        self._workers.drained({one.worker for one in await self._store.drains()})
         attached = self._workers.incarnations()
-        ended = await self._store.not_living([one.id for one in attached])
+        ended, drained = await self._store.ended_and_drained([one.id for one in attached])
+        self._workers.drained(drained)
         gone = [one for one in attached if one.id in ended]
         self._workers.lost(one.id for one in gone)  # each time: `spared` may have undone it
         for one in gone:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import NoResultFound
 from schedd.core.runs.model import AuditRecord, RunKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store import audit
-from schedd.store.connection.database import Database, in_transaction
+from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.timers import run_quota
@@ -172,11 +172,11 @@ class PauseStore:
 
     database: Database
 
-    read = in_transaction(read_pauses)
+    read = in_autocommit(read_pauses)
 
     async def present(self) -> Pause | None:
         """Return the present pause."""
-        return (await self.database.call(_pauses, LOOK)).present
+        return (await self.database.read(_pauses, LOOK)).present
 
     pause = in_transaction(pause)
     resume = in_transaction(resume)

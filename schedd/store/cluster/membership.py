@@ -47,6 +47,12 @@ SELECT id, epoch, %(tenure)s FROM taken ORDER BY id
 RETURNING shard, epoch
 """
 
+SHARDS_OF = """
+SELECT id, owner, epoch, timeline,
+    EXISTS (SELECT FROM tenures WHERE id = %s AND fenced_at IS NULL)
+FROM shards ORDER BY id
+"""
+
 
 def cluster_id(connection: Connection) -> str:
     """Return the id that `schedd migrate` generated for this database."""
@@ -205,6 +211,14 @@ def read_shards(connection: Connection) -> list[ShardRow]:
     """Return all shard rows, by id."""
     rows = connection.exec_driver_sql("SELECT id, owner, epoch, timeline FROM shards ORDER BY id")
     return [ShardRow(*row) for row in rows]
+
+
+def read_shards_of(connection: Connection, tenure: TenureId) -> tuple[list[ShardRow], bool]:
+    """Return all shard rows, by id, and whether the tenure may take shards: it has a row, and isn't
+    fenced.
+    """
+    rows = connection.exec_driver_sql(SHARDS_OF, (tenure,)).all()
+    return [ShardRow(*row[:4]) for row in rows], all(row[4] for row in rows)
 
 
 def take_shards(

@@ -18,7 +18,7 @@ from schedd.core.runs.records import DatabaseProbe
 from schedd.store.cluster import cluster_events, membership
 from schedd.store.cluster.fence import application_name, ending_blockers
 from schedd.store.connection import database_identity
-from schedd.store.connection.database import Database, in_transaction
+from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.statements.operations import operations
 from schedkit import failpoints
 from schedkit.records import dataclass
@@ -39,19 +39,19 @@ class MembershipStore:
         known one.
         """
         known = self.database.lineage.known
-        probe = await self.database.call(database_identity.probe_server)
+        probe = await self.database.read(database_identity.probe_server)
         database_identity.compare(self.database.lineage, probe, known)
         return probe
 
-    cluster_id = in_transaction(membership.cluster_id)
+    cluster_id = in_autocommit(membership.cluster_id)
 
     async def open_tenure(self, tenure: Tenure) -> None:
         """Write the tenure's row, and connect under its name from now on."""
         self.database.rename(application_name(tenure.id))
         await self.database.call(membership.open_tenure, tenure)
 
-    unfenced_tenures = in_transaction(membership.unfenced_tenures)
-    fenced = in_transaction(membership.fenced)
+    unfenced_tenures = in_autocommit(membership.unfenced_tenures)
+    fenced = in_autocommit(membership.fenced)
 
     async def fence_own(self, tenure: TenureId, why: str = "") -> None:
         """Fence the member's own tenure: a clean shutdown. With `why`, the member counts as lost
@@ -75,14 +75,15 @@ class MembershipStore:
 
         return await self.database.call(body)
 
-    losses = in_transaction(cluster_events.losses)
-    returns = in_transaction(cluster_events.returns)
-    foreign_members = in_transaction(membership.foreign_members)
-    event_before_term = in_transaction(cluster_events.before_term)
-    events_after = in_transaction(cluster_events.after)
-    read_term = in_transaction(membership.read_term)
+    losses = in_autocommit(cluster_events.losses)
+    returns = in_autocommit(cluster_events.returns)
+    foreign_members = in_autocommit(membership.foreign_members)
+    event_before_term = in_autocommit(cluster_events.before_term)
+    events_after = in_autocommit(cluster_events.after)
+    read_term = in_autocommit(membership.read_term)
     raise_term = in_transaction(membership.raise_term)
-    read_shards = in_transaction(membership.read_shards)
+    read_shards = in_autocommit(membership.read_shards)
+    read_shards_of = in_autocommit(membership.read_shards_of)
 
     async def take_shards(
         self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]

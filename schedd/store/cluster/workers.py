@@ -69,9 +69,11 @@ SELECT id, worker, seen_at IS NOT NULL FROM incarnations WHERE lost_at IS NULL O
 
 BY_ID = f"SELECT {INCARNATION_COLUMNS} FROM incarnations WHERE id = ANY (%(ids)s::uuid[])"
 
-NOT_LIVING = """
-SELECT b.id FROM unnest(%(ids)s::uuid[]) b(id)
-WHERE NOT EXISTS (SELECT FROM incarnations i WHERE i.id = b.id AND i.lost_at IS NULL)
+ENDED_AND_DRAINED = """
+SELECT ARRAY(
+    SELECT b.id FROM unnest(%(ids)s::uuid[]) b(id)
+    WHERE NOT EXISTS (SELECT FROM incarnations i WHERE i.id = b.id AND i.lost_at IS NULL)
+), ARRAY(SELECT worker FROM drains)
 """
 
 OF_WORKER = f"""
@@ -170,10 +172,12 @@ def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list
     return decoded("incarnations", found, incarnation)
 
 
-def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozenset[IncarnationId]:
-    """Return which of these incarnations are lost or unknown."""
-    rows = connection.exec_driver_sql(NOT_LIVING, {"ids": arrays.ids(ids)})
-    return frozenset(IncarnationId(row.id) for row in rows)
+def ended_and_drained(
+    connection: Connection, ids: Collection[IncarnationId]
+) -> tuple[frozenset[IncarnationId], frozenset[str]]:
+    """Return which of these incarnations are lost or unknown, and the names of drained workers."""
+    ended, drained = connection.exec_driver_sql(ENDED_AND_DRAINED, {"ids": arrays.ids(ids)}).one()
+    return frozenset(IncarnationId(one) for one in ended), frozenset(drained)
 
 
 def of_worker(connection: Connection, worker: str) -> list[Incarnation]:

@@ -3,6 +3,7 @@
     async call ─→ lane s % n, one thread and one connection at a time   owners' transactions
               └─→ small pool of threads                                 reads, results, user calls
         each: BEGIN (with the first statement) · body(connection) · COMMIT, sent separately
+        `read`: without BEGIN and COMMIT, which take two thirds of a short read
 
 Invariants
 - Two transactions of one owner never wait for each other's shard rows: a shard has one lane.
@@ -26,7 +27,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import unquote
@@ -362,6 +363,20 @@ class Database:
         """Run `body(connection, …)` as a transaction on any free thread of the small pool."""
         return await self._run(self._readers, lambda c: body(c, *arguments, **named))
 
+    async def read(
+        self,
+        body: Callable[Concatenate[Connection, P], T],
+        /,
+        *arguments: P.args,
+        **named: P.kwargs,
+    ) -> T:
+        """Run `body(connection, …)` as `call` does, without BEGIN and COMMIT. For statements that
+        only read and take no lock: in a transaction each would have a snapshot of its own, too.
+        """
+        return await self._run(
+            self._readers, lambda c: body(c, *arguments, **named), autocommit=True
+        )
+
     async def inspect(self, body: Body[T]) -> T:
         """Run `body(connection)` once, on a thread of its own and without the check of a new
         connection. So it waits for no other call, nor for a lock of schedd's tables.
@@ -383,22 +398,23 @@ class Database:
         except DRIVER_ERRORS as error:
             raise judge(error, committing=False)[0] from error
 
-    async def _run(self, executor: Executor, body: Body[T]) -> T:
-        timed = partial(self._timed, body, PRESENT.get(), boottime())
+    async def _run(self, executor: Executor, body: Body[T], *, autocommit: bool = False) -> T:
+        timed = partial(self._timed, body, autocommit, PRESENT.get(), boottime())
         return await asyncio.get_running_loop().run_in_executor(executor, timed)
 
-    def _timed(self, body: Body[T], call: str, asked_at: float) -> T:
+    def _timed(self, body: Body[T], autocommit: bool, call: str, asked_at: float) -> T:
         failed = True
         try:
-            answer = self.transact(body)
+            answer = self.transact(body, autocommit=autocommit)
             failed = False
             self.answered_at = boottime()
             return answer
         finally:
             self._emit(Called(Service.DATABASE, call, boottime() - asked_at, failed))
 
-    def transact(self, body: Body[T]) -> T:
+    def transact(self, body: Body[T], *, autocommit: bool = False) -> T:
         """Run one transaction in this thread. It is tried again if PostgreSQL rolled it back.
+        `autocommit`: as `read`.
 
         Raises:
             Unavailable: the database is unavailable, or a statement timed out; nothing was
@@ -417,14 +433,14 @@ class Database:
             if self.lineage.broken:
                 raise Unavailable(f"PostgreSQL: {self.lineage.broken}")
             try:
-                return self._once(body)
+                return self._once(body, autocommit)
             except _Failed as failed:
                 left -= 2 if failed.remedy is RetryRule.ONCE_MORE else 1
                 if failed.remedy is RetryRule.NONE or left <= 0:
                     raise failed.error from failed.__cause__
                 self._pause.wait(random.uniform(0.005, 0.05) * (TRIES - left))
 
-    def _once(self, body: Body[T]) -> T:
+    def _once(self, body: Body[T], autocommit: bool) -> T:
         committing = False
         call: TimedTransaction | None = None
         try:
@@ -433,13 +449,16 @@ class Database:
                 self._watched(connection) as call,
             ):
                 admit(connection, self.lineage)
-                with connection.begin() as transaction:
+                with (
+                    _autocommit(connection) if autocommit else nullcontext(),
+                    connection.begin() as transaction,
+                ):
                     try:
                         answer = body(connection)
                     except RolledBack as refused:
                         transaction.rollback()
                         return cast("T", refused.answer)
-                    committing = True
+                    committing = not autocommit
                     _commit(connection, transaction)
                     return answer
         except StartOver as moved:
@@ -492,6 +511,31 @@ def in_transaction(
         return await store.database.call(body, *arguments, **named)
 
     return method
+
+
+def in_autocommit(
+    body: Callable[Concatenate[Connection, P], T],
+) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
+    """Return the method of a store that runs this body, which only reads, by `Database.read`."""
+
+    @wraps(body)
+    async def method(store: _Store, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return await store.database.read(body, *arguments, **named)
+
+    return method
+
+
+@contextmanager
+def _autocommit(connection: Connection) -> Iterator[None]:
+    """Send no BEGIN: psycopg2 then sends no COMMIT either."""
+    raw = connection.connection.dbapi_connection
+    assert raw is not None, "a connection of the pool"
+    raw.autocommit = True
+    try:
+        yield
+    finally:
+        if not raw.closed:
+            raw.autocommit = False
 
 
 def _commit(connection: Connection, transaction: RootTransaction) -> None:

@@ -137,14 +137,17 @@ async def test_submits_that_differ_in_payload_share_one_text_and_keep_each_paylo
 
 
 async def test_a_batch_is_written_in_few_transactions(api, monkeypatch):
-    database = api.world.store.database
-    plain, calls = type(database).call, []
+    database, calls = type(api.world.store.database), []
 
-    async def counted(self, body, *arguments):
-        calls.append(body)
-        return await plain(self, body, *arguments)
+    def counted(plain):
+        async def counting(self, body, *arguments):
+            calls.append(body)
+            return await plain(self, body, *arguments)
 
-    monkeypatch.setattr(type(database), "call", counted)
+        return counting
+
+    for name in ("call", "read"):
+        monkeypatch.setattr(database, name, counted(getattr(database, name)))
     await batch(api, *(create(f"job-{n}", f"key-{n}") for n in range(1_000)))
     await batch_of_submits(api, *(submit("w", f"key-{n}") for n in range(1_000)))
     assert len(calls) == 5, "one reads the workers, for warnings"

@@ -7,7 +7,6 @@ from typing import Any
 
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
-from schedd.core.runs.records import Drain
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import WorkerSessions
 from schedd.store.cluster.worker_store import WorkerStore
@@ -23,12 +22,11 @@ class Rows:
         self.meanwhile: Callable[[], None] = lambda: None
         self.ended: list[IncarnationId] = []
 
-    async def not_living(self, ids: Sequence[IncarnationId]) -> frozenset[IncarnationId]:
+    async def ended_and_drained(
+        self, ids: Sequence[IncarnationId]
+    ) -> tuple[frozenset[IncarnationId], frozenset[str]]:
         self.meanwhile()
-        return frozenset(ids)
-
-    async def drains(self) -> list[Drain]:
-        return []
+        return frozenset(ids), frozenset()
 
     async def end(self, worker: str, incarnation: IncarnationId) -> None:
         self.ended.append(incarnation)
