@@ -40,6 +40,7 @@ from schedd.ports import ClusterClock, ResultObjects, Sender, WakeUps
 from schedd.reconcile.auto_pause import AutoPause
 from schedd.reconcile.deadlines import Deadlines
 from schedd.reconcile.late_start_alerts import LateStartAlerts
+from schedd.reconcile.pending_work import PendingWorkLoop
 from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.reconcile.rescue import Rescue
 from schedd.reconcile.retention import RetentionLoop
@@ -50,6 +51,7 @@ from schedd.sources.chains import Chains
 from schedd.sources.redrives import RedriveLoop
 from schedd.store.notify.outbox_store import NotificationStore
 from schedd.store.owner import OwnerStore
+from schedd.store.reconcile.pending_work import PendingWork
 from schedd.store.reconcile.retention_store import RetentionStore
 from schedd.store.reconcile.stats_store import StatisticsStore
 from schedd.store.results.chain_store import ChainStore
@@ -78,6 +80,7 @@ class _Loops:
     chains: Chains
     retention_loop: RetentionLoop
     queue_stats: QueueStatsLoop
+    pending_work: PendingWorkLoop
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -96,6 +99,7 @@ class _Loops:
             self.chains.loop,
             self.retention_loop.loop,
             self.queue_stats.loop,
+            self.pending_work.loop,
         )
 
 
@@ -301,6 +305,7 @@ class Owner:
             queue_stats=QueueStatsLoop(
                 run_index, definition_cache, workers, store, self._statistics_store, emit
             ),
+            pending_work=PendingWorkLoop(run_index, store, self._work_found),
         )
 
     def _rescue(
@@ -375,6 +380,20 @@ class Owner:
         """Read the cluster pause again: the pause or the shard map may have changed."""
         self._cluster_pause.read_soon()
         self._cluster_changed()
+
+    def _work_found(self, work: PendingWork) -> None:
+        loops = self._loops
+        if loops is None:
+            return
+        loops.chains.set_exist(work.chains)
+        for exists, wake in (
+            (work.backfills, loops.backfills.wake),
+            (work.redrives, loops.redrives.loop.wake),
+            (work.notifications, loops.notifications.wake),
+            (work.pause_changes, loops.auto_pause.wake),
+        ):
+            if exists:
+                wake()
 
     def workers_changed(self) -> None:
         """Read the workers again: a worker's key was written or deleted in etcd."""

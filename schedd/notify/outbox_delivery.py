@@ -46,6 +46,7 @@ LOOK_EVERY: Final = 1.0
 SOONEST: Final = 0.05
 """Minimum seconds between two rounds, however often the loop is woken."""
 COUNT_EVERY: Final = 10.0
+"""Seconds between two counts, and until the next round without a wake-up (`pending_work`)."""
 
 
 class OutboxDelivery:
@@ -78,7 +79,11 @@ class OutboxDelivery:
         """Targets at their limit of deliveries, by job and channel."""
         self._answers: list[DeliveryOutcome] = []
         self._count_at = 0.0
-        self._loop = Loop(self.name, self.step, interval=LOOK_EVERY)
+        self._loop = Loop(self.name, self.step, interval=COUNT_EVERY)
+
+    def wake(self) -> None:
+        """Run a round now: the outbox has rows."""
+        self._loop.wake()
 
     async def run(self) -> NoReturn:
         """Deliver until cancelled."""
@@ -91,7 +96,7 @@ class OutboxDelivery:
         await self._record_outcomes()
         shards = sorted(self._run_index.ownership.epochs)
         if not shards:
-            return LOOK_EVERY
+            return COUNT_EVERY
         await self._count()
         self._busy = {of: to for of, to in self._busy.items() if not self._receivers.has_room(to)}
         if self._receivers.under_way >= AT_ONCE:
@@ -104,7 +109,7 @@ class OutboxDelivery:
         if chosen:
             await self._begin(chosen, known)
         await asyncio.sleep(SOONEST)  # each answer wakes the loop
-        return 0.0 if chosen or len(self._busy) > busy else LOOK_EVERY
+        return 0.0 if chosen or len(self._busy) > busy else COUNT_EVERY
 
     def _chosen(
         self, waiting: Sequence[PendingNotification], known: Mapping[JobId, CachedDefinition]

@@ -4,9 +4,10 @@
                                     follow the catch-up policy
     N runs in a row failed for good ──→ paused, by `pause_after_failures: N`
 
-The rows of both are read each second (`schedd/store/results/failure_counts.py`), so a new owner
-continues where the old one stopped. Both changes are written only at the generation from which they
-were computed. A job that can't be read is set aside: a newer member may own it.
+While there are rows of either (`schedd/store/results/failure_counts.py`), they are read each second
+(`pending_work.py`), so a new owner continues where the old one stopped. Both changes are written
+only at the generation from which they were computed. A job that can't be read is set aside: a newer
+member may own it.
 """
 
 import json
@@ -32,8 +33,8 @@ from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
 
-EVERY: Final = 1.0
-"""Seconds between two rounds."""
+WITHOUT_WAKE_UP: Final = 60.0
+"""Seconds until the next round."""
 SOONEST: Final = 0.1
 """Minimum seconds between two rounds, however often the loop is woken."""
 BATCH: Final = 200
@@ -60,7 +61,7 @@ class AutoPause:
         self._cluster_pause = cluster_pause
         self._wake_ups = wake_ups
         self._look_at = 0.0
-        self.loop = Loop("auto pause", self.step, interval=EVERY)
+        self.loop = Loop("auto pause", self.step, interval=WITHOUT_WAKE_UP)
 
     def wake(self) -> None:
         """Run a round now: jobs were changed or failed."""
@@ -73,7 +74,7 @@ class AutoPause:
             return self._look_at - now
         self._look_at = now + SOONEST
         if self._cluster_pause.is_paused or not shards:
-            return EVERY
+            return WITHOUT_WAKE_UP
         over, often = await self._store.read_due_pause_changes(shards, self._clock.now(), BATCH)
         ended: list[Resumption] = []
         async for record in in_turns(over, every=10):
@@ -85,7 +86,9 @@ class AutoPause:
         shards_of = {one.job_id: one.shard for one in ended}
         shards_of |= {one.job_id: one.shard for one in failed}
         self._report_changes(resumed, paused, shards_of)
-        return 0.0 if max(len(over), len(often)) == BATCH and (resumed or paused) else EVERY
+        return (
+            0.0 if max(len(over), len(often)) == BATCH and (resumed or paused) else WITHOUT_WAKE_UP
+        )
 
     def _report_changes(
         self, resumed: list[JobId], paused: list[JobId], shards: dict[JobId, ShardId]

@@ -3,8 +3,8 @@
     open backfills with room, read ──→ one transaction a lane: count runs, insert ─→ run index
 
 The statement counts room on rows, under the shard's lock (`store/timers/backfill_feed.py`). This
-loop only calls it: often while there are runs to create, rarely otherwise, and at once when a
-wake-up says that runs became ready.
+loop only calls it: often while there are runs to create, otherwise when a wake-up says that runs
+became ready, and each second while a backfill is open (`reconcile/pending_work.py`).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
-LOOK_EVERY: Final = 1.0
+WITHOUT_WAKE_UP: Final = 60.0
 WHILE_FED: Final = 0.1
 """Seconds until the next round after a round that created runs."""
 LINGERS: Final = 30
@@ -35,7 +35,7 @@ class Backfills:
         self._ready: Callable[[], None] = lambda: None
         self._lingers = 0
         self._looked_at = 0.0
-        self.loop = Loop("backfills", self.step, interval=LOOK_EVERY)
+        self.loop = Loop("backfills", self.step, interval=WITHOUT_WAKE_UP)
         run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class Backfills:
         wanted = await self._store.backfills(shards) if shards else []
         if not wanted:
             self._lingers = max(0, self._lingers - 1)
-            return WHILE_FED if self._lingers else LOOK_EVERY
+            return WHILE_FED if self._lingers else WITHOUT_WAKE_UP
         self._lingers = LINGERS
         made = await self._transactor.rows(wanted, self._store.feed)
         if self._run_index.put_runs(made, self._clock.now()):

@@ -4,8 +4,8 @@
               ─→ one transaction a lane: evaluate, insert, delete events ─→ run index
 
 The statement evaluates each join once (`store/results/chain_joins.py`); this loop only calls it. It
-reads often, because a chain is only as fast as its joins are found. A read without joins is one
-index lookup.
+reads often, because a chain is only as fast as its joins are found. While no job has parents, it
+waits (`reconcile/pending_work.py`).
 """
 
 import base64
@@ -201,6 +201,8 @@ def _logged(join: ChainJoin) -> tuple[JobId, datetime]:
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.25
+WITHOUT_CHAINS: Final = 60.0
+"""Seconds until the next round while no job has parents."""
 WHILE_FED: Final = 0.02
 """Seconds until the next round after one that found something."""
 MOST_RESULTS: Final = 64
@@ -230,12 +232,19 @@ class Chains:
         self._tried: dict[Key, int] = {}
         """Joins evaluated in consecutive rounds that are still due, with the number of rounds."""
         self._slow = SlowJoins()
+        self._exist = True
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
         run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when runs became ready."""
         self._ready = callback
+
+    def set_exist(self, exist: bool) -> None:
+        """Record whether any job has parents."""
+        if exist and not self._exist:
+            self.loop.wake()
+        self._exist = exist
 
     async def step(self) -> float:
         """Evaluate due joins; return the seconds until the next round."""
@@ -244,7 +253,7 @@ class Chains:
         here = {key_of(one) for one in due}
         self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
-            return LOOK_EVERY
+            return LOOK_EVERY if self._exist else WITHOUT_CHAINS
         # A join that is due again may have been refused because of an outdated definition.
         self._definition_cache.forget({child for child, _ in self._tried})
         known = await self._definition_cache.newest({one.child for one in due})

@@ -4,7 +4,8 @@
     the rate allows, insert ─→ wake-up of the owners of those jobs
 
 The jobs may belong to any owner, which finds the runs like triggered runs. The rate is counted on
-the redrive's row (`store/results/redrive_feed.py`).
+the redrive's row (`store/results/redrive_feed.py`). While a redrive is open, the loop is woken each
+second (`reconcile/pending_work.py`).
 """
 
 from typing import Final
@@ -17,7 +18,7 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.owner import OwnerStore
 from schedkit.tasks import Loop
 
-LOOK_EVERY: Final = 1.0
+WITHOUT_WAKE_UP: Final = 60.0
 WHILE_FED: Final = 0.1
 """Seconds until the next round while a redrive is open."""
 
@@ -36,7 +37,7 @@ class RedriveLoop:
         self._store = store
         self._transactor = transactor
         self._wake_ups = wake_ups
-        self.loop = Loop("redrives", self.step, interval=LOOK_EVERY)
+        self.loop = Loop("redrives", self.step, interval=WITHOUT_WAKE_UP)
         run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
     async def step(self) -> float:
@@ -44,7 +45,7 @@ class RedriveLoop:
         shards = sorted(self._run_index.ownership.epochs)
         wanted = await self._store.redrives(shards) if shards else []
         if not wanted:
-            return LOOK_EVERY
+            return WITHOUT_WAKE_UP
         jobs = {job for one in wanted for job in one.jobs}
         self._definition_cache.forget(jobs)  # no hints arrive for changed jobs of other owners
         known = await self._definition_cache.newest(jobs)
@@ -53,6 +54,6 @@ class RedriveLoop:
             wanted, lambda claim, mine: self._store.redrive(claim, mine, lines)
         )
         if not made:
-            return LOOK_EVERY
+            return WITHOUT_WAKE_UP
         self._wake_ups.runs_ready(sorted({run.shard for run in made}))
         return WHILE_FED

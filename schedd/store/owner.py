@@ -37,10 +37,11 @@ from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
-from schedd.store.connection.database import Database, in_transaction
+from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.dispatch import assign, broadcasts, overlap, pool_limits
 from schedd.store.jobs import job_rows, owner_changes
 from schedd.store.reconcile import deadlines, live_run_scan, rescue
+from schedd.store.reconcile.pending_work import read_pending_work
 from schedd.store.results import redrive_feed
 from schedd.store.runs import change_stream
 from schedd.store.statements.bisect import halved
@@ -71,10 +72,11 @@ class OwnerStore:
     horizon: timedelta = GUARD
     """How early the database lets a timer be fired, by its own clock."""
 
+    pending_work = in_autocommit(read_pending_work)
     due_timers = in_transaction(fire.due_timers)
     timers = in_transaction(fire.timers)
     live_runs = in_transaction(live_run_scan.live_runs)
-    moment = in_transaction(change_stream.moment)
+    moment = in_autocommit(change_stream.moment)
     changed_runs = in_transaction(live_run_scan.changed_runs)
     definitions = in_transaction(job_rows.definitions)
 

@@ -14,7 +14,7 @@ from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.timers.backfill import OpenBackfill
 from schedd.dispatch.run_index import RunIndex
 from schedd.sources import backfills
-from schedd.sources.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
+from schedd.sources.backfills import LINGERS, WHILE_FED, WITHOUT_WAKE_UP, Backfills
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.fake_of import fake_of
@@ -93,13 +93,13 @@ async def test_another_members_backfill_is_left_to_it(world: World) -> None:
 async def test_backfills_are_checked_often_while_one_is_open_and_for_a_while_after(
     world: World,
 ) -> None:
-    assert await world.step() == LOOK_EVERY
+    assert await world.step() == WITHOUT_WAKE_UP
     world.rows.open = [OPEN]
     assert await world.step() == pytest.approx(WHILE_FED)
 
     world.rows.open = []
     pauses = [await world.step() for _ in range(LINGERS)]
-    assert pauses == [*[pytest.approx(WHILE_FED)] * (LINGERS - 1), LOOK_EVERY]
+    assert pauses == [*[pytest.approx(WHILE_FED)] * (LINGERS - 1), WITHOUT_WAKE_UP]
 
 
 async def test_wake_ups_of_other_jobs_cost_no_read_each(world: World) -> None:

@@ -15,7 +15,7 @@ from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.dispatch.run_index import RunIndex
 from schedd.ports import WakeUps
-from schedd.sources.redrives import LOOK_EVERY, WHILE_FED, RedriveLoop
+from schedd.sources.redrives import WHILE_FED, WITHOUT_WAKE_UP, RedriveLoop
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
@@ -124,16 +124,16 @@ async def test_another_members_redrive_is_left_to_it(world: World) -> None:
 async def test_a_member_without_shards_reads_no_redrives() -> None:
     world = World()
 
-    assert await world.loop.step() == LOOK_EVERY
+    assert await world.loop.step() == WITHOUT_WAKE_UP
     assert world.rows.looks == []
 
 
 async def test_redrives_are_checked_often_while_runs_are_made(
     world: World,
 ) -> None:
-    assert await world.loop.step() == LOOK_EVERY
+    assert await world.loop.step() == WITHOUT_WAKE_UP
     world.rows.open = [OPEN]
-    assert await world.loop.step() == LOOK_EVERY
+    assert await world.loop.step() == WITHOUT_WAKE_UP
     assert world.wake_ups.shards == [], "no run was made, no owner is woken"
     world.rows.makes = [run(1, shard=7)]
     assert await world.loop.step() == WHILE_FED

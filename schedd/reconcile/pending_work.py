@@ -1,0 +1,36 @@
+"""Wake the loops that have work: chains, backfills, redrives, notifications, pause changes.
+
+    each second: one statement ──→ which kinds of work have rows, of any shard ──→ wake their loops
+
+Each woken loop reads the rows of its own shards. Without rows it isn't woken: an idle member sends
+one statement a second, and not one for each loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from schedd.dispatch.run_index import RunIndex
+from schedd.store.owner import OwnerStore
+from schedd.store.reconcile.pending_work import PendingWork
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 1.0
+
+
+class PendingWorkLoop:
+    """Looks for work. `found` receives what each look has found."""
+
+    def __init__(
+        self, run_index: RunIndex, store: OwnerStore, found: Callable[[PendingWork], None]
+    ) -> None:
+        self._run_index = run_index
+        self._store = store
+        self._found = found
+        self.loop = Loop("pending work", self.step, interval=LOOK_EVERY)
+
+    async def step(self) -> None:
+        """Look once."""
+        if self._run_index.ownership.epochs:
+            self._found(await self._store.pending_work())
