@@ -89,6 +89,16 @@ class WorkerLeases:
         """Return the incarnations with a key, by a linearizable list. Raises Unavailable."""
         return (await self._read_leases()).live
 
+    @property
+    def missing(self) -> frozenset[IncarnationId]:
+        """The workers that were missing from the last list, lost ones included."""
+        return self._absence.missing
+
+    @property
+    def deleted(self) -> frozenset[IncarnationId]:
+        """The workers whose deletion the watch has reported."""
+        return frozenset(self._watched().departed)
+
     async def look_again(self) -> frozenset[IncarnationId]:
         """List the keys again, and return the missing workers that are lost by now."""
         if not self._absence.missing:

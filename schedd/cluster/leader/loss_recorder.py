@@ -22,6 +22,7 @@ from schedd.core.ids import IncarnationId
 from schedd.store.cluster.membership_store import MembershipStore
 from schedd.store.cluster.worker_store import WorkerStore
 from schedd.store.reconcile.stats_store import StatisticsStore
+from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,19 @@ class LossRecorder:
         self._since: int | None = None
         self._live: frozenset[IncarnationId] = frozenset()
         """Keys of the last list. A key that isn't in two lists may be a rejected worker's."""
-        self.loop = Loop("loss recorder", self.step, interval=min(LOOK_EVERY, leases.ttl / 6))
+        self._deleted: Collection[IncarnationId] = ()
+        self._list_at = 0.0
+        self.loop = Loop("loss recorder", self.look, interval=min(LOOK_EVERY, leases.ttl / 6))
+
+    async def look(self) -> None:
+        """Take a step if the watch has reported a deleted key, or if a key is missing; otherwise
+        each `LOOK_EVERY`.
+        """
+        deleted = self._leases.deleted
+        if deleted == self._deleted and not self._leases.missing and boottime() < self._list_at:
+            return
+        await self.step()
+        self._deleted, self._list_at = deleted, boottime() + LOOK_EVERY
 
     async def step(self) -> None:
         """Record the lost workers, then log the new events."""
