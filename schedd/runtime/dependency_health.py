@@ -4,7 +4,8 @@ A probe is sent each 3 s, or each 0.5 s while the dependency rejects writes, so 
 detected at once. An unanswered probe blocks a thread of the database, so probes don't become more
 frequent then.
 
-    probe ──written──→ healthy, unless a call was rejected in the last 5 s
+    probe ──written──→ healthy, unless a call was rejected in the last 5 s, or, as read-only, since
+        │                the probe was sent
         └──failed ───→ a failure: at once if rejected, after 5 s if there was no answer
     any call ──rejected──→ a failure at once
     calls ──waited for locks until lock_timeout, for 5 s──→ a lock wait, which is no failure: other
@@ -38,6 +39,8 @@ UNANSWERED_FOR: Final = 5.0
 """Seconds without an answer that aren't reported yet: a failover or restart."""
 REJECTED_FOR: Final = 5.0
 """Seconds for which a rejected call counts, although a probe succeeds."""
+EVERY_WRITE: Final = "read_only"
+"""The reason that applies to every write: a probe that succeeds proves its end."""
 
 SAME_FOR: Final = 10.0
 """Seconds for which a rejection keeps its text while other calls are rejected for its reason."""
@@ -141,7 +144,7 @@ class DependencyHealth:
                 remedy = await silence_remedy(began) if silence_remedy else ""
                 self._failed(dependency, self._silence(dependency, began, remedy), began)
             else:
-                self._succeeded(dependency)
+                self._succeeded(dependency, began)
             trouble = self._troubles.get(dependency)
             return PROBE_REJECTED_EVERY if trouble is not None and trouble.rejected else None
 
@@ -192,9 +195,12 @@ class DependencyHealth:
                 failure.remedy,
             )
 
-    def _succeeded(self, dependency: Dependency) -> None:
+    def _succeeded(self, dependency: Dependency, began: float) -> None:
         trouble = self._troubles.get(dependency)
-        if trouble is None or self._clock() - trouble.rejected_at < REJECTED_FOR:
+        if trouble is None:
+            return
+        proved = trouble.failure.reason == EVERY_WRITE
+        if trouble.rejected_at > (began if proved else self._clock() - REJECTED_FOR):
             return
         del self._troubles[dependency]
         lasted = self._clock() - trouble.began

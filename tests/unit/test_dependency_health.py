@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,6 +30,7 @@ class Clock:
     def __init__(self) -> None:
         self.seconds = 1000.0
         self.error: Exception | None = None
+        self.on_write: Callable[[], None] = lambda: None
         self.health = DependencyHealth(lambda: self.seconds, self.wall)
         self.loop = self.health.probe(Dependency.POSTGRESQL, self.write)
 
@@ -36,6 +38,7 @@ class Clock:
         return START + timedelta(seconds=self.seconds - 1000)
 
     async def write(self) -> None:
+        self.on_write()
         if self.error is not None:
             raise self.error
 
@@ -86,6 +89,21 @@ async def test_a_call_that_is_rejected_counts_though_the_probe_succeeds(clock: C
     assert len(await clock.probe(after=1)) == 1
     assert len(await clock.probe(after=3)) == 1
     assert await clock.probe(after=3) == []
+
+
+async def test_a_probe_that_was_sent_after_the_last_rejection_proves_that_writes_are_allowed(
+    clock: Clock,
+) -> None:
+    read_only = Rejected("read_only", "PostgreSQL is read-only", "Set it")
+
+    def reject() -> None:
+        clock.seconds += 0.1
+        clock.health.rejected(Dependency.POSTGRESQL, read_only)
+
+    clock.on_write = reject
+    assert len(await clock.probe(after=1)) == 1, "a call was rejected while the probe was answered"
+    clock.on_write = lambda: None
+    assert await clock.probe(after=1) == []
 
 
 async def test_while_it_is_rejected_the_probe_is_sent_more_often(clock: Clock) -> None:
