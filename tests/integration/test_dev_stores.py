@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg2
 import pytest
@@ -173,6 +175,31 @@ def test_a_folder_with_spaces_under_a_closed_one_works(tmp_path: Path) -> None:
         cluster.down()
 
 
+def closed_programs(folder: Path) -> Path:
+    """Return a folder with PostgreSQL that only its owner may enter."""
+    folder.mkdir(mode=0o700)
+    real = binaries.find_postgres()
+    (folder / "initdb").write_text(f'#!/bin/sh\nexec "{real.initdb}" "$@"\n')
+    (folder / "initdb").chmod(0o755)
+    (folder / "postgres").symlink_to(real.postgres)
+    return folder
+
+
+@contextmanager
+def open_programs() -> Iterator[Path]:
+    """A folder with PostgreSQL that every user may enter: a copy, if only its owner may."""
+    real = binaries.find_postgres().initdb.parent
+    if open_to_all(real):
+        yield real
+        return
+    with TemporaryDirectory(prefix="schedd-pg-") as folder:
+        Path(folder).chmod(0o755)
+        package = real.parents[1]  # a wheel's: it has its libraries beside itself
+        for part in (real.parent, package.with_name(f"{package.name}.libs")):
+            shutil.copytree(part, Path(folder) / part.relative_to(package.parent))
+        yield Path(folder) / real.relative_to(package.parent)
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become another user")
 def test_root_without_namespaces_runs_postgresql_as_another_user(tmp_path: Path) -> None:
@@ -181,18 +208,23 @@ def test_root_without_namespaces_runs_postgresql_as_another_user(tmp_path: Path)
     forbidden.parent.mkdir()
     forbidden.write_text("#!/bin/sh\nexit 1\n")
     forbidden.chmod(0o755)
-    path = f"{forbidden.parent}:{os.environ['PATH']}"
-    cluster = DevCluster(tmp_path / "d", members=0, workers=0, env={"PATH": path})
+    cluster = DevCluster(tmp_path / "d", members=0, workers=0)
+
+    def use(programs: Path) -> None:
+        cluster.env["PATH"] = f"{forbidden.parent}:{programs}:{os.environ['PATH']}"
+
     try:
-        if not open_to_all(binaries.find_postgres().initdb):
-            refused = cluster.dev("up", "--detach", "--members", "0")
-            assert (refused.returncode, "only root can read" in refused.stderr) == (5, True)
-            return
-        cluster.up()
-        assert (cluster.directory / "postgres").owner() == "nobody"
-        cluster.kill("postgres")
-        cluster.up()
-        assert cluster.sql("select 1") == [(1,)]
+        use(closed_programs(tmp_path / "closed"))
+        refused = cluster.dev("up", "--detach", "--members", "0")
+        assert (refused.returncode, "only root can read" in refused.stderr) == (5, True)
+        with open_programs() as programs:
+            use(programs)
+            cluster.up()
+            assert (cluster.directory / "postgres").owner() == "nobody"
+            cluster.kill("postgres")
+            cluster.up()
+            assert cluster.sql("select 1") == [(1,)]
+            cluster.down()
     finally:
         cluster.down()
 
