@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import Any, cast
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
@@ -16,7 +16,13 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
 from schedd.dispatch.dispatch import Dispatch
 from schedd.ports import WakeUps
+from schedd.store.reconcile.pending_work import PendingWork
+from schedkit.tasks import Loop
 from support.runs import NOW, owning, run
+
+NO_WORK = dict.fromkeys(
+    ("chains", "backfills", "redrives", "notifications", "pause_changes"), False
+)
 
 
 def an_owner() -> tuple[Owner, dict[str, Any]]:
@@ -80,6 +86,33 @@ async def test_definitions_that_were_stored_with_new_runs_are_cached_while_loops
     owner.loops(cast("LiveTenure", MagicMock(ownership=owning(0))), cast("WakeUps", MagicMock()))
     owner.runs_created([run(2)], [definition])
     parts["definition_cache"].add_stored.assert_called_once_with([definition])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("chains", "chains"),
+        ("backfills", "backfills"),
+        ("redrives", "redrives"),
+        ("notifications", "notifications"),
+        ("pause_changes", "auto pause"),
+    ],
+)
+async def test_a_loop_is_woken_while_there_is_work_for_it(kind: str, name: str) -> None:
+    owner, parts = an_owner()
+    live = cast("LiveTenure", MagicMock(ownership=owning(0)))
+    _, *made = owner.loops(live, cast("WakeUps", MagicMock()))
+    loops: dict[str, Loop] = {loop.name: getattr(loop, "_loop", loop) for loop in made}
+
+    async def woken_by(**work: bool) -> set[str]:
+        parts["store"].pending_work = AsyncMock(return_value=PendingWork(**NO_WORK | work))
+        for loop in loops.values():
+            await loop.waker.wait(0)
+        await loops["pending work"].step()
+        return {name for name, loop in loops.items() if await loop.waker.wait(0)}
+
+    assert await woken_by() == set()
+    assert await woken_by(**{kind: True}) == {name}
 
 
 async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection() -> None:
