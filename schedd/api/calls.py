@@ -9,11 +9,12 @@ Invariants
 - Every call ends within its deadline, whatever PostgreSQL does (`deadlines`).
 """
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
@@ -113,90 +114,55 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
     auth_service_pb2.DESCRIPTOR.services_by_name["AuthService"],
 )
 
-_UNARY: Final[dict[str, Unary]] = {
-    "schedd.v1.JobService.CreateJob": create.create_job,
-    "schedd.v1.JobService.GetJob": jobs.get_job,
-    "schedd.v1.JobService.ListJobs": jobs.list_jobs,
-    "schedd.v1.JobService.UpdateJob": jobs.update_job,
-    "schedd.v1.JobService.DeleteJob": jobs.delete_job,
-    "schedd.v1.JobService.PauseJob": pause.pause_job,
-    "schedd.v1.JobService.ResumeJob": pause.resume_job,
-    "schedd.v1.JobService.TriggerJob": jobs.trigger_job,
-    "schedd.v1.JobService.BackfillJob": backfills.backfill_job,
-    "schedd.v1.JobService.GetBackfill": backfills.get_backfill,
-    "schedd.v1.JobService.ListBackfills": backfills.list_backfills,
-    "schedd.v1.JobService.CancelBackfill": backfills.cancel_backfill,
-    "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
-    "schedd.v1.JobService.ExplainInstant": explain.explain_instant,
-    "schedd.v1.JobService.ExplainCron": explain.explain_cron,
-    "schedd.v1.PoolService.SetPool": pools.set_pool,
-    "schedd.v1.PoolService.GetPool": pools.get_pool,
-    "schedd.v1.PoolService.ListPools": pools.list_pools,
-    "schedd.v1.PoolService.DeletePool": pools.delete_pool,
-    "schedd.v1.PoolService.PausePool": pools.pause_pool,
-    "schedd.v1.PoolService.ResumePool": pools.resume_pool,
-    "schedd.v1.RunService.SubmitRun": submit.submit_run,
-    "schedd.v1.RunService.GetRun": runs.get_run,
-    "schedd.v1.RunService.ListRuns": runs.list_runs,
-    "schedd.v1.RunService.CancelRun": runs.cancel_run,
-    "schedd.v1.RunService.ListAttempts": runs.list_attempts,
-    "schedd.v1.RunService.GetRunResult": runs.get_run_result,
-    "schedd.v1.RunService.ExplainRun": runs.explain_run,
-    "schedd.v1.RunService.RetryRun": runs.retry_run,
-    "schedd.v1.RunService.ListDeadLetters": dead_letters.list_dead_letters,
-    "schedd.v1.RunService.GetDeadLetter": dead_letters.get_dead_letter,
-    "schedd.v1.RunService.ListDeadLetterGroups": dead_letters.list_dead_letter_groups,
-    "schedd.v1.RunService.DiscardDeadLetters": dead_letters.discard_dead_letters,
-    "schedd.v1.RunService.RedriveDeadLetters": redrives.redrive_dead_letters,
-    "schedd.v1.RunService.GetRedrive": redrives.get_redrive,
-    "schedd.v1.RunService.ListRedrives": redrives.list_redrives,
-    "schedd.v1.RunService.StopRedrive": redrives.stop_redrive,
-    "schedd.v1.RunService.ResumeRedrive": redrives.resume_redrive,
-    "schedd.v1.ClusterService.GetCluster": cluster.get_cluster,
-    "schedd.v1.ClusterService.ListMembers": cluster.list_members,
-    "schedd.v1.ClusterService.ListShards": cluster.list_shards,
-    "schedd.v1.ClusterService.TransferLeader": leader_transfer.transfer_leader,
-    "schedd.v1.ClusterService.RebalanceCluster": rebalance.rebalance_cluster,
-    "schedd.v1.ClusterService.CheckCluster": doctor.check_cluster,
-    "schedd.v1.ClusterService.PauseCluster": cluster_pause.pause_cluster,
-    "schedd.v1.ClusterService.ResumeCluster": cluster_pause.resume_cluster,
-    "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,
-    "schedd.v1.ClusterService.GetWorker": cluster.get_worker,
-    "schedd.v1.ClusterService.DrainWorker": cluster.drain_worker,
-    "schedd.v1.ClusterService.UndrainWorker": cluster.undrain_worker,
-    "schedd.v1.ClusterService.ListAudit": cluster.list_audit,
-    "schedd.v1.CalendarService.ApplyCalendar": calendars.apply_calendar,
-    "schedd.v1.CalendarService.GetCalendar": calendars.get_calendar,
-    "schedd.v1.CalendarService.ListCalendars": calendars.list_calendars,
-    "schedd.v1.CalendarService.DeleteCalendar": calendars.delete_calendar,
-    "schedd.v1.AuthService.CreateToken": access_tokens.create_token,
-    "schedd.v1.AuthService.ListTokens": access_tokens.list_tokens,
-    "schedd.v1.AuthService.RevokeToken": access_tokens.revoke_token,
-    "schedd.v1.AuthService.GetIdentity": access_tokens.get_identity,
-}
-BATCHES: Final[dict[str, Unary]] = {
-    "schedd.v1.JobService.BatchCreateJobs": create.batch_create_jobs,
-    "schedd.v1.RunService.BatchSubmitRuns": submit.batch_submit_runs,
-}
-"""Batch calls. Each of their requests is checked separately."""
-
-_TIMELY: Final = {
-    name: _in_time(name, _authorized(name, call)) for name, call in (_UNARY | BATCHES).items()
-}
-UNARY: Final = _TIMELY | {name: _checked(_TIMELY[name]) for name in _UNARY}
-"""Calls with one answer."""
-
-_STREAMING: Final[dict[str, Streaming]] = {
-    "schedd.v1.RunService.WatchRuns": watch.watch_runs,
-    "schedd.v1.RunService.ReadLogs": runs.read_logs,
-    "schedd.v1.RunService.ReadResult": runs.read_result,
-    "schedd.v1.RunService.WatchRedrive": watch.watch_redrive,
-    "schedd.v1.JobService.WatchBackfill": watch.watch_backfill,
-    "schedd.v1.ClusterService.WatchWorker": watch.watch_worker,
-}
-STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMING.items()}
-"""Calls with a stream of answers."""
+_MODULES: Final = (
+    *(create, jobs, pause, backfills, explain, pools, calendars, access_tokens),
+    *(submit, runs, dead_letters, redrives, watch),
+    *(cluster, cluster_pause, doctor, leader_transfer, rebalance),
+)
 
 
 def methods() -> list[MethodDescriptor]:
+    """Return all methods of the user calls."""
     return [method for service in SERVICES for method in service.methods]
+
+
+def _functions(*, streaming: bool) -> dict[str, Any]:
+    """Return full name of a method → its function: `create_job` of one of these modules for
+    CreateJob. A method without a function is left out.
+    """
+    defined = {name: one for module in _MODULES for name, one in vars(module).items()}
+    named = {
+        method.full_name: re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+        for method in methods()
+        if method.server_streaming == streaming
+    }
+    return {method: defined[name] for method, name in named.items() if name in defined}
+
+
+_UNARY: Final[dict[str, Unary]] = _functions(streaming=False)
+BATCHES: Final = {name: call for name, call in _UNARY.items() if ".Batch" in name}
+"""Batch calls. Each of their requests is checked separately."""
+
+_TIMELY: Final = {name: _in_time(name, _authorized(name, call)) for name, call in _UNARY.items()}
+UNARY: Final = {name: call if name in BATCHES else _checked(call) for name, call in _TIMELY.items()}
+"""Calls with one answer."""
+
+STREAMING: Final = {
+    name: _checked_stream(name, call) for name, call in _functions(streaming=True).items()
+}
+"""Calls with a stream of answers."""
+
+
+Answer = TypeVar("Answer", bound=Message)
+
+_CALL_OF: Final = {method.input_type.full_name: method.full_name for method in methods()}
+"""Type of a request → its call."""
+
+
+async def make_call(
+    services: Services, caller: Caller, request: Message, answer: type[Answer]
+) -> Answer:
+    """Make the call of a request, which has one answer of this type."""
+    found = await UNARY[_CALL_OF[request.DESCRIPTOR.full_name]](services, caller, request)
+    assert isinstance(found, answer)
+    return found

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.routing import BaseRoute, Mount
@@ -87,8 +88,9 @@ def _asset(name: str) -> str:
     return f"/static/{name}?{digest}"
 
 
-def _moment(at: datetime, now: datetime) -> Markup:
+def _moment(at: datetime | Timestamp, now: datetime) -> Markup:
     """Return a time as HTML: short text, exact value in `datetime` and tooltip."""
+    at = at if isinstance(at, datetime) else formatting.instant(at)
     exact = formatting.iso(at)
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(
         exact, formatting.clock(at, now)

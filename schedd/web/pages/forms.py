@@ -15,7 +15,6 @@ from starlette.requests import Request
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 from schedd.web.pages.page import NAMESPACE, Do, Done, PageRequest
-from schedd.web.rest import problems
 from schedd.web.rest.bodies import MOST_BYTES, content_of
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.templating import ONCE
@@ -49,12 +48,10 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
             raise ValueError(f"field {cut(', '.join(twice))} is given twice")
     except ValueError as error:
         raise RequestProblem(
-            problems.problem(
-                "INVALID_ARGUMENT",
-                f"the form isn't valid: {error}",
-                reason="BAD_FORM",
-                remedy="send the form from one of this member's pages",
-            )
+            "INVALID_ARGUMENT",
+            f"the form isn't valid: {error}",
+            reason="BAD_FORM",
+            remedy="send the form from one of this member's pages",
         ) from error
     return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
 

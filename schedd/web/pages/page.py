@@ -35,7 +35,7 @@ from google.protobuf.message import Message
 
 from schedd.api import deadlines
 from schedd.api.auth.policy import POLICY
-from schedd.api.calls import UNARY
+from schedd.api.calls import make_call
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.auth.rights import EVERY as EVERYWHERE
@@ -102,12 +102,10 @@ class PageRequest:
         where = EVERYWHERE if rule.where is None else namespace or self.namespace
         return rule.role is None or who.may(rule.role, where or DEFAULT_NAMESPACE)
 
-    async def call(self, name: str, request: Message, answer: type[Answer]) -> Answer:
-        """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""
+    async def call(self, request: Message, answer: type[Answer]) -> Answer:
+        """Make the call of a request, such as GetJobRequest. Raises CallError, Unavailable."""
         async with self._wait_for_read():
-            found = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
-        assert isinstance(found, answer)
-        return found
+            return await make_call(self.services, self.caller, request, answer)
 
     async def read(
         self, reading: Callable[P, Awaitable[Found]], *of: P.args, **how: P.kwargs
@@ -140,7 +138,7 @@ class PageRequest:
         if not self.caller.who.may(Role.ADMIN, EVERYWHERE):
             return ()
         asked = cluster_pb.ListAuditRequest(object=what, page_size=most)
-        listed = await self.call("ClusterService.ListAudit", asked, cluster_pb.ListAuditResponse)
+        listed = await self.call(asked, cluster_pb.ListAuditResponse)
         return listed.entries
 
 
@@ -151,9 +149,9 @@ class AtOnce:
         self._asked = asked
         self._group = group
 
-    def call(self, name: str, request: Message, answer: type[Answer]) -> asyncio.Task[Answer]:
+    def call(self, request: Message, answer: type[Answer]) -> asyncio.Task[Answer]:
         """Start `PageRequest.call`."""
-        return self.read(name, self._asked.call(name, request, answer))
+        return self.read(request.DESCRIPTOR.name, self._asked.call(request, answer))
 
     def read(self, name: str, reading: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
         """Start any other read, which takes its own turns."""

@@ -18,7 +18,6 @@ from starlette.requests import Request
 
 from schedd.api.errors import FieldViolation, cut
 from schedd.runtime.budgeted_work import converted
-from schedd.web.rest import problems
 from schedd.web.rest.problems import RequestProblem
 from schedkit.protojson import standard
 
@@ -51,12 +50,10 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestProblem(
-            problems.problem(
-                "UNSUPPORTED_MEDIA_TYPE",
-                f"content-type is {kind or 'missing'}",
-                reason="NOT_JSON",
-                remedy="send JSON with content-type: application/json",
-            )
+            "UNSUPPORTED_MEDIA_TYPE",
+            f"content-type is {kind or 'missing'}",
+            reason="NOT_JSON",
+            remedy="send JSON with content-type: application/json",
         )
     _check_charset(request.headers["content-type"])
     request.state.body_size = len(content)
@@ -68,13 +65,11 @@ def _check_coding(sent: Iterable[str]) -> None:
     codings = [one.strip().lower() for one in ",".join(sent).split(",")]
     if any(one not in ("", "identity") for one in codings):
         raise RequestProblem(
-            problems.problem(
-                "UNSUPPORTED_MEDIA_TYPE",
-                f"content-encoding {cut(', '.join(codings))} not supported",
-                reason="ENCODED",
-                remedy="send the body without content-encoding",
-            ),
-            {"accept-encoding": "identity"},
+            "UNSUPPORTED_MEDIA_TYPE",
+            f"content-encoding {cut(', '.join(codings))} not supported",
+            reason="ENCODED",
+            remedy="send the body without content-encoding",
+            headers={"accept-encoding": "identity"},
         )
 
 
@@ -85,12 +80,10 @@ def _check_charset(content_type: str) -> None:
     charset = str(parsed_type.get_param("charset", "utf-8"))
     if charset.strip().lower() not in {"utf-8", "utf8"}:
         raise RequestProblem(
-            problems.problem(
-                "UNSUPPORTED_MEDIA_TYPE",
-                f"charset {cut(charset)} not supported",
-                reason="NOT_UTF_8",
-                remedy="send JSON in UTF-8, without charset",
-            )
+            "UNSUPPORTED_MEDIA_TYPE",
+            f"charset {cut(charset)} not supported",
+            reason="NOT_UTF_8",
+            remedy="send JSON in UTF-8, without charset",
         )
 
 
@@ -124,25 +117,21 @@ async def _dropped(pieces: AsyncIterator[bytes]) -> None:
 
 def _too_large(most: int) -> RequestProblem:
     return RequestProblem(
-        problems.problem(
-            "CONTENT_TOO_LARGE",
-            f"the body has more than {most:,} bytes",
-            reason="REQUEST_TOO_LARGE",
-            remedy="store large payloads elsewhere and send their location",
-        ),
-        {"connection": "close"},
+        "CONTENT_TOO_LARGE",
+        f"the body has more than {most:,} bytes",
+        reason="REQUEST_TOO_LARGE",
+        remedy="store large payloads elsewhere and send their location",
+        headers={"connection": "close"},
     )
 
 
 def _too_slow() -> RequestProblem:
     return RequestProblem(
-        problems.problem(
-            "REQUEST_TIMEOUT",
-            f"reading the body timed out after {BODY_WITHIN:.0f} s",
-            reason="REQUEST_TOO_SLOW",
-            remedy="send the body faster, or in smaller requests",
-        ),
-        {"connection": "close"},
+        "REQUEST_TIMEOUT",
+        f"reading the body timed out after {BODY_WITHIN:.0f} s",
+        reason="REQUEST_TOO_SLOW",
+        remedy="send the body faster, or in smaller requests",
+        headers={"connection": "close"},
     )
 
 
@@ -174,11 +163,9 @@ def wrong(
 ) -> RequestProblem:
     """Return the error for an invalid request."""
     return RequestProblem(
-        problems.problem(
-            "INVALID_ARGUMENT",
-            detail,
-            reason=reason,
-            remedy="correct the request and send it again; nothing was stored",
-            violations=violations,
-        )
+        "INVALID_ARGUMENT",
+        detail,
+        reason=reason,
+        remedy="correct the request and send it again; nothing was stored",
+        violations=violations,
     )

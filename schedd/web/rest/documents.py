@@ -13,20 +13,18 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.calls import UNARY
+from schedd.api.calls import make_call
 from schedd.api.errors import CallError, FieldViolation, refuse
 from schedd.api.services import Caller, Services
 from schedd.web.rest import field_names
 from schedkit.protojson import FormErrors, from_json, instant_text
 from schedkit.protojson.scalars import enum_word
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
-
-M = TypeVar("M", bound=Message)
 
 CALLBACK: Final = "callback_url"
 CALLBACKS: Final = (CALLBACK, "callbackUrl")
@@ -99,7 +97,7 @@ async def create(
 ) -> job_pb2.Job:
     """Create the job. Raises CallError, with the keys as sent."""
     try:
-        return await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
+        return await make_call(services, caller, request, job_pb2.Job)
     except CallError as error:
         field_names.rename(error, partial(_as_sent, dict.fromkeys(OF_CALLBACK, callback)))
         raise
@@ -120,7 +118,7 @@ async def status(services: Services, caller: Caller, request: Message) -> dict[s
     Raises:
         CallError: the job wasn't found, or can't be read.
     """
-    found = await _call("JobService.GetJob", job_pb2.Job, services, caller, request)
+    found = await make_call(services, caller, request, job_pb2.Job)
     coming, now = [_instant(found, "next_run_at")], services.clock.now()
     newest, began, ended = None, None, None
     async for run in _runs(services, caller, found):
@@ -152,9 +150,7 @@ async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | 
     if run.attempt <= 1 or run.HasField("started_at"):
         return _instant(run, "started_at")
     request = run_service_pb2.ListAttemptsRequest(run_id=run.run_id)
-    answer = await _call(
-        "RunService.ListAttempts", run_service_pb2.ListAttemptsResponse, services, caller, request
-    )
+    answer = await make_call(services, caller, request, run_service_pb2.ListAttemptsResponse)
     starts = (_instant(each, "started_at") for each in answer.attempts)
     return max((start for start in starts if start), default=None)
 
@@ -165,9 +161,7 @@ async def _runs(services: Services, caller: Caller, job: job_pb2.Job) -> AsyncIt
         namespace=job.namespace, job=job.job_id, states=CAME_TO_WORK, page_size=50
     )
     for _ in range(0, LOOKED_THROUGH, request.page_size):
-        page = await _call(
-            "RunService.ListRuns", run_service_pb2.ListRunsResponse, services, caller, request
-        )
+        page = await make_call(services, caller, request, run_service_pb2.ListRunsResponse)
         for run in page.runs:
             yield run
         if not page.next_page_token:
@@ -195,7 +189,7 @@ async def submit(
         request.idempotency_key = key
         stands_at["idempotency_key"] = "Idempotency-Key"
     try:
-        run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
+        run = await make_call(services, caller, request, run_pb2.Run)
     except CallError as error:
         field_names.rename(error, partial(_as_sent, stands_at))
         raise
@@ -326,11 +320,3 @@ def _refuse(wrong: list[FieldViolation]) -> None:
 def _instant(message: Message, field: str) -> str | None:
     at: Timestamp = getattr(message, field)
     return instant_text(at) if message.HasField(field) else None
-
-
-async def _call(
-    method: str, kind: type[M], services: Services, caller: Caller, request: Message
-) -> M:
-    answer = await UNARY[f"schedd.v1.{method}"](services, caller, request)
-    assert isinstance(answer, kind)
-    return answer

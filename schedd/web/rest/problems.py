@@ -76,17 +76,6 @@ def problem_of(error: CallError | Unavailable) -> dict[str, Any]:
     )
 
 
-def of_form(errors: FormErrors) -> dict[str, Any]:
-    """Return the body for an invalid JSON message, with every problem."""
-    return problem(
-        "INVALID_ARGUMENT",
-        str(errors),
-        reason="INVALID_FIELD",
-        remedy="correct the fields and retry; nothing was stored",
-        violations=[FieldViolation(one.where, one.what) for one in errors.problems],
-    )
-
-
 def refused(body: Mapping[str, Any]) -> Response:
     """Return the answer; a 401 names the authentication scheme."""
     return problem_response(body, {"www-authenticate": "Bearer"} if body["status"] == 401 else None)
@@ -95,10 +84,24 @@ def refused(body: Mapping[str, Any]) -> Response:
 class RequestProblem(Exception):
     """A request that is rejected before it becomes a call; `body` is its problem."""
 
-    def __init__(self, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(body["detail"])
-        self.body = body
+    def __init__(
+        self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **rest: Any
+    ) -> None:
+        """`rest`: of `problem`."""
+        super().__init__(detail)
+        self.body = problem(code, detail, **rest)
         self.headers = headers
+
+
+def of_form(errors: FormErrors) -> RequestProblem:
+    """Return the error for an invalid JSON message, with every problem."""
+    return RequestProblem(
+        "INVALID_ARGUMENT",
+        str(errors),
+        reason="INVALID_FIELD",
+        remedy="correct the fields and retry; nothing was stored",
+        violations=[FieldViolation(one.where, one.what) for one in errors.problems],
+    )
 
 
 def problem_response(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

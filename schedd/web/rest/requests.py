@@ -71,7 +71,7 @@ def read_request(request: Request, found: RouteMatch, body: Mapping[str, Any] | 
         query, headers = list(request.query_params.multi_items()), _whole(request)
         return message_of(found, query, body, headers)
     except FormErrors as errors:
-        raise RequestProblem(problems.of_form(errors)) from errors
+        raise problems.of_form(errors) from errors
     except UnicodeError as error:
         raise wrong(
             "the request contains an unpaired surrogate, which isn't valid Unicode"

@@ -266,12 +266,10 @@ class Rest:
             return found
         if not found:
             raise RequestProblem(
-                problems.problem(
-                    "NOT_FOUND",
-                    f"path {request.url.path} not found",
-                    reason="NO_SUCH_PATH",
-                    remedy="use a path below /api/v1/, such as /api/v1/jobs",
-                )
+                "NOT_FOUND",
+                f"path {request.url.path} not found",
+                reason="NO_SUCH_PATH",
+                remedy="use a path below /api/v1/, such as /api/v1/jobs",
             )
         raise _not_allowed(request, found)
 
@@ -307,8 +305,10 @@ def _only(request: Request, verb: str) -> None:
 def _not_allowed(request: Request, verbs: Collection[str]) -> RequestProblem:
     allowed = ", ".join(sorted(verbs))
     detail = f"method {request.method} not allowed for {request.url.path}, only {allowed}"
-    problem = problems.problem("METHOD_NOT_ALLOWED", detail, reason="METHOD_NOT_ALLOWED")
-    return RequestProblem(problem, {"allow": allowed})
+    headers = {"allow": allowed}
+    return RequestProblem(
+        "METHOD_NOT_ALLOWED", detail, reason="METHOD_NOT_ALLOWED", headers=headers
+    )
 
 
 def _without_query(request: Request) -> None:

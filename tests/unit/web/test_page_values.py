@@ -208,7 +208,11 @@ def test_every_shard_is_in_the_ring_once_also_those_without_an_owner() -> None:
 
 def test_members_keep_their_colour_in_any_order() -> None:
     members = [cluster_pb.Member(name=name) for name in ("m3", "m1", "m2")]
-    assert [(row.name, row.colour) for row in rows_of(members)] == [("m1", 0), ("m2", 1), ("m3", 2)]
+    assert [(row.member.name, row.colour) for row in rows_of(members)] == [
+        ("m1", 0),
+        ("m2", 1),
+        ("m3", 2),
+    ]
 
 
 # -- the forecast --

@@ -42,7 +42,7 @@ def test_each_invalid_field_is_reported() -> None:
     )
     assert problems.problem_of(wrong)["violations"] == [{"field": "cron[0]", "problem": "no"}]
     form = FormErrors([Problem(("retry", "max"), "isn't a valid duration", "write 10m")])
-    body = problems.of_form(form)
+    body = problems.of_form(form).body
     assert body["violations"] == [
         {"field": "retry.max", "problem": "isn't a valid duration (write 10m)"}
     ]

@@ -17,7 +17,6 @@ from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.cluster.overview_facts import COLOURS
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
-from schedd.web.pages.rows import moment
 from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
@@ -61,20 +60,13 @@ AUDIT_READ: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    name: str
+    member: cluster_pb.Member
     colour: int
-    leads: bool
     state: str
-    shards: int
-    weight: int
-    grpc: str
-    http: str
-    version: str
-    tzdata: str
-    database: bool
-    attached: bool
-    lost: datetime | None = None
-    """When the leader fenced it, if it is lost."""
+
+    @property
+    def leads(self) -> bool:
+        return self.member.role == cluster_pb.Member.ROLE_LEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +92,9 @@ class ClusterSeen:
 
 async def _read(asked: PageRequest) -> Shown:
     async with asked.at_once() as all_:
-        cluster = all_.call(
-            "ClusterService.GetCluster", cluster_pb.GetClusterRequest(), cluster_pb.Cluster
-        )
-        members = all_.call(
-            "ClusterService.ListMembers",
-            cluster_pb.ListMembersRequest(),
-            cluster_pb.ListMembersResponse,
-        )
-        shards = all_.call(
-            "ClusterService.ListShards",
-            cluster_pb.ListShardsRequest(),
-            cluster_pb.ListShardsResponse,
-        )
+        cluster = all_.call(cluster_pb.GetClusterRequest(), cluster_pb.Cluster)
+        members = all_.call(cluster_pb.ListMembersRequest(), cluster_pb.ListMembersResponse)
+        shards = all_.call(cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse)
         whole = all_.read("the audit log", asked.audit("cluster", AUDIT_READ))
         led = all_.read("leader transfers", asked.audit(leader_transfer.OBJECT, AUDIT_READ))
     rows = tuple(rows_of(members.result().members))
@@ -120,7 +102,7 @@ async def _read(asked: PageRequest) -> Shown:
     seen = ClusterSeen(
         cluster=cluster.result(),
         members=rows,
-        ring=ring(owned, {row.name: row.colour for row in rows}),
+        ring=ring(owned, {row.member.name: row.colour for row in rows}),
         moving=sum(shard.owner != shard.assigned for shard in owned),
         done=tuple(deeds([*whole.result(), *led.result()])),
     )
@@ -128,11 +110,7 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 async def _checked(asked: PageRequest) -> Shown:
-    checked = await asked.call(
-        "ClusterService.CheckCluster",
-        cluster_pb.CheckClusterRequest(),
-        cluster_pb.CheckClusterResponse,
-    )
+    checked = await asked.call(cluster_pb.CheckClusterRequest(), cluster_pb.CheckClusterResponse)
     worst_first = sorted(checked.findings, key=lambda one: -one.severity)
     return Shown("Doctor", tuple(worst_first))
 
@@ -140,21 +118,8 @@ async def _checked(asked: PageRequest) -> Shown:
 def rows_of(members: Sequence[cluster_pb.Member]) -> Iterable[MemberRow]:
     """Yield the members by name, each with its color. Pure."""
     for at, member in enumerate(sorted(members, key=lambda member: member.name)):
-        yield MemberRow(
-            name=member.name,
-            colour=at % COLOURS,
-            leads=member.role == cluster_pb.Member.ROLE_LEADER,
-            state=cluster_pb.Member.State.Name(member.state).removeprefix("STATE_").lower(),
-            shards=member.shards,
-            weight=member.weight,
-            grpc=member.grpc,
-            http=member.http,
-            version=member.version,
-            tzdata=member.tzdata,
-            database=member.database,
-            attached=member.attached,
-            lost=moment(member, "lost_at"),
-        )
+        state = cluster_pb.Member.State.Name(member.state).removeprefix("STATE_").lower()
+        yield MemberRow(member, at % COLOURS, state)
 
 
 def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
@@ -180,7 +145,7 @@ def refusal(reason: str) -> str:
 @taking("reason")
 async def _pause(asked: PageRequest) -> Done:
     request = cluster_pb.PauseClusterRequest(note=asked.fields.get("reason", ""))
-    await asked.call("ClusterService.PauseCluster", request, cluster_pb.Cluster)
+    await asked.call(request, cluster_pb.Cluster)
     message = "The cluster is paused: no jobs fire and no runs start."
     return Done(message, asked.link("cluster"))
 
@@ -189,7 +154,7 @@ async def _pause(asked: PageRequest) -> Done:
 async def _resume(asked: PageRequest) -> Done:
     catch_up = asked.fields.get("catch_up") == "yes"
     request = cluster_pb.ResumeClusterRequest(catch_up=catch_up, catch_up_nothing=not catch_up)
-    await asked.call("ClusterService.ResumeCluster", request, cluster_pb.Cluster)
+    await asked.call(request, cluster_pb.Cluster)
     return Done("The cluster was resumed.", asked.link("cluster"))
 
 
@@ -198,9 +163,7 @@ async def _transfer(asked: PageRequest) -> Done:
     request = cluster_pb.TransferLeaderRequest(
         member=asked.fields.get("member", ""), reason=asked.fields.get("reason", "")
     )
-    moved = await asked.call(
-        "ClusterService.TransferLeader", request, cluster_pb.TransferLeaderResponse
-    )
+    moved = await asked.call(request, cluster_pb.TransferLeaderResponse)
     return Done(f"{moved.new_leader} is the leader, term {moved.new_term}.", asked.link("cluster"))
 
 

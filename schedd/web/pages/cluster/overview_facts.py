@@ -26,6 +26,7 @@ from schedd.core.runs.records import Counts
 from schedd.web import formatting
 from schedd.web.formatting import StateStyle
 from schedd.web.pages.cluster.overview_queries import Stored
+from schedd.web.pages.cluster.workers import WorkerRow, row_of
 from schedd.web.pages.rows import JobLine, RunLine, job_line, lateness, look_of, run_line
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, run_pb2
@@ -57,24 +58,6 @@ class MemberLine:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLine:
-    """A worker and its used slots; None: no member receives its heartbeats."""
-
-    name: str
-    slots: int
-    busy: int | None
-    draining: bool
-    version: str
-    lost: bool = False
-    stopped: bool = False
-
-    @property
-    def share(self) -> float:
-        """Return the share of its slots in use, 0 to 1."""
-        return min(1.0, (self.busy or 0) / self.slots) if self.slots else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Bar:
     """A run in the strip: height 0 to 1, by the logarithm of its lateness."""
 
@@ -95,7 +78,7 @@ class Glance:
     hints: tuple[str, ...]
     counts: Counts
     members: tuple[MemberLine, ...]
-    workers: tuple[WorkerLine, ...]
+    workers: tuple[WorkerRow, ...]
     shards: tuple[tuple[int, str], ...]
     """Color of an owner (-1: none) → an SVG path over its cells."""
     runs: tuple[RunLine, ...]
@@ -111,7 +94,7 @@ class Glance:
     @property
     def slots(self) -> int:
         """Return the slots of all workers whose heartbeats are received."""
-        return sum(worker.slots for worker in self.workers if worker.busy is not None)
+        return sum(one.worker.slots for one in self.workers if one.busy is not None)
 
     @property
     def busy(self) -> int:
@@ -155,7 +138,7 @@ def glance(
         hints=tuple(_hints(members)),
         counts=stored.counts,
         members=members,
-        workers=tuple(_worker(worker) for worker in stored.workers),
+        workers=tuple(row_of(worker) for worker in stored.workers),
         shards=_shards(stored.shards, {member.name: member.colour for member in members}),
         runs=tuple(run_line(run) for run in stored.runs[:SHOWN_RUNS]),
         strip=tuple(_bar(run) for run in reversed(stored.runs)),
@@ -337,18 +320,6 @@ def _members(stored: Stored, view: ClusterView, me: TenureId | None) -> tuple[Me
         if one.name not in names
     )
     return live + lost
-
-
-def _worker(worker: cluster_pb.Worker) -> WorkerLine:
-    return WorkerLine(
-        name=worker.name,
-        slots=worker.slots,
-        busy=None if worker.heartbeats_missing else worker.running,
-        draining=worker.state == cluster_pb.Worker.STATE_DRAINING,
-        version=worker.version,
-        lost=worker.state == cluster_pb.Worker.STATE_LOST,
-        stopped=worker.state == cluster_pb.Worker.STATE_STOPPED,
-    )
 
 
 def _shards(

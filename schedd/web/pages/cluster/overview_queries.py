@@ -65,7 +65,7 @@ async def missed(asked: PageRequest) -> MissedRuns:
     """Return the missed runs of the namespace, cached for MISSED_GOOD_FOR. Raises Unavailable."""
 
     async def look() -> MissedRuns:
-        listed = await asked.call("RunService.ListRuns", request, wire.ListRunsResponse)
+        listed = await asked.call(request, wire.ListRunsResponse)
         return MissedRuns(tuple(_recorded_at(listed.runs)), paging.reached(listed.next_page_token))
 
     request = wire.ListRunsRequest(
@@ -126,25 +126,15 @@ async def run_queries(asked: PageRequest) -> Stored:
     namespace, services = asked.namespace, asked.services
     async with asked.at_once() as all_:
         runs = all_.call(
-            "RunService.ListRuns",
             run_service_pb2.ListRunsRequest(namespace=namespace, page_size=RECENT),
             run_service_pb2.ListRunsResponse,
         )
         jobs = all_.call(
-            "JobService.ListJobs",
             job_service_pb2.ListJobsRequest(namespace=namespace, page_size=JOBS_READ),
             job_service_pb2.ListJobsResponse,
         )
-        shards = all_.call(
-            "ClusterService.ListShards",
-            cluster_pb.ListShardsRequest(),
-            cluster_pb.ListShardsResponse,
-        )
-        workers = all_.call(
-            "ClusterService.ListWorkers",
-            cluster_pb.ListWorkersRequest(),
-            cluster_pb.ListWorkersResponse,
-        )
+        shards = all_.call(cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse)
+        workers = all_.call(cluster_pb.ListWorkersRequest(), cluster_pb.ListWorkersResponse)
         losses = all_.read("losses", asked.read(lost_now, services))
         counts = all_.read("counts", asked.read(services.store.counts))
         lost = all_.read("what was missed", missed(asked))

@@ -46,7 +46,7 @@ async def _read(asked: PageRequest) -> Shown:
         namespace=asked.namespace, expression=expression, time_zone=zone, job=job
     )
     try:
-        explained = await asked.call("JobService.ExplainCron", request, wire.ExplainCronResponse)
+        explained = await asked.call(request, wire.ExplainCronResponse)
     except InvalidArgumentError as error:
         rename(error, in_words)
         return Shown("Cron", CronSeen(expression, zone, problem=error.message, hint=error.remedy))

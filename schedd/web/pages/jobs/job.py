@@ -170,15 +170,12 @@ class JobSeen:
 async def _read(asked: PageRequest) -> Shown:
     name = asked.variables["job"]
     job = await asked.call(
-        "JobService.GetJob",
-        job_service_pb2.GetJobRequest(namespace=asked.namespace, job=name),
-        job_pb2.Job,
+        job_service_pb2.GetJobRequest(namespace=asked.namespace, job=name), job_pb2.Job
     )
     at = asked.query.get("at", "")
     async with asked.at_once() as all_:
         newest = all_.read("its runs", newest_runs(asked, job.job_id, RUNS_READ))
         coming = all_.call(
-            "JobService.ListNextInstants",
             job_service_pb2.ListNextInstantsRequest(
                 namespace=asked.namespace, job=job.job_id, count=NEXT, excluded=True
             ),
@@ -210,9 +207,7 @@ async def _explained(asked: PageRequest, job: str, at: str) -> str:
         return ""
     request = job_service_pb2.ExplainInstantRequest(namespace=asked.namespace, job=job)
     request.at.FromDatetime(instant_of(at, "at"))
-    explained = await asked.call(
-        "JobService.ExplainInstant", request, job_service_pb2.ExplainInstantResponse
-    )
+    explained = await asked.call(request, job_service_pb2.ExplainInstantResponse)
     return explained.answer
 
 

@@ -28,7 +28,7 @@ async def _trigger(asked: PageRequest) -> Done:
     request = job_service_pb2.TriggerJobRequest(
         namespace=asked.namespace, job=job, idempotency_key=asked.once
     )
-    run = await asked.call("JobService.TriggerJob", request, run_pb2.Run)
+    run = await asked.call(request, run_pb2.Run)
     return Done(f"{job} was triggered: run {run.run_id}.", asked.link("runs", run.run_id))
 
 
@@ -36,7 +36,7 @@ async def _trigger(asked: PageRequest) -> Done:
 async def _pause(asked: PageRequest) -> Done:
     job, note = asked.variables["job"], asked.fields.get("reason", "")
     request = job_service_pb2.PauseJobRequest(namespace=asked.namespace, job=job, note=note)
-    await asked.call("JobService.PauseJob", request, job_pb2.Job)
+    await asked.call(request, job_pb2.Job)
     return Done(f"{job} is paused: no new runs start.", asked.link("jobs", job))
 
 
@@ -44,7 +44,7 @@ async def _pause(asked: PageRequest) -> Done:
 async def _resume(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     request = job_service_pb2.ResumeJobRequest(namespace=asked.namespace, job=job)
-    await asked.call("JobService.ResumeJob", request, job_pb2.Job)
+    await asked.call(request, job_pb2.Job)
     return Done(f"{job} was resumed.", asked.link("jobs", job))
 
 
@@ -60,7 +60,7 @@ async def _delete(asked: PageRequest) -> Done:
     note = asked.fields.get("reason", "")
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
     try:
-        await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
+        await asked.call(request, job_service_pb2.DeleteJobResponse)
     except NotFoundError:  # deleted by another user, or by the first click of two
         return Done(f"{job} was already deleted.", asked.link("jobs"))
     return Done(f"{job} was deleted.", asked.link("jobs"))
@@ -114,7 +114,6 @@ class JobsPage:
 async def _read(asked: PageRequest) -> Shown:
     words = asked.query.get("filter", "").strip()
     listed = await asked.call(
-        "JobService.ListJobs",
         job_service_pb2.ListJobsRequest(
             namespace=asked.namespace,
             filter=words,
@@ -138,7 +137,6 @@ async def _read(asked: PageRequest) -> Shown:
 
 async def newest_runs(asked: PageRequest, job: str, count: int) -> Sequence[run_pb2.Run]:
     listed = await asked.call(
-        "RunService.ListRuns",
         run_service_pb2.ListRunsRequest(namespace=asked.namespace, job=job, page_size=count),
         run_service_pb2.ListRunsResponse,
     )

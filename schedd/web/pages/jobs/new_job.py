@@ -50,7 +50,7 @@ async def _create(asked: PageRequest) -> Done:
     job = job_of(asked.fields)
     job.namespace = asked.namespace
     request = job_service_pb2.CreateJobRequest(job=job, idempotency_key=asked.once)
-    made = await asked.call("JobService.CreateJob", request, job_pb2.Job)
+    made = await asked.call(request, job_pb2.Job)
     return Done(f"{made.name} was created.", asked.link("jobs", made.name))
 
 

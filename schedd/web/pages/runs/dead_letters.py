@@ -11,13 +11,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.dead_letters.dead_letters import greatest_groups
-from schedd.web import formatting
 from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, reason, run_line
@@ -41,62 +39,53 @@ def whose(job: str, *, submitted: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LetterGroup:
-    """A kind of error of a job or of submitted runs; of the latter, `job` may be empty."""
+    """A kind of error of a job or of submitted runs; of the latter, `job` may be empty. `queued`:
+    letters that a redrive will run again.
+    """
 
-    job: str
-    submitted: bool
-    fingerprint: str
+    group: run_pb2.DeadLetterGroup
     why: str
-    error: str
-    count: int
-    queued: int
-    """Letters that a redrive will run again."""
-    first: datetime
-    last: datetime
-    newest: str
-    """`last` to the microsecond: a form includes the letters up to it."""
-    run_id: str
 
     @property
     def key(self) -> str:
         """Return a unique key, valid as an HTML id."""
-        named = json.dumps([self.job, self.fingerprint, self.submitted])
+        named = json.dumps([self.group.job, self.group.fingerprint, self.group.submitted])
         return hashlib.sha256(named.encode()).hexdigest()[:16]
 
     @property
     def whose(self) -> str:
         """Return the name of the group."""
-        return whose(self.job, submitted=self.submitted)
+        return whose(self.group.job, submitted=self.group.submitted)
 
     @property
     def free(self) -> int:
         """Return how many letters aren't queued for redrive."""
-        return self.count - self.queued
+        return self.group.count - self.group.queued
 
     @property
     def all_free(self) -> str:
         """Return the letters that aren't queued for redrive, as the subject of a sentence."""
-        of = f"submitted runs named {self.job}" if self.job else "submitted runs without a name"
-        whose = of if self.submitted else self.job
+        of = (
+            f"submitted runs named {self.group.job}"
+            if self.group.job
+            else "submitted runs without a name"
+        )
+        whose = of if self.group.submitted else self.group.job
         letters = "The 1 dead letter" if self.free == 1 else f"All {self.free:,} dead letters"
         return f"{letters} of {whose} with this error"
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveRow:
-    redrive_id: str
+    redrive: run_pb2.Redrive
     chosen: str
     state: str
-    total: int
-    created: int
-    omitted: int
-    rate: float
-    by: str
 
     @property
     def share(self) -> float:
         """Return the share of its letters that are done, 0 to 1."""
-        return (self.created + self.omitted) / self.total if self.total else 1.0
+        done = self.redrive.created + self.redrive.omitted
+        return done / self.redrive.total if self.redrive.total else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +106,7 @@ class DeadLettersPage:
     @property
     def unshown(self) -> int:
         """Return the letters of groups that aren't shown."""
-        return self.waiting - sum(group.count for group in self.groups)
+        return self.waiting - sum(row.group.count for row in self.groups)
 
 
 async def _read(asked: PageRequest) -> Shown:
@@ -134,7 +123,6 @@ async def _read(asked: PageRequest) -> Shown:
             asked.read(greatest_groups, asked.services, asked.namespace, GROUPS, job, fingerprint),
         )
         redrives = all_.call(
-            "RunService.ListRedrives",
             run_service_pb2.ListRedrivesRequest(namespace=asked.namespace, page_size=REDRIVES),
             run_service_pb2.ListRedrivesResponse,
         )
@@ -167,38 +155,16 @@ async def _letters_of(
         page_size=ROWS,
         page_token=asked.query.get("page", ""),
     )
-    return await asked.call(
-        "RunService.ListDeadLetters", request, run_service_pb2.ListDeadLettersResponse
-    )
+    return await asked.call(request, run_service_pb2.ListDeadLettersResponse)
 
 
 def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
-    return LetterGroup(
-        job=group.job,
-        submitted=group.submitted,
-        fingerprint=group.fingerprint,
-        why=reason(group.reason, group.exit_code),
-        error=group.error,
-        count=group.count,
-        queued=group.queued,
-        first=formatting.instant(group.first_died_at),
-        last=formatting.instant(group.last_died_at),
-        newest=group.last_died_at.ToJsonString(),
-        run_id=group.run_id,
-    )
+    return LetterGroup(group, reason(group.reason, group.exit_code))
 
 
 def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
-    return RedriveRow(
-        redrive_id=redrive.redrive_id,
-        chosen=chosen_of(redrive),
-        state=run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower(),
-        total=redrive.total,
-        created=redrive.created,
-        omitted=redrive.omitted,
-        rate=redrive.rate,
-        by=redrive.created_by,
-    )
+    state = run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower()
+    return RedriveRow(redrive, chosen_of(redrive), state)
 
 
 def chosen_of(redrive: run_pb2.Redrive) -> str:
@@ -220,9 +186,7 @@ async def _redrive(asked: PageRequest) -> Done:
         note=fields.get("reason", ""),
         idempotency_key=asked.once,
     )
-    redrive = await asked.call(
-        "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
-    )
+    redrive = await asked.call(request, run_service_pb2.RedriveDeadLettersResponse)
     done = f"{_letters(redrive.total)} queued for redrive. See the progress under Redrives."
     return Done(done, asked.link("dead-letters"))
 
@@ -236,9 +200,7 @@ async def _discard(asked: PageRequest) -> Done:
         at_most=count_of(asked.fields),
         note=asked.fields.get("reason", ""),
     )
-    answer = await asked.call(
-        "RunService.DiscardDeadLetters", request, run_service_pb2.DiscardDeadLettersResponse
-    )
+    answer = await asked.call(request, run_service_pb2.DiscardDeadLettersResponse)
     done = f"{_letters(answer.discarded)} discarded." if answer.discarded else NONE
     return Done(done, asked.link("dead-letters"))
 
@@ -246,14 +208,14 @@ async def _discard(asked: PageRequest) -> Done:
 @taking()
 async def _stop(asked: PageRequest) -> Done:
     request = run_service_pb2.StopRedriveRequest(redrive_id=asked.variables["redrive"])
-    await asked.call("RunService.StopRedrive", request, run_pb2.Redrive)
+    await asked.call(request, run_pb2.Redrive)
     return Done("The redrive is stopped until it is resumed.", asked.link("dead-letters"))
 
 
 @taking()
 async def _resume(asked: PageRequest) -> Done:
     request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
-    await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)
+    await asked.call(request, run_pb2.Redrive)
     return Done("The redrive was resumed.", asked.link("dead-letters"))
 
 

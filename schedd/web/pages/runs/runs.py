@@ -133,7 +133,7 @@ async def _read(asked: PageRequest) -> Shown:
     request = request_of(words)
     request.namespace, request.page_size = asked.namespace, ROWS
     request.page_token = asked.query.get("page", "")
-    listed = await asked.call("RunService.ListRuns", request, run_service_pb2.ListRunsResponse)
+    listed = await asked.call(request, run_service_pb2.ListRunsResponse)
     seen = RunsPage(
         runs=tuple(run_line(run) for run in listed.runs),
         words=words,
