@@ -91,14 +91,12 @@ async def list_calendars(
     services: Services, _caller: Caller, request: calendar_service_pb2.ListCalendarsRequest
 ) -> calendar_service_pb2.ListCalendarsResponse:
     """Return a page of calendars, by name."""
-    size = paging.size(request.page_size)
-    listing = paging.listing("calendars", request)
-    after = paging.read_name_token(listing, request.page_token)
+    paged = paging.Paged("calendars", request, paging.name_of)
     namespace = stored_jobs.namespace_of(request.namespace)
-    rows = await services.calendars.list(namespace, after, size + 1)
-    token = paging.name_token(listing, rows[size - 1].name) if rows[size:] else ""
+    rows = await services.calendars.list(namespace, paged.after or "", paged.read_rows)
+    page, token = paged.cut(rows, lambda row: (row.name,))
     return calendar_service_pb2.ListCalendarsResponse(
-        calendars=[_message(row) for row in rows[:size]], next_page_token=token
+        calendars=[_message(row) for row in page], next_page_token=token
     )
 
 

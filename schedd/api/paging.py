@@ -6,14 +6,19 @@ Invariant: a token is valid only for the list and filter it was issued for, with
 import base64
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.field_bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 from schedd.core.ids import Id
+
+KeyId = TypeVar("KeyId")
+K = TypeVar("K")
+R = TypeVar("R")
 
 LARGEST: Final = 2**63 - 1
 LONGEST_TOKEN: Final = 500
@@ -53,23 +58,62 @@ def listing(name: str, request: Message) -> str:
     return f"{name}/{hashlib.sha256(said).hexdigest()[:16]}" if said else name
 
 
-def token(listing: str, at: datetime, row: Id) -> str:
-    """Return the token of the page of `listing` after this row."""
-    return _encode([listing, at.isoformat(), str(row)])
+def token(listing: str, *key: datetime | Id | str | int) -> str:
+    """Return the token of the page of `listing` after the row with this key."""
+    parts = [one.isoformat() if isinstance(one, datetime) else one for one in key]
+    return base64.urlsafe_b64encode(json.dumps([listing, *parts], default=str).encode()).decode()
 
 
-def read_token(listing: str, text: str) -> tuple[datetime, Id] | None:
-    """Return the row after which `listing` continues; None: start. Raises InvalidArgumentError."""
+def read_token(listing: str, text: str, read_key: Callable[..., K]) -> K | None:
+    """Return the key after which `listing` continues; None: from the start. `read_key` returns it
+    from its parts in JSON, or raises ValueError. Raises InvalidArgumentError.
+    """
     if not text:
         return None
     try:
-        of, at, row = _decode(text)
-        instant, number = _instant(at), Id.parse(row)
+        of, *parts = _decode(text)
+        if isinstance(of, str) and of != listing:
+            raise _of_another(of, listing)
+        return read_key(*parts)
     except (ValueError, TypeError, AttributeError, OverflowError) as wrong:
-        raise _bad_token() from wrong
-    if of != listing:
-        raise _of_another(of, listing)
-    return instant, number
+        raise _refusal("page_token is invalid: it can't be read", "can't be read") from wrong
+
+
+def time_and(kind: Callable[[Id], KeyId]) -> Callable[[str, str], tuple[datetime, KeyId]]:
+    """Return the reader of keys that are a time and an id of this kind."""
+    return lambda at, row: (_instant(at), kind(Id.parse(row)))
+
+
+def name_of(name: str) -> str:
+    """Read a key that is a name."""
+    name.encode()
+    if "\0" in name:
+        raise ValueError("not a name")
+    return name
+
+
+def number_of(number: int) -> int:
+    """Read a key that is a number."""
+    if type(number) is not int or not 0 <= number <= LARGEST:
+        raise ValueError("out of range")
+    return number
+
+
+class Paged(Generic[K]):
+    """The page that a request asks for: at most `size` rows after the row with the key `after`."""
+
+    def __init__(self, name: str, request: Any, read_key: Callable[..., K]) -> None:
+        """`name`: of the list. Raises InvalidArgumentError."""
+        self.size: Final = size(request.page_size)
+        self.read_rows: Final = self.size + 1
+        """Rows to read: one more shows that there is a next page."""
+        self.listing: Final = listing(name, request)
+        self.after: Final = read_token(self.listing, request.page_token, read_key)
+
+    def cut(self, rows: Sequence[R], key_of: Callable[[R], tuple[Any, ...]]) -> tuple[Any, str]:
+        """Return the rows of the page, and the token of the next page; empty: there is none."""
+        page = rows[: self.size]
+        return page, token(self.listing, *key_of(page[-1])) if rows[self.size :] else ""
 
 
 def reached(text: str) -> datetime | None:
@@ -77,59 +121,10 @@ def reached(text: str) -> datetime | None:
     return _instant(_decode(text)[1]) if text else None
 
 
-def number_token(listing: str, number: int) -> str:
-    """Return the token of a list that is ordered by number."""
-    return _encode([listing, number])
-
-
-def read_number_token(listing: str, text: str) -> int | None:
-    """Return the number below which the list continues; None: from the start. Raises
-    InvalidArgumentError.
-    """
-    if not text:
-        return None
-    try:
-        of, number = _decode(text)
-    except (ValueError, TypeError) as wrong:
-        raise _bad_token() from wrong
-    if of != listing:
-        raise _of_another(of, listing)
-    if type(number) is not int or not 0 <= number <= LARGEST:
-        raise _bad_token()
-    return number
-
-
-def name_token(listing: str, name: str) -> str:
-    """Return the token of a list that is ordered by name."""
-    return _encode([listing, name])
-
-
-def read_name_token(listing: str, text: str) -> str:
-    """Return the name after which the list continues; empty: from the start. Raises
-    InvalidArgumentError.
-    """
-    if not text:
-        return ""
-    try:
-        of, name = _decode(text)
-        name.encode()
-    except (ValueError, TypeError, AttributeError) as wrong:
-        raise _bad_token() from wrong
-    if of != listing:
-        raise _of_another(of, listing)
-    if not isinstance(name, str) or "\0" in name:
-        raise _bad_token()
-    return name
-
-
 def _instant(text: str) -> datetime:
     """Return the time in UTC. Raises ValueError, and OverflowError outside the years 1 to 9999."""
     at = datetime.fromisoformat(text)
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-def _encode(parts: list[str | int]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
 
 
 def _decode(text: str) -> Any:
@@ -139,16 +134,10 @@ def _decode(text: str) -> Any:
     return json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
 
 
-def _bad_token() -> InvalidArgumentError:
-    return _refusal("page_token is invalid: it can't be read", "can't be read")
-
-
-def _of_another(of: object, listing: str) -> InvalidArgumentError:
+def _of_another(of: str, listing: str) -> InvalidArgumentError:
     """Return the error for a token of another list, or of the same list with another filter."""
-    if isinstance(of, str) and of.partition("/")[0] == listing.partition("/")[0]:
-        problem = "was issued for a list with another filter"
-    else:
-        problem = "was issued for another list"
+    same = of.partition("/")[0] == listing.partition("/")[0]
+    problem = f"was issued for {'a list with another filter' if same else 'another list'}"
     return _refusal(f"page_token {problem}", problem)
 
 

@@ -70,14 +70,12 @@ async def list_pools(
     services: Services, _caller: Caller, request: pool_service_pb2.ListPoolsRequest
 ) -> pool_service_pb2.ListPoolsResponse:
     """Return a page of pools, by name."""
-    size = paging.size(request.page_size)
-    listing = paging.listing("pools", request)
-    after = paging.read_name_token(listing, request.page_token)
+    paged = paging.Paged("pools", request, paging.name_of)
     namespace = stored_jobs.namespace_of(request.namespace)
-    rows = await services.pools.list(namespace, after, size + 1)
-    token = paging.name_token(listing, rows[size - 1][0].name) if rows[size:] else ""
+    rows = await services.pools.list(namespace, paged.after or "", paged.read_rows)
+    page, token = paged.cut(rows, lambda row: (row[0].name,))
     return pool_service_pb2.ListPoolsResponse(
-        pools=[_message(*row) for row in rows[:size]], next_page_token=token
+        pools=[_message(*row) for row in page], next_page_token=token
     )
 
 

@@ -12,8 +12,14 @@ from schedd.core.runs.model import LiveRun
 from schedkit.records import dataclass
 
 
+class Event:
+    """What a loop reports."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class TimersFired:
+class TimersFired(Event):
     runs: int
     merged: int
     """Rows for scheduled times that don't run."""
@@ -22,7 +28,7 @@ class TimersFired:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsMissed:
+class RunsMissed(Event):
     """Scheduled times became MISSED: they will never run."""
 
     reason: Reason
@@ -45,12 +51,12 @@ def dead_run(run: LiveRun, reason: Reason | None) -> DeadRun:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettered:
+class DeadLettered(Event):
     runs: tuple[DeadRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AssignedRuns:
+class AssignedRuns(Event):
     """A batch of runs was dispatched."""
 
     count: int
@@ -59,7 +65,7 @@ class AssignedRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Event):
     """An attempt's result was accepted."""
 
     state: State
@@ -70,7 +76,7 @@ class AttemptEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsSucceeded:
+class RunsSucceeded(Event):
     """A batch of plain successes was accepted. A value for each run, in seconds."""
 
     latenesses: Sequence[float]
@@ -79,7 +85,7 @@ class RunsSucceeded:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedUnreported:
+class EndedUnreported(Event):
     """Runs ended, or changed state, without a result from a worker."""
 
     state: State
@@ -88,7 +94,7 @@ class EndedUnreported:
 
 
 @dataclass(frozen=True, slots=True)
-class StaleResult:
+class StaleResult(Event):
     """A result was rejected: the run has a greater token, or has ended already."""
 
     run: RunId
@@ -99,7 +105,7 @@ class StaleResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RunsRescued:
+class RunsRescued(Event):
     """Runs of lost workers were rescued."""
 
     runs: tuple[RunId, ...]
@@ -107,14 +113,14 @@ class RunsRescued:
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentsNotStarted:
+class AssignmentsNotStarted(Event):
     """Assignments that running workers didn't start were given back."""
 
     runs: tuple[RunId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentRejected:
+class AssignmentRejected(Event):
     """A worker rejected an assignment."""
 
     reason: str
@@ -124,7 +130,7 @@ class AssignmentRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class GreaterTokenSeen:
+class GreaterTokenSeen(Event):
     """A worker received a token below one it has seen for the run: an alarm. The owner takes the
     shard over again, which raises its epoch.
     """
@@ -136,7 +142,7 @@ class GreaterTokenSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAttached:
+class WorkerAttached(Event):
     """A worker attached its stream to this member."""
 
     worker: str
@@ -144,7 +150,7 @@ class WorkerAttached:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerDetached:
+class WorkerDetached(Event):
     """The stream of a worker ended."""
 
     worker: str
@@ -152,7 +158,7 @@ class WorkerDetached:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsLost:
+class ShardsLost(Event):
     """A transaction found that this member no longer owns these shards."""
 
     shards: frozenset[ShardId]
@@ -160,7 +166,7 @@ class ShardsLost:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsMoved:
+class ShardsMoved(Event):
     """The numbers of shards that this member just took over and released."""
 
     taken: int
@@ -168,7 +174,7 @@ class ShardsMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStatsRead:
+class QueueStatsRead(Event):
     """Statistics of the owned shards were read: pools, overdue timers, backfills."""
 
     pools: tuple[PoolStats, ...] = ()
@@ -181,14 +187,14 @@ class QueueStatsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseSeen:
+class DatabaseSeen(Event):
     """The leader read the statistics of the database."""
 
     vitals: DatabaseVitals
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterWatched:
+class ClusterWatched(Event):
     """The leader counted lost members, lost workers and stuck jobs, for alerts. `stuck`: jobs with
     waiting runs that no worker can run.
     """
@@ -204,7 +210,7 @@ class Service(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class Called(Event):
     """A call to a service ended. Any thread may emit this. `took`: seconds."""
 
     service: Service
@@ -214,7 +220,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Event):
     """The queue after a round of dispatch."""
 
     ready: int
@@ -229,7 +235,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterPauseChanged:
+class ClusterPauseChanged(Event):
     """The whole cluster was paused (`by`, `note`) or resumed (`by` is None)."""
 
     by: str | None
@@ -237,7 +243,7 @@ class ClusterPauseChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Notified:
+class Notified(Event):
     """A delivery of a notification was attempted."""
 
     channel: NotificationChannel
@@ -247,7 +253,7 @@ class Notified:
 
 
 @dataclass(frozen=True, slots=True)
-class NotificationsExpired:
+class NotificationsExpired(Event):
     """Notifications ended that had waited for a day without an attempt."""
 
     channel: NotificationChannel
@@ -255,14 +261,14 @@ class NotificationsExpired:
 
 
 @dataclass(frozen=True, slots=True)
-class NotificationsWait:
+class NotificationsWait(Event):
     """The number of undelivered notifications of this member's shards."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class Deleted(Event):
     """Retention deleted old data."""
 
     runs: int = 0
@@ -271,39 +277,9 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultStoreAway:
+class ResultStoreAway(Event):
     """A call to the result store wasn't answered."""
 
-
-Event = (
-    TimersFired
-    | RunsMissed
-    | DeadLettered
-    | AssignedRuns
-    | AttemptEnded
-    | RunsSucceeded
-    | EndedUnreported
-    | StaleResult
-    | RunsRescued
-    | AssignmentsNotStarted
-    | AssignmentRejected
-    | GreaterTokenSeen
-    | WorkerAttached
-    | WorkerDetached
-    | ShardsLost
-    | ShardsMoved
-    | QueueStatsRead
-    | DatabaseSeen
-    | ClusterWatched
-    | Called
-    | Waiting
-    | ClusterPauseChanged
-    | Notified
-    | NotificationsWait
-    | NotificationsExpired
-    | Deleted
-    | ResultStoreAway
-)
 
 Emit = Callable[[Event], None]
 

@@ -25,7 +25,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -33,8 +33,8 @@ from prometheus_client.registry import Collector
 
 from schedd.cluster.observer import Observer
 from schedd.core.cluster.dependency import DependencyFailure, Unready
-from schedd.core.cluster.statistics import LOOK_EVERY, Behind, DatabaseVitals, PoolStats
-from schedd.core.events import Called, ClusterWatched, Service
+from schedd.core.cluster.statistics import LOOK_EVERY, Behind, PoolStats
+from schedd.core.events import Called, Service
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import Reason
 from schedd.runtime.loop_monitor import LoopMonitor
@@ -80,84 +80,74 @@ class ProcessMetrics(Collector):
         yield aside
 
 
-# Statistics that the leader reads from the database; only the leader exports them, while fresh.
-
-VITALS_FRESH: Final = 3 * LOOK_EVERY.total_seconds()
-"""Seconds after which no value is exported: another member leads, or the reading fails."""
+# Values that the leader reads at intervals; only the leader exports them, while fresh.
 
 
-class Vitals(Collector):
-    """Values of the last reading."""
+class FreshGauges(Collector):
+    """Gauges of the last reading, without a value once it is older than `fresh_for` seconds:
+    another member leads, or the reading fails. A gauge: name, text, and its value of a reading.
+    """
 
-    def __init__(self) -> None:
-        self._seen: tuple[float, DatabaseVitals] | None = None
+    def __init__(
+        self, fresh_for: float, *gauges: tuple[str, str, Callable[[Any], float | None]]
+    ) -> None:
+        self._fresh_for, self._gauges = fresh_for, gauges
+        self._seen: tuple[float, object] | None = None
 
-    def add_reading(self, vitals: DatabaseVitals) -> None:
-        """Take a new reading."""
-        self._seen = monotonic(), vitals
-
-    def collect(self) -> Iterator[Metric]:
-        """Return one gauge each, without a value where no reading is fresh."""
-        oldest = GaugeMetricFamily(
-            "schedd_database_oldest_transaction_seconds",
-            "Age of the oldest open transaction that vacuum must wait for.",
-        )
-        letters = GaugeMetricFamily(
-            "schedd_dead_letters_waiting", "Dead letters that aren't resolved, up to 10,000."
-        )
-        if (vitals := self._fresh()) is not None:
-            oldest.add_metric([], vitals.oldest.total_seconds())
-            letters.add_metric([], vitals.dead_letters)
-        yield oldest
-        yield letters
-
-    def _fresh(self) -> DatabaseVitals | None:
-        if self._seen is None or monotonic() - self._seen[0] >= VITALS_FRESH:
-            return None
-        return self._seen[1]
-
-
-# Lost members and workers, and jobs that no worker can run, exported while fresh.
-
-LOSSES_FRESH: Final = 60.0
-"""Seconds after which no value is exported: another member leads, or the reading fails."""
-
-
-class LossMetrics(Collector):
-    """Values of the last reading."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[float, ClusterWatched] | None = None
-
-    def add_reading(self, watched: ClusterWatched) -> None:
-        """Take a new reading."""
-        self._seen = monotonic(), watched
+    def add_reading(self, reading: object) -> None:
+        self._seen = monotonic(), reading
 
     def collect(self) -> Iterator[Metric]:
-        """Return one gauge each, without a value where no reading is fresh."""
+        """Return the gauges."""
         seen = self._seen
-        fresh = seen[1] if seen is not None and monotonic() - seen[0] < LOSSES_FRESH else None
-        for name, help_, value in (
-            (
-                "schedd_lost_members",
-                "Members that were lost and have not returned, within the retention of losses.",
-                fresh.lost_members if fresh else None,
-            ),
-            (
-                "schedd_lost_workers",
-                "Workers that were lost and have not returned; drained workers aren't counted.",
-                fresh.lost_workers if fresh else None,
-            ),
-            (
-                "schedd_stuck_jobs",
-                "Jobs whose runs wait because no worker can run them.",
-                fresh.stuck if fresh else None,
-            ),
-        ):
-            gauge = GaugeMetricFamily(name, help_)
-            if value is not None:
+        fresh = seen is not None and monotonic() - seen[0] < self._fresh_for
+        for name, text, value_of in self._gauges:
+            gauge = GaugeMetricFamily(name, text)
+            if seen is not None and fresh and (value := value_of(seen[1])) is not None:
                 gauge.add_metric([], value)
             yield gauge
+
+
+VITALS_FRESH: Final = 3 * LOOK_EVERY.total_seconds()
+
+
+def vitals() -> FreshGauges:
+    """Return the gauges of `DatabaseVitals`."""
+    return FreshGauges(
+        VITALS_FRESH,
+        (
+            "schedd_database_oldest_transaction_seconds",
+            "Age of the oldest open transaction that vacuum must wait for.",
+            lambda vitals: vitals.oldest.total_seconds(),
+        ),
+        (
+            "schedd_dead_letters_waiting",
+            "Dead letters that aren't resolved, up to 10,000.",
+            lambda vitals: vitals.dead_letters,
+        ),
+    )
+
+
+def losses() -> FreshGauges:
+    """Return the gauges of `ClusterWatched`."""
+    return FreshGauges(
+        60.0,
+        (
+            "schedd_lost_members",
+            "Members that were lost and have not returned, within the retention of losses.",
+            lambda watched: watched.lost_members,
+        ),
+        (
+            "schedd_lost_workers",
+            "Workers that were lost and have not returned; drained workers aren't counted.",
+            lambda watched: watched.lost_workers,
+        ),
+        (
+            "schedd_stuck_jobs",
+            "Jobs whose runs wait because no worker can run them.",
+            lambda watched: watched.stuck,
+        ),
+    )
 
 
 # Statistics that an owner reads of its pools. The pool name is the only label that users choose.
@@ -593,8 +583,8 @@ class MemberMetrics:
         self.workers = WorkerMetricSet(make)
         self.keeping = RetentionMetrics(make)
         self.calls = Calls(make)
-        self.vitals = Vitals()
-        self.losses = LossMetrics()
+        self.vitals = vitals()
+        self.losses = losses()
         self.pools = PoolMetrics()
         self.process = ProcessMetrics(make)
         for collector in (self.vitals, self.losses, self.pools, self.process):

@@ -26,39 +26,9 @@ from prometheus_client import (
 from prometheus_client.exposition import choose_encoder
 
 from schedd.cluster.observer import Observer
+from schedd.core import events
 from schedd.core.cluster.dependency import DependencyFailure, Unready
 from schedd.core.cluster.statistics import Behind
-from schedd.core.events import (
-    AssignedRuns,
-    AssignmentRejected,
-    AssignmentsNotStarted,
-    AttemptEnded,
-    Called,
-    ClusterPauseChanged,
-    ClusterWatched,
-    DatabaseSeen,
-    DeadLettered,
-    DeadRun,
-    Deleted,
-    EndedUnreported,
-    Event,
-    GreaterTokenSeen,
-    NotificationsExpired,
-    NotificationsWait,
-    Notified,
-    QueueStatsRead,
-    ResultStoreAway,
-    RunsMissed,
-    RunsRescued,
-    RunsSucceeded,
-    ShardsLost,
-    ShardsMoved,
-    StaleResult,
-    TimersFired,
-    Waiting,
-    WorkerAttached,
-    WorkerDetached,
-)
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
@@ -86,7 +56,7 @@ class DeadRunLines:
         self._logged = 0
         self._suppressed = 0
 
-    def log_runs(self, runs: Iterable[DeadRun]) -> None:
+    def log_runs(self, runs: Iterable[events.DeadRun]) -> None:
         """Log a line for each run, up to the limit."""
         self._start_new_second()
         for run in runs:
@@ -198,36 +168,32 @@ class Telemetry:
         """The margin of the member's lease; the lease keeper records it."""
         return self._metrics.process.lease_margin
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Count the event, and log it if it is important."""
         SEEN[type(event)](self._metrics, event)
-        if isinstance(event, DeadLettered):
+        if isinstance(event, events.DeadLettered):
             self._dead_runs.log_runs(event.runs)
         self._dead_runs.flush()
 
 
-def _fired(metrics: MemberMetrics, event: TimersFired) -> None:
+def _fired(metrics: MemberMetrics, event: events.TimersFired) -> None:
     metrics.runs.fired.inc(event.runs)
     metrics.runs.merged.inc(event.merged)
     metrics.runs.fire_lateness.observe_all(map(timedelta.total_seconds, event.latenesses))
 
 
-def _missed(metrics: MemberMetrics, event: RunsMissed) -> None:
+def _missed(metrics: MemberMetrics, event: events.RunsMissed) -> None:
     metrics.runs.missed.labels(event.reason.value).inc(event.count)
     level = logging.INFO if event.reason in REQUESTED else logging.WARNING
     log.log(level, "%d scheduled times missed: %s", event.count, event.reason.value)
 
 
-def _dead_lettered(metrics: MemberMetrics, event: DeadLettered) -> None:
-    metrics.runs.dead_letters.inc(len(event.runs))
-
-
-def _assigned(metrics: MemberMetrics, event: AssignedRuns) -> None:
+def _assigned(metrics: MemberMetrics, event: events.AssignedRuns) -> None:
     metrics.runs.assigned.inc(event.count)
     metrics.runs.wait.observe_all(map(timedelta.total_seconds, event.waits))
 
 
-def _record_attempt_end(metrics: MemberMetrics, event: AttemptEnded) -> None:
+def _record_attempt_end(metrics: MemberMetrics, event: events.AttemptEnded) -> None:
     metrics.runs.ended.labels(event.state.value, event.reason or "").inc()
     if event.lateness is not None:
         metrics.runs.start_lateness.observe(_seconds(event.lateness))
@@ -235,17 +201,17 @@ def _record_attempt_end(metrics: MemberMetrics, event: AttemptEnded) -> None:
         metrics.runs.duration.labels(event.state.value).observe(_seconds(event.duration))
 
 
-def _succeeded(metrics: MemberMetrics, event: RunsSucceeded) -> None:
+def _succeeded(metrics: MemberMetrics, event: events.RunsSucceeded) -> None:
     metrics.runs.ended.labels(State.SUCCEEDED.value, "").inc(len(event.durations))
     metrics.runs.start_lateness.observe_all(event.latenesses)
     metrics.runs.duration.labels(State.SUCCEEDED.value).observe_all(event.durations)
 
 
-def _ended_unreported(metrics: MemberMetrics, event: EndedUnreported) -> None:
+def _ended_unreported(metrics: MemberMetrics, event: events.EndedUnreported) -> None:
     metrics.runs.ended.labels(event.state.value, event.reason or "").inc(event.count)
 
 
-def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
+def _stale(metrics: MemberMetrics, event: events.StaleResult) -> None:
     metrics.runs.stale.inc()
     if not event.known:  # a caller can send any number of these: the audit log counts them
         log.debug("result rejected: the run doesn't exist run_id=%s", event.run)
@@ -256,7 +222,7 @@ def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
     )
 
 
-def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
+def _rescued(metrics: MemberMetrics, event: events.RunsRescued) -> None:
     metrics.workers.runs_rescued.inc(len(event.runs))
     log.warning(
         "%d runs of lost workers start again or failed",
@@ -268,7 +234,7 @@ def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
     )
 
 
-def _not_started(metrics: MemberMetrics, event: AssignmentsNotStarted) -> None:
+def _not_started(metrics: MemberMetrics, event: events.AssignmentsNotStarted) -> None:
     metrics.workers.not_started.inc(len(event.runs))
     log.info(
         "%d dispatched runs didn't start in time: they are dispatched again",
@@ -277,7 +243,7 @@ def _not_started(metrics: MemberMetrics, event: AssignmentsNotStarted) -> None:
     )
 
 
-def _rejected(metrics: MemberMetrics, event: AssignmentRejected) -> None:
+def _rejected(metrics: MemberMetrics, event: events.AssignmentRejected) -> None:
     metrics.workers.rejected.labels(_known(event.reason, REJECT_REASONS)).inc()
     log.debug(
         "worker rejected a run",
@@ -290,7 +256,7 @@ def _rejected(metrics: MemberMetrics, event: AssignmentRejected) -> None:
     )
 
 
-def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
+def _greater_token(metrics: MemberMetrics, event: events.GreaterTokenSeen) -> None:
     metrics.workers.greater_tokens.inc()
     log.error(
         "a worker has seen a greater fencing token than this cluster has issued: check whether the"
@@ -304,21 +270,21 @@ def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
     )
 
 
-def _record_worker_attached(metrics: MemberMetrics, event: WorkerAttached) -> None:
+def _record_worker_attached(metrics: MemberMetrics, event: events.WorkerAttached) -> None:
     metrics.workers.attached.add(event.incarnation)
     log.info("worker %s attached", event.worker, extra=_who(event))
 
 
-def _record_worker_detached(metrics: MemberMetrics, event: WorkerDetached) -> None:
+def _record_worker_detached(metrics: MemberMetrics, event: events.WorkerDetached) -> None:
     metrics.workers.attached.discard(event.incarnation)
     log.info("worker %s detached", event.worker, extra=_who(event))
 
 
-def _who(event: WorkerAttached | WorkerDetached) -> dict[str, object]:
+def _who(event: events.WorkerAttached | events.WorkerDetached) -> dict[str, object]:
     return {"worker": event.worker, "incarnation": event.incarnation}
 
 
-def _shards_lost(metrics: MemberMetrics, event: ShardsLost) -> None:
+def _shards_lost(metrics: MemberMetrics, event: events.ShardsLost) -> None:
     metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
     log.warning(
         "%d shards were taken over by another member",
@@ -327,30 +293,18 @@ def _shards_lost(metrics: MemberMetrics, event: ShardsLost) -> None:
     )
 
 
-def _shards_moved(metrics: MemberMetrics, event: ShardsMoved) -> None:
+def _shards_moved(metrics: MemberMetrics, event: events.ShardsMoved) -> None:
     metrics.workers.shards_moved.labels("taken").inc(event.taken)
     metrics.workers.shards_moved.labels("released").inc(event.released)
 
 
-def _surveyed(metrics: MemberMetrics, event: QueueStatsRead) -> None:
+def _surveyed(metrics: MemberMetrics, event: events.QueueStatsRead) -> None:
     metrics.pools.set_pools(event.pools)
     metrics.queue.surveyed = Behind(event.overdue, event.behind)
     metrics.queue.backfilled.set(event.backfill)
 
 
-def _database_seen(metrics: MemberMetrics, event: DatabaseSeen) -> None:
-    metrics.vitals.add_reading(event.vitals)
-
-
-def _cluster_watched(metrics: MemberMetrics, event: ClusterWatched) -> None:
-    metrics.losses.add_reading(event)
-
-
-def _called(metrics: MemberMetrics, event: Called) -> None:
-    metrics.calls.count(event)
-
-
-def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
+def _waiting(metrics: MemberMetrics, event: events.Waiting) -> None:
     metrics.queue.ready.set(event.ready)
     oldest = event.oldest
     metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
@@ -360,7 +314,7 @@ def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
     metrics.queue.timers.set(event.timers)
 
 
-def _cluster_pause_changed(metrics: MemberMetrics, event: ClusterPauseChanged) -> None:
+def _cluster_pause_changed(metrics: MemberMetrics, event: events.ClusterPauseChanged) -> None:
     metrics.queue.paused.set(event.by is not None)
     if event.by is None:
         log.info("cluster resumed")
@@ -368,7 +322,7 @@ def _cluster_pause_changed(metrics: MemberMetrics, event: ClusterPauseChanged) -
         log.warning("cluster paused by %s: %s", event.by, event.note or "no note")
 
 
-def _notified(metrics: MemberMetrics, event: Notified) -> None:
+def _notified(metrics: MemberMetrics, event: events.Notified) -> None:
     channel = event.channel.value.lower()
     if not event.error:
         metrics.keeping.notified.labels(channel).inc()
@@ -381,7 +335,7 @@ def _notified(metrics: MemberMetrics, event: Notified) -> None:
         log.info("notification by %s failed, will be retried: %s", channel, event.error)
 
 
-def _notifications_expired(metrics: MemberMetrics, event: NotificationsExpired) -> None:
+def _notifications_expired(metrics: MemberMetrics, event: events.NotificationsExpired) -> None:
     channel = event.channel.value.lower()
     metrics.keeping.notify_abandoned.labels(channel).inc(event.count)
     log.error(
@@ -392,48 +346,42 @@ def _notifications_expired(metrics: MemberMetrics, event: NotificationsExpired) 
     )
 
 
-def _notifications_wait(metrics: MemberMetrics, event: NotificationsWait) -> None:
-    metrics.keeping.notifications_wait.set(event.count)
-
-
-def _deleted(metrics: MemberMetrics, event: Deleted) -> None:
+def _deleted(metrics: MemberMetrics, event: events.Deleted) -> None:
     for what, count in (("run", event.runs), ("log", event.logs), ("object", event.objects)):
         if count:
             metrics.keeping.deleted.labels(what).inc(count)
 
 
-def _store_away(metrics: MemberMetrics, _: ResultStoreAway) -> None:
-    metrics.keeping.store_away.inc()
-
-
-SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
-    TimersFired: _fired,
-    RunsMissed: _missed,
-    DeadLettered: _dead_lettered,
-    AssignedRuns: _assigned,
-    AttemptEnded: _record_attempt_end,
-    RunsSucceeded: _succeeded,
-    EndedUnreported: _ended_unreported,
-    StaleResult: _stale,
-    RunsRescued: _rescued,
-    AssignmentsNotStarted: _not_started,
-    AssignmentRejected: _rejected,
-    GreaterTokenSeen: _greater_token,
-    WorkerAttached: _record_worker_attached,
-    WorkerDetached: _record_worker_detached,
-    ShardsLost: _shards_lost,
-    ShardsMoved: _shards_moved,
-    QueueStatsRead: _surveyed,
-    DatabaseSeen: _database_seen,
-    ClusterWatched: _cluster_watched,
-    Called: _called,
-    Waiting: _waiting,
-    ClusterPauseChanged: _cluster_pause_changed,
-    Notified: _notified,
-    NotificationsExpired: _notifications_expired,
-    NotificationsWait: _notifications_wait,
-    Deleted: _deleted,
-    ResultStoreAway: _store_away,
+SEEN: Final[Mapping[type[events.Event], Callable[[MemberMetrics, Any], None]]] = {
+    events.TimersFired: _fired,
+    events.RunsMissed: _missed,
+    events.DeadLettered: lambda metrics, event: metrics.runs.dead_letters.inc(len(event.runs)),
+    events.AssignedRuns: _assigned,
+    events.AttemptEnded: _record_attempt_end,
+    events.RunsSucceeded: _succeeded,
+    events.EndedUnreported: _ended_unreported,
+    events.StaleResult: _stale,
+    events.RunsRescued: _rescued,
+    events.AssignmentsNotStarted: _not_started,
+    events.AssignmentRejected: _rejected,
+    events.GreaterTokenSeen: _greater_token,
+    events.WorkerAttached: _record_worker_attached,
+    events.WorkerDetached: _record_worker_detached,
+    events.ShardsLost: _shards_lost,
+    events.ShardsMoved: _shards_moved,
+    events.QueueStatsRead: _surveyed,
+    events.DatabaseSeen: lambda metrics, event: metrics.vitals.add_reading(event.vitals),
+    events.ClusterWatched: lambda metrics, event: metrics.losses.add_reading(event),
+    events.Called: lambda metrics, event: metrics.calls.count(event),
+    events.Waiting: _waiting,
+    events.ClusterPauseChanged: _cluster_pause_changed,
+    events.Notified: _notified,
+    events.NotificationsExpired: _notifications_expired,
+    events.NotificationsWait: lambda metrics, event: metrics.keeping.notifications_wait.set(
+        event.count
+    ),
+    events.Deleted: _deleted,
+    events.ResultStoreAway: lambda metrics, _: metrics.keeping.store_away.inc(),
 }
 """The function for each kind of event."""
 

@@ -27,6 +27,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from schedd.api import paging
 from schedd.core.cluster import membership, shard_map
 from schedd.core.cluster.coordination import CoordinationEntry
+from schedd.core.ids import Id
 from schedproto.v1 import worker_service_pb2 as pb
 from support import golden
 from support.examples import examples
@@ -288,8 +289,11 @@ def test_results_that_the_version_before_left_in_its_spool_are_read(tmp_path: Pa
 def test_page_tokens_of_the_previous_version_are_read() -> None:
     tokens = KEPT["stored"]
 
-    assert paging.read_token("jobs", tokens["page_token"]) == (golden.AT, golden.JOB)
-    assert paging.read_number_token("audit", tokens["number_token"]) == 4711
+    assert paging.read_token("jobs", tokens["page_token"], paging.time_and(Id)) == (
+        golden.AT,
+        golden.JOB,
+    )
+    assert paging.read_token("audit", tokens["number_token"], paging.number_of) == 4711
 
 
 def test_values_of_rows_are_computed_as_in_the_previous_version() -> None:

@@ -73,17 +73,11 @@ async def list_tokens(
     services: Services, _caller: Caller, request: wire.ListTokensRequest
 ) -> wire.ListTokensResponse:
     """Return a page of tokens, newest first."""
-    size = paging.size(request.page_size)
-    after = paging.read_token("tokens", request.page_token)
-    rows = await services.access_tokens.list(
-        (after[0], AccessTokenId(after[1])) if after else None, size + 1
-    )
-    page = rows[:size]
+    paged = paging.Paged("tokens", request, paging.time_and(AccessTokenId))
+    rows = await services.access_tokens.list(paged.after, paged.read_rows)
+    page, next_page = paged.cut(rows, lambda row: (row.created_at, row.id))
     return wire.ListTokensResponse(
-        tokens=[_message(token) for token in page],
-        next_page_token=(
-            paging.token("tokens", page[-1].created_at, page[-1].id) if rows[size:] else ""
-        ),
+        tokens=[_message(token) for token in page], next_page_token=next_page
     )
 
 

@@ -184,21 +184,21 @@ async def list_audit(
     services: Services, _caller: Caller, request: wire.ListAuditRequest
 ) -> wire.ListAuditResponse:
     """Return a page of the audit log, newest first. A page with large lines has fewer of them."""
-    size, listing = paging.size(request.page_size), paging.listing("audit", request)
+    paged = paging.Paged("audit", request, paging.number_of)
     rows = await services.store.list_audit(
         request.action or None,
         request.object or None,
         RunId(id_of("run_id", request.run_id)) if request.run_id else None,
-        paging.read_number_token(listing, request.page_token),
-        size + 1,
+        paged.after,
+        paged.read_rows,
     )
     answer = wire.ListAuditResponse()
     held = 0
     for place, (_, entry) in enumerate(rows):
         message = views.audit_message(entry)
         held += message.ByteSize()
-        if place and (place == size or held > AUDIT_BYTES):
-            answer.next_page_token = paging.number_token(listing, rows[place - 1][0])
+        if place and (place == paged.size or held > AUDIT_BYTES):
+            answer.next_page_token = paging.token(paged.listing, rows[place - 1][0])
             break
         answer.entries.append(message)
     return answer

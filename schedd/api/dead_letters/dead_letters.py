@@ -16,7 +16,7 @@ from schedd.api.definitions import validation
 from schedd.api.errors import NotFoundError, cut, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
-from schedd.api.runs.runs import run_id_of
+from schedd.api.runs.runs import key_of, run_id_of
 from schedd.api.services import Caller, Services
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.runs.records import StoreConflict
@@ -33,21 +33,17 @@ async def list_dead_letters(
     services: Services, _caller: Caller, request: wire.ListDeadLettersRequest
 ) -> wire.ListDeadLettersResponse:
     """Return a page of dead letters, newest first."""
-    size = paging.size(request.page_size)
-    listing = paging.listing("dead letters", request)
-    after = paging.read_token(listing, request.page_token)
+    paged = paging.Paged("dead letters", request, paging.time_and(RunId))
     rows = await services.dead_letters.listed(
         choice_of(request.namespace, request.job, request.fingerprint),
         RedriveId(id_of("redrive_id", request.redrive_id)) if request.redrive_id else None,
-        (after[0], RunId(after[1])) if after else None,
-        size + 1,
+        paged.after,
+        paged.read_rows,
         resolved=request.resolved,
     )
-    page = rows[:size]
-    last = page[-1].run.run.key if rows[size:] else None
+    page, token = paged.cut(rows, lambda row: key_of(row.run))
     return wire.ListDeadLettersResponse(
-        dead_letters=[views.dead_letter_message(row) for row in page],
-        next_page_token=paging.token(listing, last.scheduled_at, last.run_id) if last else "",
+        dead_letters=[views.dead_letter_message(row) for row in page], next_page_token=token
     )
 
 

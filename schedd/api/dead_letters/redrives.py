@@ -93,19 +93,12 @@ async def list_redrives(
     services: Services, _caller: Caller, request: wire.ListRedrivesRequest
 ) -> wire.ListRedrivesResponse:
     """Return a page of redrives, newest first."""
-    size = paging.size(request.page_size)
-    listing = paging.listing("redrives", request)
-    after = paging.read_token(listing, request.page_token)
-    rows = await services.dead_letters.redrives(
-        stored_jobs.namespace_of(request.namespace),
-        (after[0], RedriveId(after[1])) if after else None,
-        size + 1,
-    )
-    page = rows[:size]
-    last = page[-1] if rows[size:] else None
+    paged = paging.Paged("redrives", request, paging.time_and(RedriveId))
+    namespace = stored_jobs.namespace_of(request.namespace)
+    rows = await services.dead_letters.redrives(namespace, paged.after, paged.read_rows)
+    page, token = paged.cut(rows, lambda row: (row.created_at, row.redrive_id))
     return wire.ListRedrivesResponse(
-        redrives=[views.redrive_message(row) for row in page],
-        next_page_token=paging.token(listing, last.created_at, last.redrive_id) if last else "",
+        redrives=[views.redrive_message(row) for row in page], next_page_token=token
     )
 
 

@@ -107,24 +107,16 @@ async def list_backfills(
     services: Services, _caller: Caller, request: job_service_pb2.ListBackfillsRequest
 ) -> job_service_pb2.ListBackfillsResponse:
     """Return a page of backfills, newest first."""
-    size = paging.size(request.page_size)
-    listing = paging.listing("backfills", request)
-    after = paging.read_token(listing, request.page_token)
+    paged = paging.Paged("backfills", request, paging.time_and(BackfillId))
     job_id = None
     if request.job:
         found = await stored_jobs.find(services, request.namespace, request.job)
         job_id = found.definition.job_id
-    rows = await services.backfills.newest(
-        stored_jobs.namespace_of(request.namespace),
-        job_id,
-        (after[0], BackfillId(after[1])) if after else None,
-        size + 1,
-    )
-    page = rows[:size]
-    last = page[-1] if rows[size:] else None
+    namespace = stored_jobs.namespace_of(request.namespace)
+    rows = await services.backfills.newest(namespace, job_id, paged.after, paged.read_rows)
+    page, token = paged.cut(rows, lambda row: (row.created_at, row.backfill_id))
     return job_service_pb2.ListBackfillsResponse(
-        backfills=[views.backfill_message(row) for row in page],
-        next_page_token=paging.token(listing, last.created_at, last.backfill_id) if last else "",
+        backfills=[views.backfill_message(row) for row in page], next_page_token=token
     )
 
 

@@ -60,10 +60,9 @@ async def list_jobs(
     services: Services, _caller: Caller, request: job_service_pb2.ListJobsRequest
 ) -> job_service_pb2.ListJobsResponse:
     """Return a page of jobs, newest first."""
-    wanted, listing = job_filter.parse_filter(request.filter), paging.listing("jobs", request)
-    size = paging.size(request.page_size)
-    token = paging.read_token(listing, request.page_token)
-    after = (token[0], JobId(token[1])) if token else None
+    wanted = job_filter.parse_filter(request.filter)
+    paged = paging.Paged("jobs", request, paging.time_and(JobId))
+    size, listing, after = paged.size, paged.listing, paged.after
     namespace = stored_jobs.namespace_of(request.namespace)
     page: list[job_pb2.Job] = []
     began = boottime()

@@ -52,22 +52,25 @@ async def list_runs(
     """Return a page of runs, newest first. If the filter needs too many rows, the page is shorter
     than requested, or empty, and has a token to continue.
     """
-    size = paging.size(request.page_size)
-    listing = paging.listing("runs", request)
-    after = paging.read_token(listing, request.page_token)
+    paged = paging.Paged("runs", request, paging.time_and(RunId))
     rows, end = await services.store.list_runs(
         namespace_of(request.namespace),
-        (after[0], RunId(after[1])) if after else None,
-        size + 1,
+        paged.after,
+        paged.read_rows,
         _wanted(request),
     )
-    page = rows[:size]
-    if rows[size:]:
-        end = page[-1].run.key.scheduled_at, page[-1].run.key.run_id
+    page, token = paged.cut(rows, key_of)
+    if end and not token:
+        token = paging.token(paged.listing, *end)
     return run_service_pb2.ListRunsResponse(
         runs=[views.run_message(row, services.advances.progress_of(row.run)) for row in page],
-        next_page_token=paging.token(listing, *end) if end else "",
+        next_page_token=token,
     )
+
+
+def key_of(record: RunRecord) -> tuple[datetime, RunId]:
+    """Return the key by which runs are listed."""
+    return record.run.key.scheduled_at, record.run.key.run_id
 
 
 def _wanted(request: run_service_pb2.ListRunsRequest) -> RunFilter:

@@ -11,7 +11,7 @@ import pytest
 
 from schedd.api import paging
 from schedd.api.errors import InvalidArgumentError
-from schedd.core.ids import new_id
+from schedd.core.ids import Id, new_id
 from schedproto.v1.job_service_pb2 import ListJobsRequest
 from schedproto.v1.run_service_pb2 import ListRunsRequest
 from support.runs import NOW
@@ -19,7 +19,7 @@ from support.runs import NOW
 
 def refused(token: str, of: str) -> str:
     with pytest.raises(InvalidArgumentError) as refusal:
-        paging.read_token(of, token)
+        paging.read_token(of, token, paging.time_and(Id))
     assert refusal.value.reason == "BAD_PAGE_TOKEN"
     return refusal.value.message
 
@@ -31,7 +31,7 @@ def listing(text: str) -> str:
 @pytest.mark.parametrize(("given", "asked"), [("", "name:a"), ("name:a", ""), ("name:a", "name:b")])
 def test_a_page_token_is_valid_only_with_its_filter(given: str, asked: str) -> None:
     token = paging.token(listing(given), NOW, new_id())
-    assert paging.read_token(listing(given), token) is not None
+    assert paging.read_token(listing(given), token, paging.time_and(Id)) is not None
     assert "was issued for a list with another filter" in refused(token, listing(asked))
 
 
@@ -53,7 +53,7 @@ def test_a_token_of_another_list_and_an_unreadable_one_have_different_errors() -
     assert "was issued for another list" in refused(
         paging.token("runs", NOW, new_id()), listing("")
     )
-    for text in ("nonsense", paging.name_token("jobs", "x"), "W1tdLDEsMl0="):
+    for text in ("nonsense", paging.token("jobs", "x"), "W1tdLDEsMl0="):
         assert "is invalid" in refused(text, listing(""))
 
 
@@ -69,7 +69,7 @@ def test_an_instant_out_of_range_in_utc_is_not_a_list_position(at: str) -> None:
 def test_an_instant_of_another_offset_is_read_in_utc() -> None:
     row = new_id()
     for at in ("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00"):
-        read = paging.read_token("runs", crafted("runs", at, str(row)))
+        read = paging.read_token("runs", crafted("runs", at, str(row)), paging.time_and(Id))
         assert read == (datetime(2026, 1, 1, tzinfo=UTC), row)
         assert read[0].tzinfo is UTC
 
@@ -77,4 +77,4 @@ def test_an_instant_of_another_offset_is_read_in_utc() -> None:
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", 7, None])
 def test_an_invalid_name_is_not_a_list_position(name: object) -> None:
     with pytest.raises(InvalidArgumentError, match="is invalid"):
-        paging.read_name_token("pools", crafted("pools", name))
+        paging.read_token("pools", crafted("pools", name), paging.name_of)
