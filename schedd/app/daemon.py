@@ -231,6 +231,7 @@ async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon)
         await asyncio.gather(doing, asked, return_exceptions=True)
 
 
+@dataclass(eq=False)
 class ServingStatus:
     """Status of a running daemon, for its service manager.
 
@@ -238,24 +239,19 @@ class ServingStatus:
     started. `unready`: why it isn't ready to serve.
     """
 
-    def __init__(
-        self,
-        daemon: service.Daemon,
-        serving: str,
-        answered: Callable[[], bool],
-        unready: Callable[[], Sequence[str]],
-    ) -> None:
-        self._daemon = daemon
-        self._serving = serving
-        self._answered = answered
-        self._unready = unready
+    daemon: service.Daemon
+    serving: str
+    answered: Callable[[], bool]
+    unready: Callable[[], Sequence[str]]
+
+    def __post_init__(self) -> None:
         self._started = asyncio.Event()
 
     async def start(self) -> NoReturn:
         """Report READY once etcd has answered, then answer reloads."""
         await self._started.wait()
-        self._daemon.ready(self._serving)
-        await service.answer_reloads(self._daemon, self._serving)
+        self.daemon.ready(self.serving)
+        await service.answer_reloads(self.daemon, self.serving)
 
     async def tell(self) -> NoReturn:
         """Report the status when it changes, and repeatedly while the daemon isn't ready. `run`
@@ -264,20 +260,20 @@ class ServingStatus:
         sent = ""
         while True:
             started = self._started.is_set()
-            if self._answered():
+            if self.answered():
                 self._started.set()
             status = self._status()
-            again = started and status != self._serving  # a reload may have sent another one
-            if (again or status != sent) and not self._daemon.draining.is_set():
+            again = started and status != self.serving  # a reload may have sent another one
+            if (again or status != sent) and not self.daemon.draining.is_set():
                 sent = status
-                self._daemon.status(status)
+                self.daemon.status(status)
             await asyncio.sleep(LOOK_EVERY if self._started.is_set() else LOOK_EVERY / 10)
 
     def _status(self) -> str:
-        if not self._answered():
-            return f"{self._serving}; waiting for etcd"
-        reasons = self._unready()
-        return f"{self._serving}; not ready: {', '.join(reasons)}" if reasons else self._serving
+        if not self.answered():
+            return f"{self.serving}; waiting for etcd"
+        reasons = self.unready()
+        return f"{self.serving}; not ready: {', '.join(reasons)}" if reasons else self.serving
 
 
 # Garbage collection of cycles: often while few objects exist, rarely while many do.

@@ -118,96 +118,79 @@ class _UntilTheEnd:
             self.ended()
 
 
+@dataclass(eq=False, kw_only=True)
 class Owner:
     """Creates the loops of a tenure, and passes wake-ups to the running ones."""
 
-    def __init__(
-        self,
-        *,
-        store: OwnerStore,
-        outbox: NotificationStore,
-        chains: ChainStore,
-        sender: Sender,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        leases: WorkerLeases,
-        collector: ResultCollector,
-        watchers: Watchers,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-        emit: Emit,
-        retention_store: RetentionStore,
-        objects: ResultObjects,
-        statistics_store: StatisticsStore,
-        retention: Retention = KEPT,
-        limits: CatchUpLimits = DEFAULTS,
-        lookahead: Lookahead = NEVER,
-    ) -> None:
-        self._lookahead = lookahead
-        self._retention_store, self._objects, self._retention = retention_store, objects, retention
-        self._statistics_store = statistics_store
-        self._cluster_pause = cluster_pause
-        self._limits = limits
-        self._store = store
-        self._outbox = outbox
-        self._chains = chains
-        self._sender = sender
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._leases = leases
-        self._collector = collector
-        self._watchers = watchers
-        self._clock = clock
-        self._emit = emit
+    store: OwnerStore
+    outbox: NotificationStore
+    chains: ChainStore
+    sender: Sender
+    definition_cache: DefinitionCache
+    workers: WorkerRegistry
+    leases: WorkerLeases
+    collector: ResultCollector
+    watchers: Watchers
+    clock: ClusterClock
+    cluster_pause: ClusterPause
+    emit: Emit
+    retention_store: RetentionStore
+    objects: ResultObjects
+    statistics_store: StatisticsStore
+    retention: Retention = KEPT
+    limits: CatchUpLimits = DEFAULTS
+    lookahead: Lookahead = NEVER
+
+    def __post_init__(self) -> None:
         self._loops: _Loops | None = None
-        workers.on_slots_freed(self._slots_freed)
-        collector.on_unable(workers.unable)
-        cluster_pause.on_change(self._cluster_paused)
+        self.workers.on_slots_freed(self._slots_freed)
+        self.collector.on_unable(self.workers.unable)
+        self.cluster_pause.on_change(self._cluster_paused)
         self._cluster_changed: Callable[[], None] = lambda: None
 
     def loops(self, live: LiveTenure, wake_ups: WakeUps) -> Sequence[TenureLoop]:
         """Return the loops of this tenure. Those of an earlier tenure have ended."""
-        self._definition_cache.clear()
+        self.definition_cache.clear()
         run_index = RunIndex(
             live.ownership,
-            self._definition_cache.priority_of,
-            self._definition_cache.need_of,
-            self._definition_cache.early_need_of,
-            self._lookahead,
+            self.definition_cache.priority_of,
+            self.definition_cache.need_of,
+            self.definition_cache.early_need_of,
+            self.lookahead,
         )
         loops = self._loops = self._create_loops(run_index, live, wake_ups)
         sources = (loops.backfills, loops.broadcasts, loops.chains)
-        for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self._collector):
+        for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self.collector):
             source.on_ready(loops.dispatch.wake)
         run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.more
         loops.rescue.on_left(
             loops.deadlines.check_unloaded_runs, loops.late_starts.check_unloaded_runs
         )
         live.ownership.listen(
-            lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
+            lambda gained, dropped: self.emit(ShardsMoved(len(gained), len(dropped)))
         )
         loops.fire.on_made(self.runs_changed)
-        self._collector.run_index = run_index
+        self.collector.run_index = run_index
 
         def ended() -> None:
             run_index.clear()
             if self._loops is loops:
                 self._loops = None
-                self._collector.run_index = None
-                self._workers.demand(no_demand)
-                self._emit(Waiting(0, 0, 0))
-                self._emit(QueueStatsRead())
+                self.collector.run_index = None
+                self.workers.demand(no_demand)
+                self.emit(Waiting(0, 0, 0))
+                self.emit(QueueStatsRead())
 
         return _UntilTheEnd(ended), *loops.all()
 
     def _create_loops(self, run_index: RunIndex, live: LiveTenure, wake_ups: WakeUps) -> _Loops:
         definition_cache, workers, store, clock = (
-            self._definition_cache,
-            self._workers,
-            self._store,
-            self._clock,
+            self.definition_cache,
+            self.workers,
+            self.store,
+            self.clock,
         )
-        cluster_pause, emit = self._cluster_pause, self._emit
+        cluster_pause, emit = self.cluster_pause, self.emit
         transactor = Transactor(live.ownership, live.trusted, emit)
         timer_loader = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
         overlap = OverlapEnforcer(
@@ -228,14 +211,14 @@ class Owner:
             run_index,
             definition_cache,
             workers,
-            self._leases,
+            self.leases,
             store,
             transactor,
             clock,
             wake_ups,
             emit,
         )
-        catch_up = CatchUpLimiter(self._limits, run_index, definition_cache, workers)
+        catch_up = CatchUpLimiter(self.limits, run_index, definition_cache, workers)
         pools = PoolUsageCache(store, lambda: run_index.ended)
         assigner = Assigner(
             run_index,
@@ -287,23 +270,23 @@ class Owner:
             deadlines=deadlines,
             broadcasts=broadcasts,
             notifications=OutboxDelivery(
-                run_index, definition_cache, self._outbox, transactor, clock, self._sender, emit
+                run_index, definition_cache, self.outbox, transactor, clock, self.sender, emit
             ),
             late_starts=LateStartAlerts(
-                run_index, definition_cache, self._outbox, transactor, clock, cluster_pause
+                run_index, definition_cache, self.outbox, transactor, clock, cluster_pause
             ),
-            chains=Chains(run_index, definition_cache, self._chains, transactor, clock),
+            chains=Chains(run_index, definition_cache, self.chains, transactor, clock),
             retention_loop=RetentionLoop(
                 run_index,
-                self._retention_store,
-                self._objects,
+                self.retention_store,
+                self.objects,
                 transactor,
                 clock,
-                self._retention,
+                self.retention,
                 emit,
             ),
             queue_stats=QueueStatsLoop(
-                run_index, definition_cache, workers, store, self._statistics_store, emit
+                run_index, definition_cache, workers, store, self.statistics_store, emit
             ),
             pending_work=PendingWorkLoop(run_index, store, self._work_found),
         )
@@ -317,15 +300,15 @@ class Owner:
     ) -> Rescue:
         return Rescue(
             run_index,
-            self._definition_cache,
-            self._workers,
-            self._leases,
-            self._store,
+            self.definition_cache,
+            self.workers,
+            self.leases,
+            self.store,
             transactor,
-            self._clock,
+            self.clock,
             wake_ups,
             overlap,
-            self._emit,
+            self.emit,
         )
 
     def behind(self) -> Behind:
@@ -342,7 +325,7 @@ class Owner:
         """Load the timers of these jobs: they were written."""
         changed = set(jobs)
         if self._loops is not None and changed:
-            self._definition_cache.forget(changed)
+            self.definition_cache.forget(changed)
             self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
             self._loops.auto_pause.wake()
@@ -362,11 +345,11 @@ class Owner:
         """Queue runs that were inserted just now, with definitions that were stored with them. If a
         row has changed since, its statement refuses the run.
         """
-        run_index = self._collector.run_index
+        run_index = self.collector.run_index
         if self._loops is not None and run_index is not None:
-            self._definition_cache.add_stored(definitions)
+            self.definition_cache.add_stored(definitions)
             waiting = [run for run in runs if run.state is State.PENDING and not run.token]
-            now = self._clock.now()
+            now = self.clock.now()
             run_index.put_runs(waiting, now)
             soon = now + run_index.lookahead.dispatch + WITHOUT_WAKE_UP
             if any(run.ready_at < soon for run in waiting):
@@ -374,11 +357,11 @@ class Owner:
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
         """Notify subscriptions of these runs."""
-        self._watchers.changed(hints)
+        self.watchers.changed(hints)
 
     def cluster_changed(self) -> None:
         """Read the cluster pause again: the pause or the shard map may have changed."""
-        self._cluster_pause.read_soon()
+        self.cluster_pause.read_soon()
         self._cluster_changed()
 
     def _work_found(self, work: PendingWork) -> None:

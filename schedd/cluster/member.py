@@ -23,7 +23,7 @@ import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Final, NoReturn
 
 from schedd.cluster.leader.candidate import Candidate, Duties
@@ -212,6 +212,7 @@ def no_duties(_: Leadership) -> Sequence[Duty]:
     return ()
 
 
+@dataclass(eq=False)
 class MemberLifecycle:
     """The lifecycle of one `schedd` process in the cluster. `cluster`: the newest view, for others.
 
@@ -219,35 +220,25 @@ class MemberLifecycle:
     `duties`: the leader's loops beyond fencing and assigning, created for each term.
     """
 
-    def __init__(
-        self,
-        identity: MemberIdentity,
-        *,
-        coordination: Coordination,
-        keep_lease: KeepLease,
-        store: MembershipStore,
-        recovery: RecoveryStore,
-        clock: DatabaseClock,
-        lanes: int,
-        loops: Loops = no_loops,
-        duties: Duties = no_duties,
-        member_ttl: float = math.inf,
-        audit: Callable[[AuditRecord], Awaitable[None]] | None = None,
-        claim: PrefixClaim | None = None,
-    ) -> None:
-        self.identity = identity
-        self.cluster = Observer(coordination)
-        self._clock = clock
-        self._coordination = coordination
-        self._keep_lease = keep_lease
-        self._store = store
-        self._recovery = recovery
-        self._lanes = lanes
-        self._loops = loops
-        self._duties = duties
-        self._audit = audit
-        self._claim = claim
-        self._name = Name(coordination, identity.name, lease=member_ttl, on_duplicate=self._second)
+    identity: MemberIdentity
+    _: KW_ONLY
+    coordination: Coordination
+    keep_lease: KeepLease
+    store: MembershipStore
+    recovery: RecoveryStore
+    clock: DatabaseClock
+    lanes: int
+    loops: Loops = no_loops
+    duties: Duties = no_duties
+    member_ttl: InitVar[float] = math.inf
+    audit: Callable[[AuditRecord], Awaitable[None]] | None = None
+    claim: PrefixClaim | None = None
+
+    def __post_init__(self, member_ttl: float) -> None:
+        self.cluster = Observer(self.coordination)
+        self._name = Name(
+            self.coordination, self.identity.name, lease=member_ttl, on_duplicate=self._second
+        )
         self._backoff = Backoff(initial=0.2, maximum=2.0)
         self._attached_until = -math.inf
         self._look: Callable[[], None] = lambda: None
@@ -265,11 +256,11 @@ class MemberLifecycle:
 
     async def run(self, draining: asyncio.Event) -> None:
         """Be a member until `draining` is set and the shards are handed over, if possible."""
-        self.cluster.listen(lambda _, view: self._clock.expect(view.timeline))
+        self.cluster.listen(lambda _, view: self.clock.expect(view.timeline))
         async with asyncio.TaskGroup() as group:
             background = [
                 group.create_task(guard(self.cluster.run, "observer"), name="observer"),
-                group.create_task(guard(self._clock.loop.run, "clock"), name="clock"),
+                group.create_task(guard(self.clock.loop.run, "clock"), name="clock"),
             ]
             while not draining.is_set():
                 await _pause(await self._once(draining), draining)
@@ -278,22 +269,22 @@ class MemberLifecycle:
 
     async def _once(self, draining: asyncio.Event) -> float:
         """Live one tenure if the member can join now. Return seconds until the next try."""
-        if self._claim is not None:
+        if self.claim is not None:
             if (owner := self.cluster.view().owner) is not None:
-                self._claim.record_owner(owner)
-            self.cluster.foreign = self._clock.foreign or self._claim.refused
-        self._clock.follow()
-        if not self._clock.known or self._clock.away_for() > AWAY_AFTER:
+                self.claim.record_owner(owner)
+            self.cluster.foreign = self.clock.foreign or self.claim.refused
+        self.clock.follow()
+        if not self.clock.known or self.clock.away_for() > AWAY_AFTER:
             return LOOK_AGAIN
         began = boottime()
         try:
-            if self._claim is not None and not await self._claimed(self._claim):
+            if self.claim is not None and not await self._claimed(self.claim):
                 return LOOK_FOREIGN
             free = await self._name.free()
             self.cluster.duplicate = self._name.taken_by
             if not free:
                 return LOOK_AGAIN
-            async with self._keep_lease() as keeper:
+            async with self.keep_lease() as keeper:
                 await self._tenure(keeper, draining)
         except Unavailable as error:
             log.warning("this member can't join the cluster, retrying: %s", error)
@@ -303,23 +294,23 @@ class MemberLifecycle:
 
     async def _claimed(self, claim: PrefixClaim) -> bool:
         """Return whether the etcd prefix belongs to the database's cluster. Raises Unavailable."""
-        database = self._clock.database
+        database = self.clock.database
         claimed = database != "" and await claim.check(database)
-        self.cluster.foreign = self._clock.foreign or claim.refused
+        self.cluster.foreign = self.clock.foreign or claim.refused
         return claimed
 
     async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
         """Join, live and leave."""
         live = self._new(keeper)
         member = self.identity.view(live.tenure)
-        registration = Registration(self._coordination, self.cluster, member, keeper.lease.id)
+        registration = Registration(self.coordination, self.cluster, member, keeper.lease.id)
         if not await registration.put():
             return
         over = ""
         try:
             await BEFORE_ROW()
-            now = self._clock.now()
-            await self._store.open_tenure(
+            now = self.clock.now()
+            await self.store.open_tenure(
                 Tenure(
                     live.tenure,
                     self.identity.name,
@@ -327,7 +318,7 @@ class MemberLifecycle:
                     grpc=self.identity.grpc,
                     http=self.identity.http,
                     version=self.identity.version,
-                    prefix=self._claim.prefix_id if self._claim is not None else None,
+                    prefix=self.claim.prefix_id if self.claim is not None else None,
                 )
             )
             self.cluster.lives(live)
@@ -345,9 +336,9 @@ class MemberLifecycle:
             " stop one of the two, or give it another name",
             first,
         )
-        if self._audit is not None:
+        if self.audit is not None:
             name, source = self.identity.name, self.identity.grpc
-            await self._audit(
+            await self.audit(
                 AuditRecord(
                     actor=f"member/{name}",
                     action="join",
@@ -361,7 +352,7 @@ class MemberLifecycle:
 
     def _new(self, keeper: LeaseKeeper) -> LiveTenure:
         tenure = TenureId(new_id())
-        ownership = Ownership(tenure, self._clock.timeline, self._lanes)
+        ownership = Ownership(tenure, self.clock.timeline, self.lanes)
         return LiveTenure(tenure, ownership, keeper, self.cluster.view)
 
     async def _live(
@@ -372,7 +363,7 @@ class MemberLifecycle:
         Return why the tenure ended if the member wasn't asked to leave.
         """
         why = ""
-        watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
+        watch = DatabaseWatch(live.tenure, self.cluster.view, self.clock.away_for, boottime)
         shards = self._shards(live)
 
         def able() -> bool:
@@ -381,7 +372,7 @@ class MemberLifecycle:
         candidate = self._candidate(live, able)
         self._look = candidate.wake
         health = self._health(live, watch, registration)
-        loops = [registration.loop, shards.loop, candidate.loop, health, *self._loops(live)]
+        loops = [registration.loop, shards.loop, candidate.loop, health, *self.loops(live)]
 
         def seen(known: ClusterView, view: ClusterView) -> None:
             if view.map != known.map:
@@ -398,7 +389,7 @@ class MemberLifecycle:
                 ]
                 await draining.wait()
                 registration.draining()
-                await hand_over(self._store, live)
+                await hand_over(self.store, live)
                 for task in tasks:
                     task.cancel()
         except* TenureOver as over:
@@ -411,7 +402,7 @@ class MemberLifecycle:
 
     def _shards(self, live: LiveTenure) -> Shards:
         return Shards(
-            self._store,
+            self.store,
             live.ownership,
             view=live.view,
             trusted=live.trusted,
@@ -419,16 +410,16 @@ class MemberLifecycle:
 
     def _candidate(self, live: LiveTenure, able: Callable[[], bool]) -> Candidate:
         return Candidate(
-            self._coordination,
-            self._store,
+            self.coordination,
+            self.store,
             tenure=live.tenure,
             lease=live.keeper.lease.id,
             view=live.view,
             trusted=live.trusted,
-            timeline=lambda: self._clock.timeline,
+            timeline=lambda: self.clock.timeline,
             able=able,
-            recovery=Recovery(self._coordination, self._recovery, live.keeper.lease.ttl),
-            duties=self._duties,
+            recovery=Recovery(self.coordination, self.recovery, live.keeper.lease.ttl),
+            duties=self.duties,
         )
 
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
@@ -446,13 +437,13 @@ class MemberLifecycle:
 
         A member that became leader at this moment would be replaced at once.
         """
-        if self._clock.timeline != live.ownership.timeline:
+        if self.clock.timeline != live.ownership.timeline:
             return "PostgreSQL failed over to another timeline"
-        if (claim := self._claim) is not None and (owner := live.view().owner) is not None:
+        if (claim := self.claim) is not None and (owner := live.view().owner) is not None:
             claim.record_owner(owner)
-            if owner.cluster_id != self._clock.database:
+            if owner.cluster_id != self.clock.database:
                 return f"the etcd prefix belongs to cluster {owner.cluster_id}"
-        return self._clock.broken
+        return self.clock.broken
 
     async def _fence_tenure(self, live: LiveTenure, why: str) -> None:
         """Fence the tenure, so that its shards are free at once. None of its tasks runs any more.
@@ -461,7 +452,7 @@ class MemberLifecycle:
         """
         try:
             async with asyncio.timeout(GOODBYE_WITHIN):
-                await self._store.fence_own(live.tenure, why)
+                await self.store.fence_own(live.tenure, why)
         except (Unavailable, TimeoutError) as error:
             log.info(
                 "signing off from the database failed, the leader will record the loss: %r",

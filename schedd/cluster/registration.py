@@ -11,7 +11,7 @@ Invariants
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
 from schedd.cluster.observer import Observer
@@ -42,6 +42,7 @@ CHECK_EVERY: Final = 1.0
 """Seconds between two checks of the member's own key, without a change."""
 
 
+@dataclass(eq=False)
 class Name:
     """A member's name: one daemon at a time may serve under it.
 
@@ -51,20 +52,14 @@ class Name:
     of etcd may extend it by one TTL, and time without etcd isn't counted.
     """
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        name: str,
-        *,
-        lease: float = math.inf,
-        on_duplicate: Callable[[str], Awaitable[None]] | None = None,
-        clock: Callable[[], float] = boottime,
-    ) -> None:
-        self._coordination = coordination
-        self._name = name
-        self._lease = lease
-        self._on_duplicate = on_duplicate
-        self._clock = clock
+    coordination: Coordination
+    name: str
+    _: KW_ONLY
+    lease: float = math.inf
+    on_duplicate: Callable[[str], Awaitable[None]] | None = None
+    clock: Callable[[], float] = boottime
+
+    def __post_init__(self) -> None:
         self._past: set[TenureId] = set()
         self._seen: Revision | None = None
         self._seen_at = self._looked_at = -math.inf
@@ -82,34 +77,34 @@ class Name:
         lease is ended at once. After a crash, the lease of the earlier process must expire. A key
         that stays is another daemon's, and this daemon must not serve.
         """
-        entry = await self._coordination.get(member_key(self._name))
+        entry = await self.coordination.get(member_key(self.name))
         if entry is None:
             self.taken_by = ""
             return True
         if entry.lease == NO_LEASE:  # no member wrote it: it would never expire
-            await self._coordination.txn([Compare.unchanged(entry)], [Delete(entry.key)])
+            await self.coordination.txn([Compare.unchanged(entry)], [Delete(entry.key)])
             log.error("invalid etcd key deleted: %s has no lease", entry.key)
-            return await self._coordination.get(entry.key) is None
+            return await self.coordination.get(entry.key) is None
         if _tenure_of(entry) in self._past:
-            await self._coordination.revoke(entry.lease)
+            await self.coordination.revoke(entry.lease)
             return True
-        now, before = self._clock(), self._looked_at
+        now, before = self.clock(), self._looked_at
         self._looked_at = now
         if entry.create_revision != self._seen:
             self._seen, self._seen_at, self.taken_by = entry.create_revision, now, ""
             log.warning(
                 "member name %r is in use by %s: waiting until its lease expires; if that is"
                 " another daemon, give one of the two another name",
-                self._name,
+                self.name,
                 _describe(entry),
             )
         elif now - before > SPARE:
             self._seen_at = max(self._seen_at, now)  # changes in between weren't seen
-        elif now - self._seen_at > 2 * self._lease + SPARE:
+        elif now - self._seen_at > 2 * self.lease + SPARE:
             self.taken_by = _describe(entry)
-            if self._on_duplicate is not None:
-                await self._on_duplicate(self.taken_by)
-            self._seen_at = now + REPORT_EVERY - (2 * self._lease + SPARE)
+            if self.on_duplicate is not None:
+                await self.on_duplicate(self.taken_by)
+            self._seen_at = now + REPORT_EVERY - (2 * self.lease + SPARE)
         return False
 
 

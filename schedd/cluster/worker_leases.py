@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import InitVar, dataclass
 from typing import Final
 
 from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Listing, Put
@@ -41,6 +42,7 @@ STREAMS: Final = 4
 """Maximum number of such streams at a time."""
 
 
+@dataclass(eq=False)
 class WorkerLeases:
     """The keys of workers in etcd: created, refreshed, deleted, and checked for lost workers.
 
@@ -49,22 +51,16 @@ class WorkerLeases:
     reported until now.
     """
 
-    def __init__(
-        self,
-        etcd: Coordination,
-        store: WorkerStore,
-        prefix: str,
-        ttl: float,
-        designated: Callable[[IncarnationId], bool],
-        watched: Callable[[], WatchedDeletions],
-    ) -> None:
-        self._etcd = etcd
-        self._store = store
+    etcd: Coordination
+    store: WorkerStore
+    prefix: InitVar[str]
+    ttl: float
+    designated: Callable[[IncarnationId], bool]
+    watched: Callable[[], WatchedDeletions]
+
+    def __post_init__(self, prefix: str) -> None:
         self._prefix = f"{prefix}workers/"
-        self.ttl = ttl
-        self._designated = designated
-        self._watched = watched
-        self._absence = AbsenceTracker(ttl)
+        self._absence = AbsenceTracker(self.ttl)
         self._held: dict[IncarnationId, LeaseId] = {}
         self._busy: dict[IncarnationId, asyncio.Lock] = {}
 
@@ -83,7 +79,7 @@ class WorkerLeases:
 
         Call `look_again` at most TTL / 3 later for missing workers. Raises Unavailable.
         """
-        return self._absence.judge(named, await self._read_leases(), self._watched())
+        return self._absence.judge(named, await self._read_leases(), self.watched())
 
     async def live(self) -> frozenset[IncarnationId]:
         """Return the incarnations with a key, by a linearizable list. Raises Unavailable."""
@@ -104,7 +100,7 @@ class WorkerLeases:
         if not self._absence.missing:
             return frozenset()
         look = await self._read_leases()  # others may be missing meanwhile: they stay in the set
-        return self._absence.judge(self._absence.missing, look, self._watched()).gone
+        return self._absence.judge(self._absence.missing, look, self.watched()).gone
 
     def forget_missing(self) -> None:
         """Stop checking missing workers."""
@@ -112,7 +108,7 @@ class WorkerLeases:
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
         """Return the other incarnations of the same worker that have a key."""
-        listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
+        listing = await self.etcd.list(f"{self._prefix}{incarnation.worker}/")
         return frozenset(_incarnations(listing)) - {incarnation.id}
 
     async def elders(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
@@ -120,7 +116,7 @@ class WorkerLeases:
 
         If two incarnations register at once and neither sees the other, exactly one is the older.
         """
-        listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
+        listing = await self.etcd.list(f"{self._prefix}{incarnation.worker}/")
         born = _incarnations(listing)
         own = born.get(incarnation.id)
         return frozenset(one for one, at in born.items() if own is not None and at < own)
@@ -131,7 +127,7 @@ class WorkerLeases:
         `since_refresh`: seconds since the last refresh by any member. So members share the work,
         and one replaces another.
         """
-        share = 1 / 3 if self._designated(incarnation) else 1 / 2
+        share = 1 / 3 if self.designated(incarnation) else 1 / 2
         return since_refresh >= self.ttl * share
 
     async def refresh(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
@@ -162,7 +158,7 @@ class WorkerLeases:
         """Return the incarnations with a refreshed or new lease; None: etcd is unavailable."""
         held = {one.id: lease for one in incarnations if (lease := self._held.get(one.id))}
         try:
-            alive = await self._etcd.keep_alive(held.values())
+            alive = await self.etcd.keep_alive(held.values())
         except Unavailable as away:
             log.info("refreshing the leases of %d workers failed: %s", len(incarnations), away)
             return None
@@ -177,10 +173,10 @@ class WorkerLeases:
 
     async def end(self, worker: str, incarnation: IncarnationId) -> None:
         """Delete the key: the worker signed off, or a newer incarnation has its spool."""
-        await self._etcd.txn([], [Delete(self.key(worker, incarnation))])
+        await self.etcd.txn([], [Delete(self.key(worker, incarnation))])
         held = self._held.pop(incarnation, None)
         if held is not None:
-            await self._etcd.revoke(held)
+            await self.etcd.revoke(held)
 
     def forget(self, incarnation: IncarnationId) -> None:
         """Forget an incarnation whose stream to this member ended; other members keep its lease."""
@@ -189,7 +185,7 @@ class WorkerLeases:
 
     async def _read_leases(self) -> LivenessSnapshot:
         sent = boottime()
-        listing = await self._etcd.list(self._prefix)
+        listing = await self.etcd.list(self._prefix)
         live = frozenset(_incarnations(listing))
         return LivenessSnapshot(live, listing.cluster_id, listing.revision, sent, boottime())
 
@@ -209,32 +205,32 @@ class WorkerLeases:
 
     async def _revive(self, incarnation: Incarnation) -> bool:
         """Create the missing lease again, unless the incarnation is lost."""
-        stored = await self._store.incarnations([incarnation.id])
+        stored = await self.store.incarnations([incarnation.id])
         if not stored or stored[0].lost_at is not None:
             return False
         await self._ensure(incarnation)
         held = self._held.get(incarnation.id)
-        return held is not None and bool(await self._etcd.keepalive_once(held))
+        return held is not None and bool(await self.etcd.keepalive_once(held))
 
     async def _ensure(self, incarnation: Incarnation) -> bool:
         key = self.key(incarnation.worker, incarnation.id)
         backoff = Backoff(0.05, 0.5)
         for _ in range(ATTEMPTS):
-            there = await self._etcd.get(key)
+            there = await self.etcd.get(key)
             if there is not None and there.lease != NO_LEASE:
                 self._held[incarnation.id] = there.lease
                 return False
             if there is not None:  # no member wrote it: without a lease it would never expire
-                await self._etcd.txn([Compare.unchanged(there)], [Delete(key)])
+                await self.etcd.txn([Compare.unchanged(there)], [Delete(key)])
                 log.error("invalid etcd key deleted: %s has no lease", key)
-            lease = await self._etcd.grant(round(self.ttl))
-            made = await self._etcd.txn(
+            lease = await self.etcd.grant(round(self.ttl))
+            made = await self.etcd.txn(
                 [Compare.absent(key)], [Put(key, str(lease.id).encode(), lease.id)]
             )
             if made.succeeded:
                 self._held[incarnation.id] = lease.id
                 return True
-            await self._etcd.revoke(lease.id)
+            await self.etcd.revoke(lease.id)
             await asyncio.sleep(backoff.next())
         raise Unavailable(
             f"etcd: the key of worker {incarnation.worker} changes too often to be written"

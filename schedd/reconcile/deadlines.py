@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -60,31 +61,22 @@ BATCH: Final = 5_000
 """Runs that one round ends."""
 
 
+@dataclass(eq=False)
 class Deadlines:
     """Ends runs that wait too long."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-        wake_ups: WakeUps,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
+    run_index: RunIndex
+    definition_cache: DefinitionCache
+    workers: WorkerRegistry
+    store: OwnerStore
+    transactor: Transactor
+    clock: ClusterClock
+    cluster_pause: ClusterPause
+    wake_ups: WakeUps
+    emit: Emit
+
+    def __post_init__(self) -> None:
         self._away = Away()
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._cluster_pause = cluster_pause
-        self._wake_ups = wake_ups
-        self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._passed: dict[RunId, LiveRun] = {}
         self._look_at = 0.0
@@ -107,10 +99,10 @@ class Deadlines:
         number of those past their deadline; a later scan finds the others.
         """
         asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
-        if self._cluster_pause.is_paused or not asked:
+        if self.cluster_pause.is_paused or not asked:
             return
         try:
-            await self._definition_cache.newest({run.job_id for run in asked})
+            await self.definition_cache.newest({run.job_id for run in asked})
         except Unavailable as away:
             log.info("deadlines of runs outside memory can't be checked now: %s", away)
             return
@@ -121,13 +113,13 @@ class Deadlines:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._cluster_pause.is_paused:
+        if self.cluster_pause.is_paused:
             return LOOK_EVERY
         began = boottime()
         passed = dict(self._passed)  # more may arrive meanwhile
         waiting, whole = passed, began >= self._look_at
         if whole:
-            waiting = {run.key.run_id: run for run in self._run_index.waiting_runs()} | passed
+            waiting = {run.key.run_id: run for run in self.run_index.waiting_runs()} | passed
         if whole:
             self._look_for_workers(waiting.values())
         ends = await self._expired_runs(waiting.values())
@@ -139,38 +131,38 @@ class Deadlines:
             wait = max(LOOK_EVERY, SHARE * (now - began))
             self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
         for at in range(0, len(ends), AT_ONCE):
-            if not self._cluster_pause.is_paused:
+            if not self.cluster_pause.is_paused:
                 await self._end(ends[at : at + AT_ONCE])
         return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
 
     async def _end(self, ends: Sequence[DeadlineExpiry]) -> None:
-        ended = set(await self._transactor.rows(ends, self._store.end_waiting))
+        ended = set(await self.transactor.rows(ends, self.store.end_waiting))
         ready = 0
         for end in ends:
             if end.key in ended:
                 run_id, job = end.key.run_id, end.job_id
                 apart = run_id in self._passed  # dispatch took it off the run index
                 ready += (
-                    self._run_index.release_after_end(job)
+                    self.run_index.release_after_end(job)
                     if apart
-                    else self._run_index.forget(run_id, job)
+                    else self.run_index.forget(run_id, job)
                 )
         self._report_ended([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
-        self._definition_cache.forget(end.job_id for end in ends if end.key not in ended)
-        self._wake_ups.runs_changed([end.hint for end in ends if end.key in ended])
+        self.definition_cache.forget(end.job_id for end in ends if end.key not in ended)
+        self.wake_ups.runs_changed([end.hint for end in ends if end.key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
-            self._wake_ups.jobs_changed(turns)
+            self.wake_ups.jobs_changed(turns)
         if ready:
             self._ready()
 
     def _report_ended(self, ended: Sequence[DeadlineExpiry]) -> None:
         for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
-            self._emit(EndedUnreported(state, reason, count))
+            self.emit(EndedUnreported(state, reason, count))
             if state is State.MISSED:
-                self._emit(RunsMissed(reason, count))
+                self.emit(RunsMissed(reason, count))
         if dead := [end for end in ended if end.fingerprint]:
-            self._emit(DeadLettered(tuple(map(_dead, dead))))
+            self.emit(DeadLettered(tuple(map(_dead, dead))))
 
     def _drop(self, runs: Iterable[RunId]) -> None:
         for run_id in runs:
@@ -179,7 +171,7 @@ class Deadlines:
     async def _expired_runs(self, waiting: Collection[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, a limited number."""
         await self._read(
-            {run.job_id for run in waiting if not self._definition_cache.knows(run.job_id)}
+            {run.job_id for run in waiting if not self.definition_cache.knows(run.job_id)}
         )
         return await self._judged(waiting)
 
@@ -187,9 +179,9 @@ class Deadlines:
         """Return the ends of runs past their deadline, by cached definitions. Of those runs that
         can end at any time while they wait.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         ends: list[DeadlineExpiry] = []
-        known_of = self._definition_cache.known_of
+        known_of = self.definition_cache.known_of
         asked = [
             run
             for run in waiting
@@ -211,7 +203,7 @@ class Deadlines:
 
     def _end_of(self, run: LiveRun, now: datetime) -> DeadlineExpiry | None:
         """Return how a run ends, if it is past the deadline of its cached definition."""
-        known = self._definition_cache.known_of(run.job_id)
+        known = self.definition_cache.known_of(run.job_id)
         if known is None:
             return None
         definition, reason = known.definition, known.ends(run, now)
@@ -222,10 +214,10 @@ class Deadlines:
     def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
         """Note which workers that children wait for aren't attached here."""
         found = (
-            (run, self._definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
+            (run, self.definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
         )
         needs = {need_of(definition, run) for run, definition in found if definition is not None}
-        self._away.update_waiting(needs, self._workers.present(), self._clock.now())
+        self._away.update_waiting(needs, self.workers.present(), self.clock.now())
 
     async def _read(self, unknown: set[JobId]) -> None:
         """Read some of the missing definitions: each job once before any job again."""
@@ -234,7 +226,7 @@ class Deadlines:
             self._asked, left = set(), unknown
         asked = [*islice(left, READ_AT_ONCE)]
         self._asked.update(asked)
-        await self._definition_cache.newest(asked)
+        await self.definition_cache.newest(asked)
 
 
 ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}

@@ -8,6 +8,7 @@ says whether that happened. Definitions that aren't cached are read by the deadl
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -37,35 +38,29 @@ BATCH: Final = 500
 """Runs that one round notifies about."""
 
 
+@dataclass(eq=False)
 class LateStartAlerts:
     """Notifies about late runs."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        store: NotificationStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._cluster_pause = cluster_pause
+    run_index: RunIndex
+    definition_cache: DefinitionCache
+    store: NotificationStore
+    transactor: Transactor
+    clock: ClusterClock
+    cluster_pause: ClusterPause
+
+    def __post_init__(self) -> None:
         self._notified: set[RunId] = set()
         """Waiting runs whose notification was written."""
         self.loop = Loop("late starts", self.step, interval=LOOK_EVERY)
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self._cluster_pause.is_paused or not self._definition_cache.any_late:
+        if self.cluster_pause.is_paused or not self.definition_cache.any_late:
             return LOOK_EVERY
         began = boottime()
         late = await self._late()
-        await self._transactor.rows(late, self._store.tell_late)
+        await self.transactor.rows(late, self.store.tell_late)
         self._notified |= {one.run_id for one in late}
         if len(late) == BATCH:
             return 0.0
@@ -73,25 +68,25 @@ class LateStartAlerts:
 
     async def check_unloaded_runs(self, runs: Sequence[LiveRun]) -> None:
         """Check runs that wait in rows only, as a scan has just found them."""
-        unknown = self._definition_cache.any_late
+        unknown = self.definition_cache.any_late
         asked = [run for run in runs if (unknown if run.line is None else run.line & LATE_ALERT)]
-        if self._cluster_pause.is_paused or not asked:
+        if self.cluster_pause.is_paused or not asked:
             return
         try:
-            await self._definition_cache.newest({run.job_id for run in asked})
-            now = self._clock.now()
+            await self.definition_cache.newest({run.job_id for run in asked})
+            now = self.clock.now()
             found = each("late start", asked, lambda run: self._late_one(run, now))
             late = [one for one in found if one is not None]
             for at in range(0, len(late), BATCH):
-                await self._transactor.rows(late[at : at + BATCH], self._store.tell_late)
+                await self.transactor.rows(late[at : at + BATCH], self.store.tell_late)
         except Unavailable as away:
             log.info("late runs outside memory can't be checked now: %s", away)
 
     async def _late(self) -> list[NotifiableEvent]:
-        now = self._clock.now()
+        now = self.clock.now()
         late: list[NotifiableEvent] = []
         still: set[RunId] = set()
-        async for run in in_turns(self._run_index.waiting_runs(), every=1_000):
+        async for run in in_turns(self.run_index.waiting_runs(), every=1_000):
             if run.key.run_id in self._notified:
                 still.add(run.key.run_id)
                 continue
@@ -103,7 +98,7 @@ class LateStartAlerts:
 
     def _late_one(self, run: LiveRun, now: datetime) -> NotifiableEvent | None:
         """Return the notification of a late run, if its job requests one."""
-        definition = self._definition_cache.definition_of(run.job_id)
+        definition = self.definition_cache.definition_of(run.job_id)
         notices = None if definition is None else definition.notices
         if notices is None or run.parent is not None or run.losses:
             return None

@@ -10,6 +10,7 @@ definitions. Of submitted runs, only waiting ones are examined.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from schedd.core.cluster.statistics import PoolStats, QueueStats, capacity
@@ -29,33 +30,27 @@ LOOK_EVERY: Final = 15.0
 """Seconds between two readings: the usual interval of metrics scrapes."""
 
 
+@dataclass(eq=False)
 class QueueStatsLoop:
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        store: OwnerStore,
-        statistics_store: StatisticsStore,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._store = store
-        self._statistics_store = statistics_store
-        self._emit = emit
+    run_index: RunIndex
+    definition_cache: DefinitionCache
+    workers: WorkerRegistry
+    store: OwnerStore
+    statistics_store: StatisticsStore
+    emit: Emit
+
+    def __post_init__(self) -> None:
         self.loop = Loop("queue stats", self.step, interval=LOOK_EVERY)
-        run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
+        self.run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
 
     async def step(self) -> None:
         """Run one round."""
-        shards = sorted(self._run_index.ownership.epochs)
-        stock = await self._statistics_store.read_queue_stats(shards)
-        usages = await self._store.pools(stock.pools) if stock.pools else {}
+        shards = sorted(self.run_index.ownership.epochs)
+        stock = await self.statistics_store.read_queue_stats(shards)
+        usages = await self.store.pools(stock.pools) if stock.pools else {}
         jobs = {job for each in stock.pools.values() for job in each}
-        known = await self._definition_cache.newest(jobs)
-        self._emit(
+        known = await self.definition_cache.newest(jobs)
+        self.emit(
             QueueStatsRead(
                 tuple(self._pools(stock, usages, known)),
                 stock.overdue,
@@ -70,7 +65,7 @@ class QueueStatsLoop:
         usages: Mapping[PoolKey, PoolUsage],
         known: Mapping[JobId, CachedDefinition],
     ) -> list[PoolStats]:
-        waiting, there = self._run_index.ready.of_pools(), self._workers.present()
+        waiting, there = self.run_index.ready.of_pools(), self.workers.present()
         found = []
         for key, jobs in stock.pools.items():
             if (usage := usages.get(key)) is None:
@@ -93,5 +88,5 @@ class QueueStatsLoop:
 
         Runs for one worker only, and broadcasts, are left out.
         """
-        ready = self._run_index.ready.needs
+        ready = self.run_index.ready.needs
         return [need for need in ready if need.pool == pool and not (need.each or need.worker)]

@@ -30,6 +30,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -171,32 +172,22 @@ def _run_id(run: LiveRun) -> RunId:
     return run.key.run_id
 
 
+@dataclass(eq=False)
 class Rescue:
     """The loop that scans the live runs of the owned shards."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        leases: WorkerLeases,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        wake_ups: WakeUps,
-        overlap: OverlapEnforcer,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._overlap = overlap
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._leases = leases
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._wake_ups = wake_ups
-        self._emit = emit
+    run_index: RunIndex
+    definition_cache: DefinitionCache
+    workers: WorkerRegistry
+    leases: WorkerLeases
+    store: OwnerStore
+    transactor: Transactor
+    clock: ClusterClock
+    wake_ups: WakeUps
+    overlap: OverlapEnforcer
+    emit: Emit
+
+    def __post_init__(self) -> None:
         self._ready: Callable[[], None] = lambda: None
         self._left: Sequence[Callable[[Sequence[LiveRun]], Awaitable[None]]] = ()
         self._look_at: set[ShardId] = set()
@@ -210,8 +201,10 @@ class Rescue:
         """Changes committed before it are in the run index; None: unknown."""
         self._full_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
-        self._unconfirmed = UnconfirmedAssignments(run_index.ownership, workers, clock)
-        look_every = leases.ttl / 6
+        self._unconfirmed = UnconfirmedAssignments(
+            self.run_index.ownership, self.workers, self.clock
+        )
+        look_every = self.leases.ttl / 6
         self._search = Loop(
             "missing workers",
             self.look_again,
@@ -220,7 +213,7 @@ class Rescue:
         )
         backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
         self.loop = Loop("rescue", self.step, interval=SCAN_EVERY, backoff=backoff)
-        run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+        self.run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
@@ -257,16 +250,16 @@ class Rescue:
         now = boottime()
         if now < self._scan_at and self._look_at:
             shards, self._look_at = (
-                sorted(self._look_at & set(self._run_index.ownership.epochs)),
+                sorted(self._look_at & set(self.run_index.ownership.epochs)),
                 set(),
             )
-            with self._run_index.reading():
-                await self._put(await self._store.live_runs(shards, WAITING, self._until()))
+            with self.run_index.reading():
+                await self._put(await self.store.live_runs(shards, WAITING, self._until()))
         elif now >= self._scan_at:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
             try:
-                with self._run_index.reading():
-                    await self._scan(sorted(self._run_index.ownership.epochs))
+                with self.run_index.reading():
+                    await self._scan(sorted(self.run_index.ownership.epochs))
             except BaseException:
                 self._scan_at = 0.0  # the next step is this one again, not an empty one
                 raise
@@ -282,27 +275,27 @@ class Rescue:
         if it can't have returned and stopped again between two of them. A lost worker starts a
         scan.
         """
-        gone = await self._leases.look_again()
+        gone = await self.leases.look_again()
         if gone - self._gone:
             self.wake()
         self._gone = gone
 
     def _until(self) -> datetime:
-        return self._clock.now() + horizon(self._took)
+        return self.clock.now() + horizon(self._took)
 
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
         overlapping: list[LiveRun] = []
         piled: dict[JobId, Sequence[LiveRun]] = {}
-        at = self._clock.now()
+        at = self.clock.now()
         until, now = self._until(), boottime()
         since, self._since = self._since, None
         if now >= self._full_at:
             since, self._full_at = None, now + FULL_EVERY
-        moment = await self._store.moment()
+        moment = await self.store.moment()
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
-        async for some in in_turns(_slices(self._run_index.standing(until)), 1):
+        async for some in in_turns(_slices(self.run_index.standing(until)), 1):
             for run in some:
                 run_id = run.key.run_id
                 here[run_id] = run
@@ -310,13 +303,13 @@ class Rescue:
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[bytes] = set()
-        with self._run_index.ready.scanning():
-            if self._run_index.ready.leaves_some:
+        with self.run_index.ready.scanning():
+            if self.run_index.ready.leaves_some:
                 since = None  # runs left in rows are neither here nor changed, and may be many
             for part in _parts(shards, self._parts):
-                known = self._run_index.read.issuperset(part)
+                known = self.run_index.read.issuperset(part)
                 runs, same = await self._read(part, until, since if known else None, here)
-                if known and not self._run_index.read.issuperset(part):
+                if known and not self.run_index.read.issuperset(part):
                     known = False  # dropped, perhaps gained again: its runs were removed
                     runs, same = await self._read(part, until, None, here)
                 rows += len(runs) + len(same)
@@ -326,14 +319,14 @@ class Rescue:
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
                 await self._sort_again(same)
-                self._run_index.were_read(part)
+                self.run_index.were_read(part)
                 running += [r for r in runs if r.state is State.RUNNING and r.children is None]
                 unchanged = [here[one] for one in same]
                 running += [run for run in unchanged if run.state is State.RUNNING]
                 live = [*runs, *unchanged]
                 for run in live:
                     if run.cancelling and run.state is State.RUNNING:
-                        self._workers.cancel(run, kill=run.killing)
+                        self.workers.cancel(run, kill=run.killing)
                 overlapping += crowded(live)
                 piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # let other tasks run between two parts
@@ -342,18 +335,18 @@ class Rescue:
         if running:
             await self._look_after(running)
         else:
-            self._leases.forget_missing()
-        if overlapping and await self._overlap.judge_blocked(overlapping, piled):
+            self.leases.forget_missing()
+        if overlapping and await self.overlap.judge_blocked(overlapping, piled):
             self._ready()
 
     async def _look_after(self, running: Sequence[LiveRun]) -> None:
         named = {run.incarnation for run in running if run.incarnation is not None}
-        liveness = await self._leases.liveness(named)
+        liveness = await self.leases.liveness(named)
         nowhere = {*liveness.gone, None}  # None would be a bug, which the rescue raises
         await self._rescue([run for run in running if run.incarnation in nowhere])
         alive = [run for run in running if run.incarnation in liveness.live]
         self._unconfirmed.set_found(alive)
-        await self._give_back(await self._workers.never_started(alive))
+        await self._give_back(await self.workers.never_started(alive))
 
     async def _read(
         self,
@@ -364,9 +357,9 @@ class Rescue:
     ) -> tuple[list[LiveRun], Set[bytes]]:
         """Return the runs of these shards, and which runs in `here` have unchanged rows."""
         try:
-            found = since and await self._store.changed_runs(shards, ALL, until, since)
+            found = since and await self.store.changed_runs(shards, ALL, until, since)
             if not found:
-                return await self._store.live_runs(shards, ALL, until), frozenset()
+                return await self.store.live_runs(shards, ALL, until), frozenset()
             known = found.same.intersection(here)
             same = {one for one in known if here[one].state is not State.RUNNING}
             same |= {
@@ -380,7 +373,7 @@ class Rescue:
                     same.add(entry[:ID])
                 else:
                     wanted.append(RunId(Id(entry[:ID])))
-            runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
+            runs = await self.store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
         except Unavailable:
             self._parts = min(2 * self._parts, SHARDS)  # smaller parts, in case this one timed out
@@ -394,26 +387,26 @@ class Rescue:
         """
         released = 0
         async for run in in_turns(gone, SORTED_AT_ONCE):
-            released += self._run_index.forget(run.key.run_id, run.job_id)
+            released += self.run_index.forget(run.key.run_id, run.job_id)
         if released:
             self._ready()
         await self._put(runs)
-        if left := self._run_index.runs_not_loaded(runs):
+        if left := self.run_index.runs_not_loaded(runs):
             for callback in self._left:
                 await callback(left)
 
     async def _sort_again(self, same: Set[bytes]) -> None:
-        fresh, now = 0, self._clock.now()
-        async for run in in_turns(self._run_index.unsure(same), SORTED_AT_ONCE):
-            fresh += self._run_index.put_again(run, now)
+        fresh, now = 0, self.clock.now()
+        async for run in in_turns(self.run_index.unsure(same), SORTED_AT_ONCE):
+            fresh += self.run_index.put_again(run, now)
         if fresh:
             self._ready()
 
     async def _put(self, runs: Sequence[LiveRun]) -> None:
-        fresh, now = 0, self._clock.now()
+        fresh, now = 0, self.clock.now()
         async for run in in_turns(runs, SORTED_AT_ONCE):
             with set_aside("run", run.key.run_id, once=True):
-                fresh += self._run_index.put_runs([run], now)
+                fresh += self.run_index.put_runs([run], now)
         if fresh:
             self._ready()
 
@@ -421,18 +414,18 @@ class Rescue:
         if not lost:
             return
         doubted = {run.incarnation for run in lost if run.incarnation}
-        self._workers.lost(doubted)
+        self.workers.lost(doubted)
         try:
-            known = await self._definition_cache.of_runs(lost)
+            known = await self.definition_cache.of_runs(lost)
             readable = [run for run in lost if run.job_id in known]
             losses = each(
                 "lost run", readable, lambda run: _loss(run, known[run.job_id]), name=_run_id
             )
-            answers = await self._transactor.by_lane(losses, self._store.rescue)
+            answers = await self.transactor.by_lane(losses, self.store.rescue)
             moved = [each for each in answers if isinstance(each, list)]
             doubted -= self._rescued(lost, losses, moved)
         finally:
-            self._workers.spared(doubted)  # the loss wasn't committed: they may return
+            self.workers.spared(doubted)  # the loss wasn't committed: they may return
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
@@ -445,22 +438,22 @@ class Rescue:
         done = {loss.key: loss for loss in losses if loss.key in moved}.values()
         gone = {loss.incarnation for loss in done}
         if dead := {loss.key: loss.reason for loss in done if loss.dead}:
-            self._emit(DeadLettered(tuple(dead_run(r, dead[r.key]) for r in lost if r.key in dead)))
+            self.emit(DeadLettered(tuple(dead_run(r, dead[r.key]) for r in lost if r.key in dead)))
         states = Counter((loss.state, loss.reason) for loss in done)
         for (state, reason), count in states.items():
-            self._emit(EndedUnreported(state, reason, count))
+            self.emit(EndedUnreported(state, reason, count))
         if moved:
             runs = tuple(sorted(key.run_id for key in moved))
-            self._emit(RunsRescued(runs, tuple(sorted(gone))))
-            self._wake_ups.runs_changed([(key.run_id, None) for key in moved])
+            self.emit(RunsRescued(runs, tuple(sorted(gone))))
+            self.wake_ups.runs_changed([(key.run_id, None) for key in moved])
             self.look_at({loss.shard for loss in losses})
         return gone
 
     async def _give_back(self, never_started: Sequence[LiveRun]) -> None:
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]
-        back = await self._transactor.rows(unstarted, self._store.give_back)
+        back = await self.transactor.rows(unstarted, self.store.give_back)
         if back:
-            self._emit(AssignmentsNotStarted(tuple(run.key.run_id for run in back)))
+            self.emit(AssignmentsNotStarted(tuple(run.key.run_id for run in back)))
             await self._put(back)
 
 

@@ -11,6 +11,7 @@ After each page the loop waits four times as long as the page took: due runs hav
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -42,29 +43,22 @@ _FIRST: Final = Id.from_int(0)
 _BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
 
 
+@dataclass(eq=False)
 class RetentionLoop:
     """Deletes data past its retention."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        store: RetentionStore,
-        objects: ResultObjects,
-        transactor: Transactor,
-        clock: ClusterClock,
-        retention: Retention,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._store = store
-        self._objects = objects
-        self._transactor = transactor
-        self._clock = clock
-        self._retention = retention
-        self._emit = emit
+    run_index: RunIndex
+    store: RetentionStore
+    objects: ResultObjects
+    transactor: Transactor
+    clock: ClusterClock
+    retention: Retention
+    emit: Emit
+
+    def __post_init__(self) -> None:
         self._sweep: AsyncIterator[None] | None = None
         least, most = SWEEP_EVERY
-        self._every = min(most, max(least, retention.shortest.total_seconds() / 10))
+        self._every = min(most, max(least, self.retention.shortest.total_seconds() / 10))
         self.loop = Loop("retention", self.step, interval=self._every)
 
     async def step(self) -> float:
@@ -97,14 +91,14 @@ class RetentionLoop:
 
     @property
     def _shards(self) -> list[ShardId]:
-        return sorted(self._run_index.ownership.epochs)
+        return sorted(self.run_index.ownership.epochs)
 
     async def _by_key(self) -> AsyncIterator[None]:
         """Delete old runs by the cluster's retention, except waiting dead letters."""
-        after, now = _BEGINNING, self._clock.now()
-        before = ago(now, self._retention.runs)
+        after, now = _BEGINNING, self.clock.now()
+        before = ago(now, self.retention.runs)
         while self._shards:
-            page = await self._store.old_runs(self._shards, after, before, PAGE)
+            page = await self.store.old_runs(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
@@ -118,12 +112,12 @@ class RetentionLoop:
         They are read separately: with a shorter retention than other runs, each sweep would read
         all of those.
         """
-        after, now = _BEGINNING, self._clock.now()
-        if self._retention.dead_letters is None:
+        after, now = _BEGINNING, self.clock.now()
+        if self.retention.dead_letters is None:
             return
-        before = ago(now, self._retention.dead_letters)
+        before = ago(now, self.retention.dead_letters)
         while self._shards:
-            page = await self._store.old_letters(self._shards, after, before, PAGE)
+            page = await self.store.old_letters(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
@@ -138,11 +132,11 @@ class RetentionLoop:
         jobs.
         """
         after = JobId(_FIRST)
-        while jobs := await self._store.with_retention(after, JOBS):
+        while jobs := await self.store.with_retention(after, JOBS):
             past = dict.fromkeys(jobs, _BEGINNING)
             while self._shards:
-                now = self._clock.now()
-                page = await self._store.old_runs_of(self._shards, past, now, PAGE)
+                now = self.clock.now()
+                page = await self.store.old_runs_of(self._shards, past, now, PAGE)
                 if not page:
                     break
                 for run in page:
@@ -154,24 +148,24 @@ class RetentionLoop:
 
     async def _logs(self) -> AsyncIterator[None]:
         """Delete logs of runs that are kept longer than their logs."""
-        after, now = _BEGINNING, self._clock.now()
-        before = ago(now, self._retention.logs)
+        after, now = _BEGINNING, self.clock.now()
+        before = ago(now, self.retention.logs)
         while self._shards:
-            page = await self._store.old_logs(self._shards, after, before, PAGE)
+            page = await self.store.old_logs(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
-            over = _chosen(page.runs, lambda run: log_is_over(run, self._retention, now))
-            gone = await self._transactor.rows(over, self._store.delete_logs)
-            self._emit(Deleted(logs=len(gone)))
+            over = _chosen(page.runs, lambda run: log_is_over(run, self.retention, now))
+            gone = await self.transactor.rows(over, self.store.delete_logs)
+            self.emit(Deleted(logs=len(gone)))
             yield
 
     def _expired_runs(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
-        return _chosen(runs, lambda run: is_over(run, self._retention, now))
+        return _chosen(runs, lambda run: is_over(run, self.retention, now))
 
     async def _delete(self, over: list[EndedRun]) -> None:
-        gone = await self._transactor.rows(over, self._store.delete_runs)
-        self._emit(Deleted(runs=len(gone)))
+        gone = await self.transactor.rows(over, self.store.delete_runs)
+        self.emit(Deleted(runs=len(gone)))
 
     async def _unwanted(self) -> AsyncIterator[None]:
         """Delete objects whose rows are deleted. Objects that the store fails to delete are tried
@@ -179,17 +173,17 @@ class RetentionLoop:
         """
         left: set[str] = set()
         while self._shards:
-            found = await self._store.unwanted(self._shards, OBJECTS)
+            found = await self.store.unwanted(self._shards, OBJECTS)
             asked = [one for one in found if one.place not in left]
             if not asked:
                 return
-            removed, stuck = await self._objects.remove([one.place for one in asked])
+            removed, stuck = await self.objects.remove([one.place for one in asked])
             aside = [one for one in asked if one.place in stuck]
-            await self._transactor.rows(aside, self._store.put_aside)
+            await self.transactor.rows(aside, self.store.put_aside)
             done = [one for one in asked if one.place in removed]
-            gone = set(await self._transactor.rows(done, self._store.forget_objects))
+            gone = set(await self.transactor.rows(done, self.store.forget_objects))
             left |= {*removed, *stuck} - gone
-            self._emit(Deleted(objects=len(gone)))
+            self.emit(Deleted(objects=len(gone)))
             if not gone:
                 return
             yield

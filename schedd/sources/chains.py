@@ -12,6 +12,7 @@ import base64
 import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NoReturn, TypeAlias
@@ -214,27 +215,24 @@ rejects it. Other joins have their turn meanwhile.
 MOST_TRIES: Final = 5
 
 
+@dataclass(eq=False)
 class Chains:
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        store: ChainStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
+    run_index: RunIndex
+    definition_cache: DefinitionCache
+    store: ChainStore
+    transactor: Transactor
+    clock: ClusterClock
+
+    def __post_init__(self) -> None:
         self._ready: Callable[[], None] = lambda: None
         self._tried: dict[Key, int] = {}
         """Joins evaluated in consecutive rounds that are still due, with the number of rounds."""
         self._slow = SlowJoins()
         self._exist = True
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
-        run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+        self.run_index.ownership.listen(
+            lambda gained, _dropped: self.loop.wake() if gained else None
+        )
 
     def on_ready(self, callback: Callable[[], None]) -> None:
         """Call `callback()` when runs became ready."""
@@ -248,15 +246,15 @@ class Chains:
 
     async def step(self) -> float:
         """Evaluate due joins; return the seconds until the next round."""
-        shards = sorted(self._run_index.ownership.epochs)
-        due = await self._store.due(shards) if shards else []
+        shards = sorted(self.run_index.ownership.epochs)
+        due = await self.store.due(shards) if shards else []
         here = {key_of(one) for one in due}
         self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
             return LOOK_EVERY if self._exist else WITHOUT_CHAINS
         # A join that is due again may have been refused because of an outdated definition.
-        self._definition_cache.forget({child for child, _ in self._tried})
-        known = await self._definition_cache.newest({one.child for one in due})
+        self.definition_cache.forget({child for child, _ in self._tried})
+        known = await self.definition_cache.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
         later: dict[timedelta, list[ChainJoin]] = {}
         judged: set[Key] = set()
@@ -276,10 +274,10 @@ class Chains:
 
     async def _judge(self, part: Sequence[Wanted]) -> list[tuple[ChainJoin, timedelta]]:
         """Evaluate these joins; return those that timed out, each with its backoff."""
-        answers = await self._transactor.by_lane(part, self._store.join)
+        answers = await self.transactor.by_lane(part, self.store.join)
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         made = [run for runs in answers if not isinstance(runs, Failed) for run in runs]
-        if self._run_index.put_runs(made, self._clock.now()):
+        if self.run_index.put_runs(made, self.clock.now()):
             self._ready()
         for answer in failed:
             if not isinstance(answer.error, TookTooLong):
@@ -294,8 +292,8 @@ class Chains:
 
     async def _put_off(self, joins: Sequence[ChainJoin], wait: timedelta) -> None:
         if joins:
-            await self._transactor.rows(
-                joins, lambda claim, mine: self._store.put_off(claim, mine, wait)
+            await self.transactor.rows(
+                joins, lambda claim, mine: self.store.put_off(claim, mine, wait)
             )
 
     def _give_up(self, one: ChainJoin, _error: Exception) -> None:
@@ -321,7 +319,7 @@ class Chains:
             chosen.append((one, entry.definition))
             if entry.definition.after.with_output:
                 results |= {ended.run_id for ended in _ended_parents(one).values()}
-        read = await self._store.results(results) if results else {}
+        read = await self.store.results(results) if results else {}
         wanted: list[Wanted] = []
         for one, definition in chosen:
             # A bad result delays no other job.

@@ -13,7 +13,7 @@ Invariants
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ MOST_READY: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Event:
+class ServerSentEvent:
     """A server-sent event. `data` may have several lines. Readers keep the id of an event that has
     only an id, and don't report it.
     """
@@ -90,24 +90,20 @@ class Ready:
         return taken
 
 
+@dataclass(eq=False)
 class EventStream:
     """An ASGI response that sends `events` until they end, and `beat` first and after `every`
     seconds of silence.
     """
 
-    def __init__(
-        self,
-        events: AsyncGenerator[Event, None],
-        closing: asyncio.Event,
-        *,
-        beat: bytes = HERE,
-        every: float = KEEPALIVE,
-    ) -> None:
+    events: AsyncGenerator[ServerSentEvent, None]
+    closing: asyncio.Event
+    _: KW_ONLY
+    beat: bytes = HERE
+    every: float = KEEPALIVE
+
+    def __post_init__(self) -> None:
         self._over = ExitStack()
-        self._events = events
-        self._closing = closing
-        self._beat = beat
-        self._every = every
         self._ready = Ready()
 
     def call_at_end(self, callback: Callable[[], object]) -> None:
@@ -155,23 +151,23 @@ class EventStream:
             until(self._closed, "closing")
 
     async def _make(self) -> None:
-        async with aclosing(self._events) as events:
+        async with aclosing(self.events) as events:
             async for event in events:
                 await self._ready.put(event.encoded)
         self._ready.end()
 
     async def _send_all(self, send: Send) -> None:
-        piece = self._beat
+        piece = self.beat
         while piece:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             try:
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout(self.every):
                     piece = await self._ready.take_bytes()
             except TimeoutError:
-                piece = self._beat
+                piece = self.beat
 
     async def _closed(self) -> None:
-        await self._closing.wait()
+        await self.closing.wait()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -11,7 +11,7 @@ costs only reads.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, TypeAlias
 
 from schedd.cluster.leader.recovery import Recovery
@@ -139,6 +139,7 @@ AFTER_TERM = failpoints.awaited("lead.after_term")
 BEFORE_MAP = failpoints.awaited("lead.before_map")
 
 
+@dataclass(eq=False)
 class Candidate:
     """The candidacy of one tenure.
 
@@ -146,30 +147,19 @@ class Candidate:
     `duties`: the leader's other loops, created for each term.
     """
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        store: MembershipStore,
-        *,
-        tenure: TenureId,
-        lease: LeaseId,
-        view: Callable[[], ClusterView],
-        trusted: Callable[[], bool],
-        timeline: Callable[[], Timeline],
-        able: Callable[[], bool],
-        recovery: Recovery,
-        duties: Duties,
-    ) -> None:
-        self._coordination = coordination
-        self._store = store
-        self._tenure = tenure
-        self._lease = lease
-        self._view = view
-        self._trusted = trusted
-        self._timeline = timeline
-        self._able = able
-        self._recovery = recovery
-        self._duties = duties
+    coordination: Coordination
+    store: MembershipStore
+    _: KW_ONLY
+    tenure: TenureId
+    lease: LeaseId
+    view: Callable[[], ClusterView]
+    trusted: Callable[[], bool]
+    timeline: Callable[[], Timeline]
+    able: Callable[[], bool]
+    recovery: Recovery
+    duties: Duties
+
+    def __post_init__(self) -> None:
         self._reconciling: Loop | None = None
         self._soon = Backoff(initial=0.02, maximum=RECONCILE_EVERY)
         self._zones: dict[str, str] = {}
@@ -191,14 +181,14 @@ class Candidate:
         Raises:
             Unavailable: etcd or PostgreSQL doesn't answer; nothing was won.
         """
-        view = self._view()
+        view = self.view()
         leader = view.leader
-        if LEADER in view.unreadable and self._trusted():
-            await delete_invalid(self._coordination)
-        if leader == self._tenure:
+        if LEADER in view.unreadable and self.trusted():
+            await delete_invalid(self.coordination)
+        if leader == self.tenure:
             # The key was won by a call with a lost answer, or not deleted: a new election is safer.
-            await withdraw(self._coordination, self._tenure)
-        elif leader is None and self._able() and self._trusted():
+            await withdraw(self.coordination, self.tenure)
+        elif leader is None and self.able() and self.trusted():
             if (wait := self._leaves_it_to_an_heir()) > 0:
                 return wait
             await self._campaign()
@@ -206,8 +196,8 @@ class Candidate:
 
     def _leaves_it_to_an_heir(self) -> float:
         """Return seconds to wait for a requested leader. The wait is limited: it may be down."""
-        heir = self._view().heir
-        if heir is None or heir.tenure == self._tenure:
+        heir = self.view().heir
+        if heir is None or heir.tenure == self.tenure:
             self._heir = None
             return 0.0
         if heir != self._heir:
@@ -215,21 +205,21 @@ class Candidate:
         return self._heir_until - boottime()
 
     async def _campaign(self) -> None:
-        mandate = await campaign(self._coordination, self._tenure, self._lease)
+        mandate = await campaign(self.coordination, self.tenure, self.lease)
         if mandate is None:
             return
         await BEFORE_TERM()
         try:
             leadership = await open_term(
-                self._coordination, self._store, mandate, self._trusted, self._view().term
+                self.coordination, self.store, mandate, self.trusted, self.view().term
             )
-            await self._recovery.check_data_loss(leadership)
+            await self.recovery.check_data_loss(leadership)
         except TermOver as over:
             log.warning("elected, but opening a term failed: %s", over)
         else:
             await AFTER_TERM()
             await self._lead(leadership)
-        await withdraw(self._coordination, self._tenure)
+        await withdraw(self.coordination, self.tenure)
 
     async def _lead(self, leadership: Leadership) -> None:
         async def reconcile() -> float | None:
@@ -239,8 +229,8 @@ class Candidate:
         reconciling = Loop("reconcile", reconcile, interval=RECONCILE_EVERY, backoff=backoff)
         self.leadership, self._reconciling = leadership, reconciling
         try:
-            marking = self._recovery.marking(leadership)
-            await lead(leadership, [reconciling, marking, *self._duties(leadership)])
+            marking = self.recovery.marking(leadership)
+            await lead(leadership, [reconciling, marking, *self.duties(leadership)])
         finally:
             self.leadership = self._reconciling = None
 
@@ -251,17 +241,17 @@ class Candidate:
             TermOver: the map in etcd has a later term, or no leader wrote it. The next term is
                 above the map's, so that members follow the new leader's map.
         """
-        if (later := self._view().term) > leadership.term:
+        if (later := self.view().term) > leadership.term:
             raise TermOver(
                 f"the shard map in etcd has term {later}, later than term {leadership.term} of this"
                 " leader"
             )
         await self._heed_heir(leadership)
-        census = await fence_departed(self._coordination, self._store, leadership)
+        census = await fence_departed(self.coordination, self.store, leadership)
         self._compare_zones(census)
-        shard_map = ShardMap(leadership.term, assign(census.active), self._timeline())
+        shard_map = ShardMap(leadership.term, assign(census.active), self.timeline())
         await BEFORE_MAP()
-        await publish(self._coordination, leadership, shard_map)
+        await publish(self.coordination, leadership, shard_map)
         return self._soon.next() if census.joining else None
 
     async def _heed_heir(self, leadership: Leadership) -> None:
@@ -270,16 +260,16 @@ class Candidate:
         Raises:
             TermOver: stepping down.
         """
-        view = self._view()
+        view = self.view()
         heir = view.heir
         if HEIR in view.unreadable:
-            await delete_invalid_heir(self._coordination, leadership.mandate.guards)
+            await delete_invalid_heir(self.coordination, leadership.mandate.guards)
         if heir is None:
             return
         member = view.member(heir.tenure)
-        if heir.term == leadership.term and heir.tenure != self._tenure and member is not None:
+        if heir.term == leadership.term and heir.tenure != self.tenure and member is not None:
             raise TermOver(f"leadership transferred to {member.name}, as requested")
-        await forget(self._coordination, heir)
+        await forget(self.coordination, heir)
 
     def _compare_zones(self, census: Census) -> None:
         """Warn if members have different time zone rules: they would fire at different times."""

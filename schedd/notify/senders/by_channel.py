@@ -13,6 +13,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,22 +31,18 @@ LIMIT = 30.0
 LONGEST_ERROR = 500
 
 
+@dataclass(eq=False, kw_only=True)
 class Senders:
     """`schedd.ports.Sender`: each notification by its channel."""
 
-    def __init__(
-        self,
-        *,
-        signing_key: Path | None,
-        egress: Egress,
-        commands: tuple[str, ...],
-        smtp: Smtp,
-        cluster_id: str,
-    ) -> None:
-        self._signing_key = signing_key
-        self._egress = egress
+    signing_key: Path | None
+    egress: Egress
+    commands: tuple[str, ...]
+    smtp: InitVar[Smtp]
+    cluster_id: InitVar[str]
+
+    def __post_init__(self, smtp: Smtp, cluster_id: str) -> None:
         self._opened: Webhook | None = None
-        self._commands = commands
         self._mail = Mail(smtp, cluster_id)
 
     async def send(self, notification: OutboxNotification, notice: Notice) -> str:
@@ -62,7 +59,7 @@ class Senders:
             case NotificationChannel.WEBHOOK:
                 return await (await self._webhook()).send(notification, notice.webhook)
             case NotificationChannel.COMMAND:
-                return await command.run(notification, notice.command, self._commands)
+                return await command.run(notification, notice.command, self.commands)
             case NotificationChannel.EMAIL:
                 return await self._mail.send(notification, notice.email)
 
@@ -74,7 +71,7 @@ class Senders:
             return self._opened
         kind = await asyncio.to_thread(_loaded)
         if self._opened is None:
-            self._opened = kind(self._signing_key, self._egress)
+            self._opened = kind(self.signing_key, self.egress)
         return self._opened
 
     async def close(self) -> None:

@@ -98,30 +98,21 @@ PASSES: Final = (frames.BadFrame, ForeignWorker)
 """A bad item is logged without a traceback; another worker's result ends the stream."""
 
 
+@dataclass(eq=False)
 class WorkerService:
     """Serves `Attach`."""
 
-    def __init__(
-        self,
-        terms: ClusterTerms,
-        greeting: WorkerSessions,
-        workers: WorkerRegistry,
-        collector: ResultCollector,
-        cluster: Observer,
-        clock: ClusterClock,
-        log_followers: LogFollowers,
-        advances: MemberProgress,
-        audit: WorkerAudit,
-    ) -> None:
-        self._audit = audit
-        self._log_followers = log_followers
-        self._advances = advances
-        self._terms = terms
-        self._greeting = greeting
-        self._workers = workers
-        self._collector = collector
-        self._cluster = cluster
-        self._clock = clock
+    terms: ClusterTerms
+    greeting: WorkerSessions
+    workers: WorkerRegistry
+    collector: ResultCollector
+    cluster: Observer
+    clock: ClusterClock
+    log_followers: LogFollowers
+    advances: MemberProgress
+    audit: WorkerAudit
+
+    def __post_init__(self) -> None:
         self._outboxes: set[WorkerFrameQueue] = set()
 
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
@@ -142,7 +133,7 @@ class WorkerService:
         try:
             incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]
-            turned = await self._greeting.greet(incarnation, spooled)
+            turned = await self.greeting.greet(incarnation, spooled)
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
         except Unavailable as away:
@@ -150,22 +141,22 @@ class WorkerService:
         if isinstance(turned, RejectedHello):
             await abort(context, turned.status, turned.message, reason=turned.reason)
         await context.write(wire.MemberFrame(welcome=self._welcome()))
-        attached = self._workers.attach(
+        attached = self.workers.attach(
             incarnation,
             outbox,
             draining=hello.draining,
             running=len(hello.running),
             unstored_results=len(hello.spooled),
         )
-        self._log_followers.attached(incarnation.id)
+        self.log_followers.attached(incarnation.id)
         self._outboxes.add(outbox)
         try:
             await self._talk(context, attached, outbox)
         finally:
             self._outboxes.discard(outbox)
-            if self._workers.detach(attached):  # else it has reconnected, and stays
-                self._greeting.forget_incarnation(incarnation.id)
-                self._advances.remove_worker(incarnation.id)
+            if self.workers.detach(attached):  # else it has reconnected, and stays
+                self.greeting.forget_incarnation(incarnation.id)
+                self.advances.remove_worker(incarnation.id)
 
     def members_changed(self) -> None:
         """Send the current members to all attached workers."""
@@ -225,7 +216,7 @@ class WorkerService:
     def _valid_for(self) -> float | None:
         """Return seconds until the worker's certificate expires: it reconnects with a new one."""
         until = caller().until
-        return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
+        return None if until is None else max(0.0, (until - self.clock.now()).total_seconds())
 
     async def _read(self, context: Stream, attached: Attached, outbox: WorkerFrameQueue) -> None:
         """Handle frames until the end of the stream, or a goodbye."""
@@ -254,16 +245,16 @@ class WorkerService:
                 self._left_out("result", who, frames.readable(result, who.id))
                 reported = frames.reported(result, who.worker)
                 if await self._may_report(who, reported.sender):
-                    self._collector.reported(reported, outbox)
+                    self.collector.reported(reported, outbox)
         async for batch in in_turns(frame.result_batches, every=1):
             with self._aside("result batch", who):
                 successes, why = frames.successes(batch)
                 self._left_out("result batch", who, why)
                 if successes and await self._may_report(who, successes.senders[0]):
-                    self._collector.succeeded(who.worker, successes, outbox)
+                    self.collector.succeeded(who.worker, successes, outbox)
         for refused in frame.refusals:
             with self._aside("refusal", who):
-                self._collector.refused(frames.refusal(refused, who.worker, who.id))
+                self.collector.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
             with self._aside("revoke answer", who):
                 self._revoked(answer, who)
@@ -271,20 +262,20 @@ class WorkerService:
             with self._aside("log chunk", who):
                 frames.check(chunk, "log_chunks")
                 key, token = frames.key_of(chunk.key)
-                self._log_followers.came(who.id, key.run_id, token, chunk.piece)
+                self.log_followers.came(who.id, key.run_id, token, chunk.piece)
         for said in frame.progress:
             with self._aside("progress", who):
                 progress = frames.progress(said)
                 key, token = frames.key_of(said.key)
-                self._advances.record_progress(who.id, key.run_id, token, progress)
+                self.advances.record_progress(who.id, key.run_id, token, progress)
         if frame.HasField("granted"):
             granted = frame.granted
             last = frames.last_rank(granted)
-            self._workers.granted(attached, granted.slots, granted.received, last, granted.serial)
+            self.workers.granted(attached, granted.slots, granted.received, last, granted.serial)
         if frame.HasField("heartbeat"):
             self._heartbeat(frame.heartbeat, attached, outbox)
         if frame.HasField("goodbye"):
-            await self._greeting.goodbye(attached.incarnation)
+            await self.greeting.goodbye(attached.incarnation)
             return True
         return False
 
@@ -297,7 +288,7 @@ class WorkerService:
         """
 
         def noted(error: Exception) -> None:
-            self._audit.rejected(who, kind, str(error))
+            self.audit.rejected(who, kind, str(error))
 
         try:
             with set_aside(kind, f"worker/{who.worker}", passes=PASSES, then=noted):
@@ -311,16 +302,16 @@ class WorkerService:
         """Audit the dropped fields of a worker's item."""
         if why:
             note(kind, f"worker/{who.worker}", why)
-            self._audit.rejected(who, kind, why)
+            self.audit.rejected(who, kind, why)
 
     def _revoked(self, answer: wire.RevokeAnswer, who: Incarnation) -> None:
         frames.check(answer, "revoke_answers")
         key, token = frames.key_of(answer.key)
-        if self._collector.is_anothers(key, token, who.id):
+        if self.collector.is_anothers(key, token, who.id):
             return
-        self._workers.revoke_answered(key.run_id, token)
+        self.workers.revoke_answered(key.run_id, token)
         if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
-            self._collector.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
+            self.collector.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
 
     async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
         """Return whether a result is of this worker: of this incarnation or an earlier one. False:
@@ -329,7 +320,7 @@ class WorkerService:
         if sender == who.id or caller().kind is not IdentityKind.WORKER:
             return True
         try:
-            own = await self._greeting.is_of(who.worker, sender)
+            own = await self.greeting.is_of(who.worker, sender)
         except Unavailable:
             return False
         if not own:
@@ -340,11 +331,11 @@ class WorkerService:
         self, beat: wire.Heartbeat, attached: Attached, outbox: WorkerFrameQueue
     ) -> None:
         holding, who = frames.holdings(beat), attached.incarnation.id
-        self._advances.held(who, holding)
-        self._advances.blocking(who, beat.blocking)
+        self.advances.held(who, holding)
+        self.advances.blocking(who, beat.blocking)
         since_refresh = frames.length(beat.since_refresh).total_seconds()
         if beat.HasField("worker_cluster_time"):
-            self._workers.record_heartbeat(
+            self.workers.record_heartbeat(
                 attached,
                 frames.instant(beat.worker_cluster_time),
                 holding,
@@ -355,10 +346,10 @@ class WorkerService:
                 refusal_reason=beat.refusal_reason,
             )
         for run_id, token, since in holding.starts():
-            if self._collector.lacks_start(run_id, token, who):
+            if self.collector.lacks_start(run_id, token, who):
                 with self._aside("start", attached.incarnation):
-                    self._collector.started(run_id, token, frames.since_epoch(since))
-        self._greeting.record_heartbeat(
+                    self.collector.started(run_id, token, frames.since_epoch(since))
+        self.greeting.record_heartbeat(
             attached.incarnation,
             since_refresh,
             lambda *, refreshed, lost: self._answer_heartbeat(
@@ -373,28 +364,28 @@ class WorkerService:
             sequence=sequence,
             refreshed=refreshed,
             lost=lost,
-            cluster_time=frames.stamp(self._clock.now()),
+            cluster_time=frames.stamp(self.clock.now()),
         )
         outbox.put(wire.MemberFrame(heartbeat_answer=answer))
 
     def _welcome(self) -> wire.Welcome:
-        tenure = self._cluster.tenure
+        tenure = self.cluster.tenure
         return wire.Welcome(
-            member=self._terms.member,
+            member=self.terms.member,
             tenure=str(tenure) if tenure else "",
-            cluster_id=self._terms.cluster_id,
+            cluster_id=self.terms.cluster_id,
             members=self._members(),
-            worker_ttl=frames.span(self._terms.worker_ttl),
-            heartbeat_interval=frames.span(self._terms.heartbeat_interval(len(self._outboxes))),
-            version=self._terms.version,
-            cluster_time=frames.stamp(self._clock.now()),
+            worker_ttl=frames.span(self.terms.worker_ttl),
+            heartbeat_interval=frames.span(self.terms.heartbeat_interval(len(self._outboxes))),
+            version=self.terms.version,
+            cluster_time=frames.stamp(self.clock.now()),
             answers_grants=True,
             reads_held=True,
             reads_batches=True,
         )
 
     def _members(self) -> wire.Members:
-        view = self._cluster.view()
+        view = self.cluster.view()
         return wire.Members(
             endpoints=[
                 wire.Members.Endpoint(name=member.name, grpc=member.grpc) for member in view.members

@@ -38,7 +38,7 @@ from schedd.web.pages.snapshots import Body, PageSnapshots, refused, shown
 from schedd.web.rest import problems
 from schedd.web.rest.field_names import in_words, rename
 from schedd.web.rest.problems import RequestProblem
-from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
+from schedd.web.streams import BEAT, BEAT_EVERY, EventStream, ServerSentEvent
 from schedd.web.templating import ONCE, compiled, render, stamped
 from schedkit.errors import Unavailable
 
@@ -207,7 +207,7 @@ class Site:
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
             events = self._looks.snapshot_for(page, asked).events(seen)
             known = self._while_known(asked, events)
-            beat = Event(self._here, name=BEAT).encoded
+            beat = ServerSentEvent(self._here, name=BEAT).encoded
             return EventStream(known, self._closing, beat=beat, every=BEAT_EVERY)
 
         made: list[BaseRoute] = [Route(page.path, whole)]
@@ -216,8 +216,8 @@ class Site:
         return made + [self._form(action) for action in page.actions]
 
     async def _while_known(
-        self, asked: PageRequest, events: AsyncGenerator[Event, None]
-    ) -> AsyncGenerator[Event, None]:
+        self, asked: PageRequest, events: AsyncGenerator[ServerSentEvent, None]
+    ) -> AsyncGenerator[ServerSentEvent, None]:
         """Yield these until the reader's login or certificate has expired. Then the page reconnects
         and receives the error.
         """

@@ -28,7 +28,7 @@ from schedd.api.errors import CallError, MemberUnavailableError
 from schedd.web.formatting import data_age
 from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
 from schedd.web.rest import problems
-from schedd.web.streams import Event
+from schedd.web.streams import ServerSentEvent
 from schedd.web.templating import render
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Unavailable
@@ -110,16 +110,16 @@ class PageSnapshot:
             if body.over or body.digest != seen:
                 return body
 
-    async def events(self, seen: str) -> AsyncGenerator[Event, None]:
+    async def events(self, seen: str) -> AsyncGenerator[ServerSentEvent, None]:
         """Yield each body after the one with digest `seen`, until the final one."""
         self._watchers += 1
         try:
             while True:
                 body = await self.after(seen)
                 seen = body.digest
-                yield Event(body.html, id=seen)
+                yield ServerSentEvent(body.html, id=seen)
                 if body.over:
-                    yield Event("", name="end")
+                    yield ServerSentEvent("", name="end")
                     return
         finally:
             self._watchers -= 1

@@ -35,7 +35,7 @@ from schedd.web.rest.http_rules import RouteMatch, Routes
 from schedd.web.rest.openapi import answered, asked
 from schedd.web.rest.openapi_tables import NAMESPACE
 from schedd.web.rest.problems import RequestProblem
-from schedd.web.streams import Event, EventStream
+from schedd.web.streams import EventStream, ServerSentEvent
 from schedkit.errors import Unavailable
 from schedkit.protojson import to_json
 from schedproto.v1 import job_pb2, run_service_pb2
@@ -374,7 +374,7 @@ async def _streamed(
 
 async def _events(
     first: asyncio.Task[Message | None], answers: AsyncIterator[Message], at: str
-) -> AsyncGenerator[Event, None]:
+) -> AsyncGenerator[ServerSentEvent, None]:
     """Yield the answers as events. The event `end` has the id of the last event, or `at`, so that a
     reader that reconnects with it gets 204.
     """
@@ -385,27 +385,27 @@ async def _events(
         async for answer in answers:
             yield (event := _event(answer))
             at = event.id or at
-        yield Event("{}", name="end", id=at)
+        yield ServerSentEvent("{}", name="end", id=at)
     except (CallError, Unavailable) as error:
-        yield Event(_json(problems.problem_of(error)), name="error")
+        yield ServerSentEvent(_json(problems.problem_of(error)), name="error")
 
 
-def _event(answer: Message) -> Event:
+def _event(answer: Message) -> ServerSentEvent:
     """Return an answer as an event; events of runs are cached."""
     if not isinstance(answer, run_service_pb2.RunEvent):
-        return Event(_json(to_json(answer)), id=getattr(answer, "cursor", ""))
+        return ServerSentEvent(_json(to_json(answer)), id=getattr(answer, "cursor", ""))
     return _run_event(answer.SerializeToString())
 
 
 @lru_cache(KEPT)
-def _run_event(written: bytes) -> Event:
+def _run_event(written: bytes) -> ServerSentEvent:
     """Return the event of a run. Its id is its cursor. An event with only a cursor has no data:
     browsers keep the id and don't report it.
     """
     answer = run_service_pb2.RunEvent.FromString(written)
     name = next((kind for kind in ("gap", "cluster") if answer.HasField(kind)), "")
     bare = not (name or answer.HasField("run"))
-    return Event("" if bare else _json(to_json(answer)), name, answer.cursor)
+    return ServerSentEvent("" if bare else _json(to_json(answer)), name, answer.cursor)
 
 
 async def _renamed(

@@ -266,7 +266,7 @@ async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
     monkeypatch.setattr(deadlines, "LOOK_EVERY", 0.0)
     world = World()
     plain = replace(SHELL, placement=Placement.BROADCAST, pause_after_failures=1, max_runs=9)
-    world.definitions = world.deadlines._definition_cache = Some(plain)
+    world.definitions = world.deadlines.definition_cache = Some(plain)
     parent = run(9).key.run_id
     here, away = (run(number, parent=parent, target=f"w{number}") for number in (1, 2))
     tried = replace(run(3, parent=parent, target="w2"), state=State.RETRYING, losses=1)

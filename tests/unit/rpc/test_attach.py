@@ -252,7 +252,7 @@ async def test_a_malformed_batch_is_audited_and_its_stream_continues(
     await wait_until_async(lambda: len(member.batches) == 2, 5, "the other batches to be read")
     context.closed.set()
     await asyncio.wait_for(stream, 5)
-    await member.service._audit.step()
+    await member.service.audit.step()
     [record] = member.audit.rows
     assert (record.worker, record.action) == ("w", "result_batch")
 

@@ -18,7 +18,7 @@ from schedd.web.app import PAGES
 from schedd.web.pages import snapshots as module
 from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
 from schedd.web.pages.snapshots import KEPT, KEPT_FOR, PageSnapshot, PageSnapshots
-from schedd.web.streams import Event
+from schedd.web.streams import ServerSentEvent
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -51,7 +51,7 @@ def page_request(**query: str) -> PageRequest:
     return PageRequest(services, Caller(TESTER, source="test"), query=query)
 
 
-async def event_names(events: AsyncGenerator[Event, None]) -> list[str]:
+async def event_names(events: AsyncGenerator[ServerSentEvent, None]) -> list[str]:
     """Names of all events; a stream that doesn't end fails."""
     async with asyncio.timeout(5):
         return [event.name async for event in events]
