@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -25,6 +26,7 @@ from schedd.cluster.prefix_claim import PrefixClaim
 from schedd.cluster.tenure import Loops
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.config.member_config import Config
+from schedd.core.cluster.membership import ClusterView
 from schedd.core.cluster.partition import owner_of
 from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.events import ClusterWatched, ResultStoreAway
@@ -127,9 +129,32 @@ def build(ground: Foundations) -> MemberParts:
         definition_cache, store.results, clock, wake_ups, emit, worker_audit
     )
     leases, cluster_pause = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
-    sender = _sender(ground)
-    owner = _owner(
-        ground, sender, definition_cache, workers, leases, collector, watchers, cluster_pause
+    sender = Senders(
+        signing_key=config.notifications.signing_key,
+        egress=config.egress,
+        commands=config.notifications.commands,
+        smtp=config.smtp,
+        cluster_id=ground.cluster_id,
+    )
+    owner = Owner(
+        store=store.owner,
+        outbox=store.notifications,
+        chains=store.chains,
+        sender=sender,
+        definition_cache=definition_cache,
+        workers=workers,
+        leases=leases,
+        collector=collector,
+        watchers=watchers,
+        clock=clock,
+        cluster_pause=cluster_pause,
+        emit=emit,
+        limits=config.catch_up.limits(),
+        lookahead=config.lookahead.to_lookahead(),
+        retention_store=store.retention,
+        objects=ground.objects,
+        statistics_store=store.statistics,
+        retention=config.retention.to_retention(),
     )
     wake_ups.move(owner)
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
@@ -152,8 +177,45 @@ def build(ground: Foundations) -> MemberParts:
     )
     ground.objects.on_away = lambda: emit(ResultStoreAway())
     feed = Subscriptions(store.changes, watchers.ears)
-    services = _services(
-        ground, member, wake_ups, workers, peers, watchers, feed, log_followers, advances, checkup
+    services = Services(
+        store=store.users,
+        calendars=store.calendars,
+        pools=store.pools,
+        pauses=store.pauses,
+        backfills=store.backfills,
+        dead_letters=store.dead_letters,
+        chains=store.chains,
+        membership=store.membership,
+        worker_store=store.workers,
+        access_tokens=store.access_tokens,
+        authentication=Authentication(
+            store.access_tokens,
+            clock,
+            demanded=config.tls.files() is not None,
+        ),
+        clock=clock,
+        wake_ups=wake_ups,
+        lines=workers,
+        refusals=AskedRefusals(member.cluster, workers, peers),
+        changes=watchers,
+        feed=feed,
+        log_followers=log_followers,
+        advances=advances,
+        cluster=member.cluster,
+        succession=LeadershipTransfers(
+            ground.etcd, member.cluster.until, lambda: member.cluster.lease
+        ),
+        checkup=checkup,
+        failures=ground.health.troubles,
+        database_answered_at=lambda: store.database.answered_at,
+        objects=ground.objects,
+        version=VERSION,
+        cluster_id=ground.cluster_id,
+        late=config.catch_up.limits(),
+        retention=config.retention.to_retention(),
+        lost_for=config.retention.lost,
+        emit=emit,
+        means=DeliveryMeans(config.notifications.commands, bool(config.smtp.host)),
     )
 
     def duties() -> list[Loop]:
@@ -209,50 +271,6 @@ def _member(
     )
 
 
-def _sender(ground: Foundations) -> Senders:
-    notifications = ground.config.notifications
-    return Senders(
-        signing_key=notifications.signing_key,
-        egress=ground.config.egress,
-        commands=notifications.commands,
-        smtp=ground.config.smtp,
-        cluster_id=ground.cluster_id,
-    )
-
-
-def _owner(
-    ground: Foundations,
-    sender: Senders,
-    definition_cache: DefinitionCache,
-    workers: WorkerRegistry,
-    leases: WorkerLeases,
-    collector: ResultCollector,
-    watchers: Watchers,
-    cluster_pause: ClusterPause,
-) -> Owner:
-    store, config = ground.store, ground.config
-    return Owner(
-        store=store.owner,
-        outbox=store.notifications,
-        chains=store.chains,
-        sender=sender,
-        definition_cache=definition_cache,
-        workers=workers,
-        leases=leases,
-        collector=collector,
-        watchers=watchers,
-        clock=ground.clock,
-        cluster_pause=cluster_pause,
-        emit=ground.telemetry.emit,
-        limits=config.catch_up.limits(),
-        lookahead=config.lookahead.to_lookahead(),
-        retention_store=store.retention,
-        objects=ground.objects,
-        statistics_store=store.statistics,
-        retention=config.retention.to_retention(),
-    )
-
-
 def _worker_leases(ground: Foundations, member: MemberLifecycle) -> WorkerLeases:
     def designated(incarnation: IncarnationId) -> bool:
         members = {one.name: 1 for one in member.cluster.view().members}
@@ -264,60 +282,6 @@ def _worker_leases(ground: Foundations, member: MemberLifecycle) -> WorkerLeases
 
     ttl = ground.config.worker_ttl.total_seconds()
     return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated, watched)
-
-
-def _services(
-    ground: Foundations,
-    member: MemberLifecycle,
-    wake_ups: WakeUpSender,
-    workers: WorkerRegistry,
-    peers: Peers,
-    watchers: Watchers,
-    feed: Subscriptions,
-    log_followers: LogFollowers,
-    advances: MemberProgress,
-    checkup: CheckupCollector,
-) -> Services:
-    return Services(
-        store=ground.store.users,
-        calendars=ground.store.calendars,
-        pools=ground.store.pools,
-        pauses=ground.store.pauses,
-        backfills=ground.store.backfills,
-        dead_letters=ground.store.dead_letters,
-        chains=ground.store.chains,
-        membership=ground.store.membership,
-        worker_store=ground.store.workers,
-        access_tokens=ground.store.access_tokens,
-        authentication=Authentication(
-            ground.store.access_tokens,
-            ground.clock,
-            demanded=ground.config.tls.files() is not None,
-        ),
-        clock=ground.clock,
-        wake_ups=wake_ups,
-        lines=workers,
-        refusals=AskedRefusals(member.cluster, workers, peers),
-        changes=watchers,
-        feed=feed,
-        log_followers=log_followers,
-        advances=advances,
-        cluster=member.cluster,
-        succession=LeadershipTransfers(
-            ground.etcd, member.cluster.until, lambda: member.cluster.lease
-        ),
-        checkup=checkup,
-        failures=ground.health.troubles,
-        database_answered_at=lambda: ground.store.database.answered_at,
-        objects=ground.objects,
-        version=VERSION,
-        cluster_id=ground.cluster_id,
-        late=ground.config.catch_up.limits(),
-        retention=ground.config.retention.to_retention(),
-        lost_for=ground.config.retention.lost,
-        emit=ground.telemetry.emit,
-        means=DeliveryMeans(ground.config.notifications.commands, bool(ground.config.smtp.host)),
-    )
 
 
 def _duties(ground: Foundations, member: MemberLifecycle, services: Services) -> list[Loop]:
@@ -387,21 +351,21 @@ def _attach(parts: MemberParts, terms: ClusterTerms) -> WorkerService:
         parts.advances,
         parts.worker_audit,
     )
-    cluster.listen(
-        lambda known, view: parts.peers.members_changed() if known.members != view.members else None
-    )
-    cluster.listen(
-        lambda known, view: (
-            parts.hearing.members_changed() if known.members != view.members else None
-        )
-    )
-    cluster.listen(
-        lambda known, view: attach.members_changed() if known.members != view.members else None
-    )
+    for changed in (
+        parts.peers.members_changed,
+        parts.hearing.members_changed,
+        attach.members_changed,
+    ):
+        cluster.listen(partial(_if_members_changed, changed))
     cluster.listen(
         lambda known, view: parts.owner.workers_changed() if known.workers - view.workers else None
     )
     return attach
+
+
+def _if_members_changed(changed: Callable[[], None], known: ClusterView, view: ClusterView) -> None:
+    if known.members != view.members:
+        changed()
 
 
 def _reflect(server: grpc.aio.Server, gate: AuthInterceptor) -> None:
