@@ -64,7 +64,8 @@ LOOK_EVERY: Final = 0.02
 async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
     """Wait until others own this tenure's shards: for at most `WITHIN`, and not if it is alone."""
     given = frozenset(live.owned())
-    if not any(_takes_shards(member, live.tenure) for member in live.view().members):
+    others = [one for one in live.view().members if one.tenure != live.tenure]
+    if not any(one.weight > 0 and not one.draining for one in others):
         return
     try:
         async with asyncio.timeout(WITHIN):
@@ -77,10 +78,6 @@ async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
         )
     except Unavailable as error:
         log.warning("handover failed, the member leaves without it: %s", error)
-
-
-def _takes_shards(member: MemberView, me: TenureId) -> bool:
-    return member.tenure != me and member.weight > 0 and not member.draining
 
 
 async def _taken_by_others(

@@ -168,10 +168,6 @@ WAITING: Final = (State.PENDING, State.RETRYING)
 ALL: Final = (*WAITING, State.RUNNING)
 
 
-def _run_id(run: LiveRun) -> RunId:
-    return run.key.run_id
-
-
 @dataclass(eq=False)
 class Rescue:
     """The loop that scans the live runs of the owned shards."""
@@ -267,7 +263,7 @@ class Rescue:
             self._took = ended - now
             self._scan_again_at = ended + min(self._took, LONGEST_REST)
             if self._scan_at:  # else a key was deleted after the list was read: scan again
-                self._scan_at = max(self._scan_at, ended + _rest(self._took))
+                self._scan_at = max(self._scan_at, ended + min(REST * self._took, LONGEST_REST))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
     async def look_again(self) -> None:
@@ -419,7 +415,10 @@ class Rescue:
             known = await self.definition_cache.of_runs(lost)
             readable = [run for run in lost if run.job_id in known]
             losses = each(
-                "lost run", readable, lambda run: _loss(run, known[run.job_id]), name=_run_id
+                "lost run",
+                readable,
+                lambda run: _loss(run, known[run.job_id]),
+                name=lambda run: run.key.run_id,
             )
             answers = await self.transactor.by_lane(losses, self.store.rescue)
             moved = [each for each in answers if isinstance(each, list)]
@@ -471,10 +470,6 @@ def _assignment_of(run: LiveRun) -> bytes:
 
 def _slices(runs: Sequence[LiveRun]) -> list[Sequence[LiveRun]]:
     return [runs[at : at + SORTED_AT_ONCE] for at in range(0, len(runs), SORTED_AT_ONCE)]
-
-
-def _rest(took: float) -> float:
-    return min(REST * took, LONGEST_REST)
 
 
 def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:

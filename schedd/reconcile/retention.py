@@ -140,7 +140,9 @@ class RetentionLoop:
                 if not page:
                     break
                 for run in page:
-                    past[run.job_id] = max(past[run.job_id], run.key, key=_place)
+                    past[run.job_id] = max(
+                        past[run.job_id], run.key, key=lambda key: (key.scheduled_at, key.run_id)
+                    )
                 await self._delete(self._expired_runs(page, now))
                 yield
             after = jobs[-1]
@@ -192,10 +194,6 @@ class RetentionLoop:
 def _chosen(runs: Iterable[EndedRun], is_over: Callable[[EndedRun], bool]) -> list[EndedRun]:
     judged = each("ended run", runs, lambda run: (run, is_over(run)))
     return [run for run, over in judged if over]
-
-
-def _place(key: RunKey) -> tuple[datetime, RunId]:
-    return key.scheduled_at, key.run_id
 
 
 def ago(now: datetime, length: timedelta) -> datetime:

@@ -207,10 +207,6 @@ def _succeeded(metrics: MemberMetrics, event: events.RunsSucceeded) -> None:
     metrics.runs.duration.labels(State.SUCCEEDED.value).observe_all(event.durations)
 
 
-def _ended_unreported(metrics: MemberMetrics, event: events.EndedUnreported) -> None:
-    metrics.runs.ended.labels(event.state.value, event.reason or "").inc(event.count)
-
-
 def _stale(metrics: MemberMetrics, event: events.StaleResult) -> None:
     metrics.runs.stale.inc()
     if not event.known:  # a caller can send any number of these: the audit log counts them
@@ -359,7 +355,9 @@ SEEN: Final[Mapping[type[events.Event], Callable[[MemberMetrics, Any], None]]] =
     events.AssignedRuns: _assigned,
     events.AttemptEnded: _record_attempt_end,
     events.RunsSucceeded: _succeeded,
-    events.EndedUnreported: _ended_unreported,
+    events.EndedUnreported: lambda metrics, event: metrics.runs.ended.labels(
+        event.state.value, event.reason or ""
+    ).inc(event.count),
     events.StaleResult: _stale,
     events.RunsRescued: _rescued,
     events.AssignmentsNotStarted: _not_started,

@@ -52,13 +52,11 @@ class Forwarded:
         if hops and self._reach.proxies.trusts(peer):
             client = self._reach.proxies.client(peer, hops)
             scope["client"] = (client, 0)  # only the proxy knows its port
-            if self._too_far(client) and scope["path"] not in PROBES:
+            too_far = self._reach.loopback_alone and not is_loopback(client)
+            if too_far and scope["path"] not in PROBES:
                 await refusals.response(scope, _from_afar(client))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
-
-    def _too_far(self, client: str) -> bool:
-        return self._reach.loopback_alone and not is_loopback(client)
 
 
 def _from_afar(client: str) -> Mapping[str, Any]:

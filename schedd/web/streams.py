@@ -137,7 +137,7 @@ class EventStream:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._make(), name="event stream: events")]
 
-            def until(step: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+            def until(step: Callable[[], Coroutine[Any, Any, object]], name: str) -> None:
                 async def run() -> None:
                     await step()
                     for task in tasks:
@@ -148,7 +148,7 @@ class EventStream:
 
             until(lambda: self._send_all(send), "sending")
             until(lambda: _wait_for_disconnect(receive), "reader")
-            until(self._closed, "closing")
+            until(self.closing.wait, "closing")
 
     async def _make(self) -> None:
         async with aclosing(self.events) as events:
@@ -165,9 +165,6 @@ class EventStream:
                     piece = await self._ready.take_bytes()
             except TimeoutError:
                 piece = self.beat
-
-    async def _closed(self) -> None:
-        await self.closing.wait()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -47,7 +47,7 @@ async def create_token(
     """Create a token. Its text is returned only here. It ends with the token that created it."""
     now = services.clock.now()
     asked = request.lifetime.ToTimedelta() if request.HasField("lifetime") else None
-    ends = _maker_ends(caller)
+    ends = caller.who.until if caller.who.token is not None else None
     lifetime = LIFETIME if asked is None else asked
     refuse([*_faults(request, lifetime), *_too_late(asked, now, ends)], "INVALID_TOKEN")
     await _not_too_deep(services, caller)
@@ -213,11 +213,6 @@ def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[F
             yield from validation.check_name(namespace, "namespaces")
     if not SHORTEST <= lifetime <= LONGEST:
         yield FieldViolation("lifetime", f"must be from 1 minute to {LONGEST.days} days")
-
-
-def _maker_ends(caller: Caller) -> datetime | None:
-    """Return when the caller's token expires; None: the caller has no token."""
-    return caller.who.until if caller.who.token is not None else None
 
 
 def _too_late(

@@ -106,15 +106,12 @@ async def lost_now(services: Services) -> Losses:
     if not losses.members and not losses.workers:
         return losses
     drained = {one.worker for one in await services.worker_store.drains()}
-    current = services.cluster.trusted() and not _without_etcd(services)
+    without_etcd = any(one.dependency == Dependency.ETCD for one in services.failures())
+    current = services.cluster.trusted() and not without_etcd
     view = await _unfenced_view(services) if current else services.cluster.view()
     members = {member.name for member in view.members}
     workers = {one.incarnation.worker for one in services.lines.workers()}
     return losses.missing(members, workers, drained)
-
-
-def _without_etcd(services: Services) -> bool:
-    return any(one.dependency == Dependency.ETCD for one in services.failures())
 
 
 async def list_shards(
@@ -233,7 +230,7 @@ async def _workers(services: Services) -> list[wire.Worker]:
             if worker.heartbeats_missing and worker.state == wire.Worker.STATE_LIVE:
                 # No heartbeat reports it.
                 worker.state = wire.Worker.STATE_DRAINING
-    return sorted(workers, key=_by_name_newest_first)
+    return sorted(workers, key=lambda one: (one.name, -one.started_at.ToNanoseconds()))
 
 
 async def _drained_away(services: Services, names: Collection[str]) -> list[wire.Worker]:
@@ -270,10 +267,6 @@ def _lost_member(one: LostMember, shards: int) -> wire.Member:
         tenure=str(one.tenure),
         lost_at=views.stamp(one.lost_at),
     )
-
-
-def _by_name_newest_first(worker: wire.Worker) -> tuple[str, int]:
-    return worker.name, -worker.started_at.ToNanoseconds()
 
 
 def _worker(view: WorkerView) -> wire.Worker:

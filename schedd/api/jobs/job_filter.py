@@ -105,18 +105,10 @@ def _field(name: str) -> Callable[[Filter, str], Filter]:
     raise _Wrong(f"the field isn't valid; {near or f'use one of {known}'}")
 
 
-def _name(wanted: Filter, value: str) -> Filter:
-    return _stored(wanted, name=value)
-
-
 def _paused(wanted: Filter, value: str) -> Filter:
     if value.lower() not in PAUSED:
         raise _Wrong(f"{value!r} isn't valid: give true or false")
     return _stored(wanted, paused=PAUSED[value.lower()])
-
-
-def _pool(wanted: Filter, value: str) -> Filter:
-    return _stored(wanted, pool="" if value == NO_POOL else value)
 
 
 def _action(wanted: Filter, value: str) -> Filter:
@@ -136,9 +128,9 @@ def _label(wanted: Filter, key: str, value: str) -> Filter:
 
 
 FIELDS: Final[dict[str, Callable[[Filter, str], Filter]]] = {
-    "name": _name,
+    "name": lambda wanted, value: _stored(wanted, name=value),
     "paused": _paused,
-    "pool": _pool,
+    "pool": lambda wanted, value: _stored(wanted, pool="" if value == NO_POOL else value),
     "action": _action,
 }
 

@@ -70,7 +70,8 @@ async def list_jobs(
         rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
         with limited(PAGE):
             async for row in in_turns(rows, every=10):
-                with set_aside("definition", _name_of(row), passes=(TooMuchWork,), once=True):
+                name = f"job/{row.definition.namespace}/{row.definition.name}"
+                with set_aside("definition", name, passes=(TooMuchWork,), once=True):
                     job = views.job_message(row)
                     if wanted.holds(job):
                         if len(page) == size:
@@ -82,10 +83,6 @@ async def list_jobs(
         if after is None or boottime() - began > LOOKED_FOR:
             break
     return _page(page, listing, after)
-
-
-def _name_of(record: JobRecord) -> str:
-    return f"job/{record.definition.namespace}/{record.definition.name}"
 
 
 async def newest_definitions(

@@ -27,7 +27,9 @@ async def no_log(services: Services, record: RunRecord) -> FailedPreconditionErr
     """Return the error for the log of a broadcast, which names the children that have one."""
     children = await children_of(services, record, NAMED)
     more = (record.run.children or 0) - len(children)
-    names = "; ".join(f"{each.run.key.run_id} ({_child(each)})" for each in children)
+    names = "; ".join(
+        f"{each.run.key.run_id} ({each.run.target}, {each.run.state})" for each in children
+    )
     return FailedPreconditionError(
         f"the run is a broadcast and has no log of its own; its child runs have logs: {names}"
         + (f"; and {more} more" if more > 0 else ""),
@@ -109,10 +111,6 @@ def waits_for(
             checks.append(Check(question="Is a slot free?", answer=answer, remedy=remedy))
         return checks
     return [Check(question=question, answer=answer, remedy="schedctl worker list")]
-
-
-def _child(child: RunRecord) -> str:
-    return f"{child.run.target}, {child.run.state}"
 
 
 def holders(workers: Collection[str]) -> str:

@@ -19,6 +19,7 @@ import enum
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NewType, TypeAlias
 
@@ -65,7 +66,7 @@ class Listing:
 
     def get(self, key: str) -> CoordinationEntry | None:
         """Return the entry of this key; None if the key doesn't exist."""
-        at = bisect_left(self.entries, key, key=_key_of)
+        at = bisect_left(self.entries, key, key=attrgetter("key"))
         found = self.entries[at] if at < len(self.entries) else None
         return found if found is not None and found.key == key else None
 
@@ -88,10 +89,6 @@ class Followed:
 
     listing: Listing
     deleted: Mapping[str, Revision]
-
-
-def _key_of(entry: CoordinationEntry) -> str:
-    return entry.key
 
 
 @dataclass(frozen=True, slots=True)

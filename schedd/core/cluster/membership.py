@@ -220,13 +220,17 @@ def view_of(
     reader = _Reader()
     heir = reader.one(decode_heir, listing.get(HEIR))
     owner = reader.one(prefix_owner.decode, listing.get(CLUSTER))
-    shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
+    shard_map = newer(
+        known.map, reader.one(lambda entry: decode(entry.value), listing.get(MAP)) or NO_MAP
+    )
     return ClusterView(
         members=tuple(reader.all(decode_member, listing.entries_under(MEMBERS))),
         leader=reader.one(_leader, listing.get(LEADER)),
         term=shard_map.term,
         assigned=shard_map.assigned,
-        workers=frozenset(reader.all(_incarnation, listing.entries_under(WORKERS))),
+        workers=frozenset(
+            reader.all(lambda entry: incarnation_of(entry.key), listing.entries_under(WORKERS))
+        ),
         revision=listing.revision,
         timeline=shard_map.timeline,
         unreadable=tuple(reader.unreadable),
@@ -245,10 +249,6 @@ def _leader(entry: CoordinationEntry) -> TenureId:
     return decode_leader(entry)
 
 
-def _decode_map(entry: CoordinationEntry) -> ShardMap:
-    return decode(entry.value)
-
-
 def incarnation_of(key: str) -> IncarnationId:
     """Return the incarnation of a worker's key.
 
@@ -261,10 +261,6 @@ def incarnation_of(key: str) -> IncarnationId:
         raise InvalidValue(
             f"etcd key {shown(key)} doesn't end with the id of a worker's incarnation: {error}"
         ) from error
-
-
-def _incarnation(entry: CoordinationEntry) -> IncarnationId:
-    return incarnation_of(entry.key)
 
 
 def _departed(deleted: Mapping[str, Revision]) -> dict[IncarnationId, Revision]:

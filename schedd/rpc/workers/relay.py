@@ -17,7 +17,7 @@ Invariants
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
@@ -214,13 +214,10 @@ def _run_and_token(key: down.AssignmentKey) -> tuple[RunId, Token]:
 
 def _heartbeat(last: LastHeartbeat) -> down.Heartbeat:
     beat = down.Heartbeat(worker_cluster_time=frames.stamp(last.at))
-    beat.holdings.extend(_holdings(last))
-    return beat
-
-
-def _holdings(last: LastHeartbeat) -> Iterable[down.Holding]:
     for run_id, token in last.holding:
-        yield down.Holding(key=down.AssignmentKey(run_id=str(run_id), fencing_token=token))
+        key = down.AssignmentKey(run_id=str(run_id), fencing_token=token)
+        beat.holdings.append(down.Holding(key=key))
+    return beat
 
 
 def _last_heartbeat(answer: wire.RelayResponse) -> LastHeartbeat | None:

@@ -116,7 +116,7 @@ class _Schemas:
         """Return the schema of a message; `written`: in requests."""
         if (special := SPECIAL.get(message.full_name)) is not None:
             return special
-        name = _name(message) + (INPUT if written else "")
+        name = message.full_name.removeprefix("schedd.v1.") + (INPUT if written else "")
         if name not in self.made:
             self.made[name] = {}  # a message may be recursive
             self.made[name] = self._object(message, written)
@@ -302,8 +302,3 @@ def _or_null(schema: Schema) -> Schema:
 
 def _ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _name(message: Descriptor) -> str:
-    """`Run.Parent` of schedd.v1.Run.Parent."""
-    return message.full_name.removeprefix("schedd.v1.")

@@ -268,7 +268,8 @@ def _halves(command: str) -> tuple[str, str | None]:
 
 def _name(command: str, taken: set[str]) -> str:
     """Return a name for the job, from the program in the command."""
-    stem = _slug(_program(command)) or "job"
+    plain = re.sub(r"[^a-z0-9._-]+", "-", _program(command).lower())
+    stem = plain[:_LONGEST_NAME].strip("._-") or "job"
     name, number = stem, 1
     while name in taken:
         number += 1
@@ -294,7 +295,3 @@ def _program(command: str) -> str:
             verb = words[at + 1] if len(words) > at + 1 else ""
             return f"{last} {verb}" if _WORD.fullmatch(verb) else last
     return command.split(maxsplit=1)[0].rsplit("/", 1)[-1] if command else ""
-
-
-def _slug(word: str) -> str:
-    return re.sub(r"[^a-z0-9._-]+", "-", word.lower())[:_LONGEST_NAME].strip("._-")
