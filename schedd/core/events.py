@@ -13,7 +13,7 @@ from schedkit.records import dataclass
 
 
 class Event:
-    """What a loop reports."""
+    """A report of a loop. Each kind is a subclass."""
 
     __slots__ = ()
 
