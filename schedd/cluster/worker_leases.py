@@ -93,7 +93,7 @@ class WorkerLeases:
     @property
     def deleted(self) -> frozenset[IncarnationId]:
         """The workers whose deletion the watch has reported."""
-        return frozenset(self._watched().departed)
+        return frozenset(self.watched().departed)
 
     async def look_again(self) -> frozenset[IncarnationId]:
         """List the keys again, and return the missing workers that are lost by now."""
