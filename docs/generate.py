@@ -24,7 +24,12 @@ def made() -> dict[Path, str]:
         HERE / "images" / "lifecycle.svg": lifecycle.picture(),
         **benchmarks.made(),
         HERE / "architecture.md": _page(
-            "architecture.md", {"lifecycle": lifecycle.listing(), "packages": packages.mermaid()}
+            "architecture.md",
+            {
+                "lifecycle": lifecycle.listing(),
+                "packages": packages.mermaid(),
+                "hot path": packages.hot_path(),
+            },
         ),
     }
 

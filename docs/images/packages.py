@@ -1,10 +1,11 @@
-"""The picture of the packages, drawn from their imports as Mermaid text.
+"""The pictures of the packages, and of the modules on a run's way, drawn from their imports as
+Mermaid text.
 
-`docs/generate.py` writes it into docs/architecture.md. A cycle of packages is an error.
+`docs/generate.py` writes them into docs/architecture.md. A cycle is an error.
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,41 @@ DAEMONS: Final = ("schedd", "workerd")
 """Their subpackages have boxes of their own."""
 SHARED: Final = ("schedctl", "schedclient", "schedkit", "schedproto")
 
+HOT_PATH: Final = ("schedd.timers", "schedd.dispatch", "schedd.results")
+"""Packages whose modules have boxes in the second picture."""
+
 Graph = dict[str, set[str]]
+
+
+def hot_path() -> str:
+    """Return the picture of the modules that a run passes: an arrow leads from the importer to the
+    imported module.
+
+    Raises:
+        ValueError: modules import each other.
+    """
+    imports = drawn(graph(_module_of))
+    lines = ["```mermaid", "flowchart LR"]
+    for package in HOT_PATH:
+        inside = [one for one in sorted(imports) if one.startswith(f"{package}.")]
+        lines.append(f"    subgraph {package.rpartition('.')[2]}")
+        lines += [f"        {box(one)}" for one in inside]
+        lines.append("    end")
+    lines += [
+        f"    {key(one)} --> {key(to)}" for one in sorted(imports) for to in sorted(imports[one])
+    ]
+    return "\n".join((*lines, "```"))
+
+
+def _module_of(name: str) -> str | None:
+    """Return the box of a module, or of a module's name: a module on a run's way."""
+    while name:
+        if any(name.startswith(f"{package}.") for package in HOT_PATH):
+            path = ROOT / name.replace(".", "/")
+            if path.with_suffix(".py").is_file():
+                return name
+        name = name.rpartition(".")[0]
+    return None
 
 
 def mermaid() -> str:
@@ -45,15 +80,18 @@ def box(package: str) -> str:
     return f"{key(package)}[{package.rpartition('.')[2]}]"
 
 
-def graph() -> Graph:
-    """Return which packages each package imports, late imports included."""
-    found: Graph = {one: set() for one in SHARED}
+def graph(box_of: Callable[[str], str | None] | None = None) -> Graph:
+    """Return which boxes each box imports, late imports included. `box_of`: the box of a module,
+    by default its package.
+    """
+    of = box_of or package_of
+    found: Graph = {} if box_of else {one: set() for one in SHARED}
     for module in modules():
-        importer = package_of(dotted(module))
+        importer = of(dotted(module))
         if importer is None:
             continue
         found.setdefault(importer, set())
-        for imported in map(package_of, imports_of(module)):
+        for imported in map(of, imports_of(module)):
             if imported is not None and imported != importer:
                 found[importer].add(imported)
                 found.setdefault(imported, set())
@@ -66,7 +104,7 @@ def drawn(imports: Mapping[str, set[str]]) -> Graph:
 
     def reach(package: str, path: tuple[str, ...]) -> set[str]:
         if package in path:
-            raise ValueError(f"packages import each other: {' → '.join((*path, package))}")
+            raise ValueError(f"these import each other: {' → '.join((*path, package))}")
         if package not in below:
             further = [reach(one, (*path, package)) for one in sorted(imports[package])]
             below[package] = imports[package].union(*further)
