@@ -104,7 +104,7 @@ def listing() -> str:
     rows = []
     for before, afters in TRANSITIONS.items():
         order = [f"`{after}`" for after in TRANSITIONS if after in afters]
-        rows.append(f"| `{before}` | {' '.join(order) or 'the end'} |")
+        rows.append(f"| `{before}` | {' '.join(order) or 'none: a final state'} |")
     return "\n".join(("| from | to |", "|---|---|", *rows))
 
 
