@@ -144,7 +144,7 @@ class Session:
         if context is not None and protected:
             if self.given.get("no_input") or not terminal:
                 raise Misconfigured(
-                    f'context "{context.name}" is protected: add --yes to {what} {name}'
+                    f'context "{context.name}" is protected: to {what} {name}, add --yes'
                 )
             click.echo(f'context "{context.name}" is protected: {what} {name}', err=True)
             if click.prompt(f"type {name} to continue", err=True) != name:

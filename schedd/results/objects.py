@@ -78,7 +78,7 @@ class StoredObjects:
                 answer = await loop.run_in_executor(self._threads, call)
         except TimeoutError:
             self.on_away()
-            raise StoreAway(f"timed out after {CALL_TIMEOUT:g} s") from None
+            raise StoreAway(f"the result store didn't answer within {CALL_TIMEOUT:g} s") from None
         except Unavailable:
             self.on_away()
             raise

@@ -166,7 +166,7 @@ KILLED = ("test_leader_killed", "test_member_killed_at")
 SUCCEEDED = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
 REJECTED = "time from the first rejection by PostgreSQL or etcd until `/readyz` named its cause"
 READY = "time from the last rejection by PostgreSQL or etcd until all members were ready"
-PROVED = "copies of schedd with one guarantee removed, whose fault the checker found"
+PROVED = "copies of schedd from which a guarantee was removed: in how many the checker found this"
 
 
 def page(

@@ -164,7 +164,7 @@ GROUPS: Mapping[str, Sequence[Row]] = {
             "PostgreSQL is restored from a backup while members run. Half a minute of changes is"
             " lost.",
             "The cluster stays paused until an operator chooses the start of catch-up. Results"
-            " under lost tokens are rejected as STALE.",
+            " with tokens that the restore lost are rejected as STALE.",
             "Scheduled times before the chosen start don't run again. Each later scheduled time"
             " is accounted for once.",
             ("test_postgres_restored_from_a_backup",),
@@ -200,8 +200,8 @@ GROUPS: Mapping[str, Sequence[Row]] = {
         ),
         Row(
             "Connections to PostgreSQL stall, end inside a message, or are reset.",
-            "After a COMMIT without an answer, the member reads the rows again before it goes"
-            " further. No change is applied twice.",
+            "After a COMMIT without an answer, the member reads the rows again before it"
+            " continues. No change is applied twice.",
             "Runs start late. No run is lost.",
             ("test_wire_between_members_and_postgres",),
         ),
@@ -241,9 +241,10 @@ GROUPS: Mapping[str, Sequence[Row]] = {
             ("test_wire_between_workers_and_members",),
         ),
         Row(
-            "A job kills its worker, writes endless output, ignores SIGTERM, or forks without end.",
+            "A job tries to kill its worker, writes endless output, ignores SIGTERM, or forks"
+            " without end.",
             "The worker's memory doesn't grow. No process of the attempt remains.",
-            "Runs in the worker's other slots aren't affected.",
+            "Other runs of the same worker aren't affected.",
             elsewhere=(
                 "tests/integration/test_worker_shell.py",
                 "tests/integration/test_worker_survival.py",
@@ -273,7 +274,7 @@ GROUPS: Mapping[str, Sequence[Row]] = {
             "The disk is full under PostgreSQL, under a worker's spool, or under the log.",
             "No call or result is acknowledged before it is on disk. A worker with a full disk"
             " requests no work.",
-            "When there is space again, the cluster continues. Nothing must be deleted by hand.",
+            "When there is space again, the cluster continues. You don't need to delete anything.",
             ("test_postgres_disk_full", "test_spool_disk_full", "test_log_disk_full"),
             ("tests/integration/test_worker_disk.py",),
         ),
@@ -295,8 +296,8 @@ GROUPS: Mapping[str, Sequence[Row]] = {
         ),
         Row(
             "100,000 jobs are due at one time.",
-            "Members keep their leases and shards. A second herd needs no more memory than the"
-            " first one.",
+            "Members keep their leases and shards. If 100,000 jobs are due again,"
+            " members need no more memory than the first time.",
             "Each job runs once. Every worker gets runs. Urgent runs stay on time.",
             ("test_herd_due_at_one_instant",),
         ),
@@ -319,7 +320,7 @@ GROUPS: Mapping[str, Sequence[Row]] = {
         Row(
             "A client sends malformed, oversized, deeply nested or compressed messages to every"
             " call and port.",
-            "Each call fails with a clear status. Broken HTTP/2 ends its connection. The memory of"
+            "Each call fails with a clear status. Invalid HTTP/2 ends the connection. The memory of"
             " members is bounded.",
             "The p99 latency of other callers at most doubles, or grows by at most 0.1 s.",
             ("test_messages_of_hostile_peers",),

@@ -110,7 +110,7 @@ class FileGuard:
             while not _lock(file):
                 if time.monotonic() >= until:
                     raise GuardBusy(
-                        f"timed out after {self.wait:g} s: another process holds the lock"
+                        f"the guard timed out after {self.wait:g} s: another process holds the lock"
                         f" {file.name}",
                         "nothing was written; if the other process hangs or is stopped, end that"
                         " process (`fuser` shows the process id), then try again",

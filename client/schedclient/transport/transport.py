@@ -487,7 +487,7 @@ class _Channels:
                 endpoints = ", ".join(self.settings.endpoints)
                 if not tried:
                     raise DeadlineExceeded(
-                        f"timed out before a connection was open: {endpoints}",
+                        f"the call timed out before a connection was open: {endpoints}",
                         reason=NO_TIME,
                         remedy="give a longer timeout; nothing was sent",
                     )

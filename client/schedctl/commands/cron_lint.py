@@ -186,7 +186,7 @@ def _many(count: int, what: str) -> str:
 @click.option(
     "--second-tz",
     metavar="ZONE",
-    help="IANA time zone in which SECOND is read.  [default: the zone of --tz]",
+    help="IANA time zone in which SECOND is read.  [default: the --tz zone]",
 )
 @click.option(
     "--job",

@@ -146,7 +146,7 @@ def get(session: Session, run_id: str) -> None:
 @click.option(
     "--job",
     default="",
-    help="Job whose runs to watch until Ctrl-C: id or name.  [default: only RUN…]",
+    help="Job whose runs to watch until Ctrl-C: id or name.  [default: no job]",
 )
 @pass_session
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:

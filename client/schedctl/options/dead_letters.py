@@ -101,7 +101,7 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
         click.option(
             "--of",
             type=click.Choice(["job", "submitted"]),
-            help="Origin of the runs, as column OF of `dlq groups` shows it; needs --group."
+            help="Origin of the runs, as shown in column OF of `dlq groups`; needs --group."
             "  [default: both]",
         ),
         click.option("--all", "every", is_flag=True, help="Select all unresolved dead letters."),

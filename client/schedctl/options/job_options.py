@@ -145,7 +145,7 @@ _SCHEDULE: Final = {
     "--phase DURATION": "Offset that is added to the scheduled times of --every.  [default: 0s]",
     "--anchor LOCAL": "Local time in --tz from which the intervals of --every are counted, such"
     " as 2026-01-06T09:00:00.  [default: 1970-01-01T00:00:00 UTC]",
-    f"--at {TIME}": "Time of a single run: RFC 3339, +3s from now, or a local time in --tz."
+    f"--at {TIME}": "Time of a single run: RFC 3339, a local time in --tz, or +3s from now."
     "  [default: none]",
     "--on-demand": "Use no schedule: only triggers start runs.",
     "--after JOB,…": "Parent jobs in a chain: the job runs each time that all its parents have"

@@ -290,7 +290,9 @@ def _entry(text: str) -> AllowEntry:
     except ValueError:
         return AllowEntry(None, _host(text, host), port)
     if "/" in host and ipaddress.ip_address(host.partition("/")[0]) != network.network_address:
-        raise ValueError(f"{text!r} isn't the first address of its network: write {str(network)!r}")
+        raise ValueError(
+            f"{text!r} isn't a valid network, because it has host bits: write {str(network)!r}"
+        )
     if isinstance(network, ipaddress.IPv6Network) and (
         mapped := network.network_address.ipv4_mapped
     ):

@@ -75,7 +75,7 @@ def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime |
     if chosen + request.catch_up + request.catch_up_nothing > 1:
         raise _wrong(
             "only one of catch_up, catch_up_nothing and catch_up_since can be given",
-            remedy="remove the others",
+            remedy="give one of them",
         )
     if not chosen:
         return None

@@ -72,7 +72,11 @@ INVARIANTS = (
     Invariant("S13", "at most one member at a time writes for a shard", s13),
     Invariant("L1", "each due time runs, or a row says why it didn't run", l1),
     Invariant("L2", "each run starts on time, or within the delay that the fault permits", l2),
-    Invariant("L3", "soon after the fault, a leader, all owners and all workers are back", l3),
+    Invariant(
+        "L3",
+        "soon after the fault, the cluster has a leader, all shards have an owner, all workers run",
+        l3,
+    ),
     Invariant(
         "L4",
         "after a test no run is unfinished, no result is unsent, and no process of a run is left",
@@ -80,7 +84,7 @@ INVARIANTS = (
     ),
     Invariant("L5", "a fault or a retry explains each second start of a run", l5),
     Invariant("L6", "memory, descriptors, connections and spools shrink to their first size", l6),
-    Invariant("N1", "the test could have found a violation", n1),
+    Invariant("N1", "the records of the test are complete enough to show a violation", n1),
 )
 
 

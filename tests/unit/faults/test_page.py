@@ -78,7 +78,9 @@ def test_the_summary_adds_up_all_measurements() -> None:
     assert "they have no run, and no row with a reason | 1 | 2026-11-21 |" in text
     successor = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
     assert f"| {successor} | 2.5 s at most | 2026-11-21 |" in text
-    caught = "copies of schedd with one guarantee removed, whose fault the checker found"
+    caught = (
+        "copies of schedd from which a guarantee was removed: in how many the checker found this"
+    )
     assert f"| {caught} | 1 of 1 | 2026-11-21 |" in text
 
 

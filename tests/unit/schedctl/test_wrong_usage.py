@@ -136,7 +136,7 @@ def test_a_key_that_is_given_twice_is_refused(offline, flag):
 def test_an_empty_guard_is_refused(offline, line):
     ended = offline(*shlex.split(line))
     assert ended.code == 2
-    assert "must not be empty" in ended.err
+    assert "the value is empty" in ended.err
 
 
 def test_a_limit_of_zero_at_once_is_refused(offline):

@@ -179,7 +179,7 @@ level = "info"
         "schedd.toml:7: unknown key 'lgo'; did you mean 'log'?",
         "--etcd-endpont: unknown flag; did you mean '--etcd-endpoints'?",
         (
-            "etcd.endpoints: is missing; "
+            "etcd.endpoints: a value is required: "
             "set it in the file, by SCHEDD_ETCD__ENDPOINTS or --etcd-endpoints"
         ),
         "schedd.toml:4: etcd.timeout must be a duration such as 90s or 1h30m, not 90",
@@ -206,8 +206,8 @@ level = "info"
             r"labels must be a table of texts without a NUL, not {'a': '\x00'}",
         ),
         (f"slots = {'[' * 100_000}{']' * 100_000}", "slots is nested too deep to be read"),
-        ("slots == 1", "isn't valid TOML: Invalid value (at line 1, column 8)"),
-        ("slots = ", "isn't valid TOML: Invalid value (at end of document)"),
+        ("slots == 1", "the file isn't valid TOML: Invalid value (at line 1, column 8)"),
+        ("slots = ", "the file isn't valid TOML: Invalid value (at end of document)"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_reported_with_its_line(
@@ -243,7 +243,7 @@ cert = "/a"
 def test_a_missing_key_causes_no_further_problems(world: World) -> None:
     world.flags = {"slots": "0", "log.level": "debug"}
     [missing, slots] = world.problems()
-    assert missing.startswith("etcd.endpoints: is missing")
+    assert missing.startswith("etcd.endpoints: a value is required")
     assert slots == "--slots: slots: must be at least 1"
 
 
@@ -258,7 +258,7 @@ def test_a_problem_of_the_clock_alone_may_be_retried(world: World) -> None:
 def test_an_optional_section_must_be_complete_once_a_key_is_set(world: World) -> None:
     world.environ = {"SCHEDD_ETCD__TLS__CA": "/ca"}
     (problem,) = world.problems()
-    assert problem.startswith("etcd.tls.cert: is missing")
+    assert problem.startswith("etcd.tls.cert: a value is required")
 
 
 def test_a_section_without_a_required_key_is_not_checked_as_a_whole(world: World) -> None:
@@ -289,7 +289,7 @@ def test_an_unreadable_file_causes_no_reports_of_missing_keys(
 
 def test_only_the_line_of_a_too_deeply_nested_value_is_reported(world: World) -> None:
     (problem,) = world.problems(f"slots = [\n{'[' * 100_000} 's3cr3t = 1'")
-    assert problem == "schedd.toml:2: is nested too deep to be read"
+    assert problem == "schedd.toml:2: the value is nested too deep to be read"
 
 
 def test_an_overridden_value_is_not_validated(world: World) -> None:
@@ -299,7 +299,7 @@ def test_an_overridden_value_is_not_validated(world: World) -> None:
 
 
 def test_a_missing_file_is_reported(world: World) -> None:
-    with pytest.raises(ConfigErrors, match=r"schedd\.toml: can't be read: No such file"):
+    with pytest.raises(ConfigErrors, match=r"schedd\.toml: the file can't be read: No such file"):
         load(Settings, file=world.file, environ={}, prefix="SCHEDD", flags=world.flags)
 
 

@@ -188,14 +188,14 @@ def test_all_problems_are_reported_at_once_with_path_and_suggestion():
     assert "unit" in reported["timeout"]
     assert "needs a unit" in reported["every"]
     assert "RFC 3339" in reported["at"]
-    assert reported["slots"].startswith("must be a whole number")
-    assert reported["onDemand"].startswith("must be true or false")
+    assert reported["slots"].startswith("the value must be a whole number")
+    assert reported["onDemand"].startswith("the value must be true or false")
     assert "quotes" in reported["labels.a"]
     assert reported["retry.maxAttempt"] == 'unknown field|did you mean "maxAttempts"?'
-    assert reported["retry.max_attempts"].startswith("must be a whole number")
-    assert reported["shell.argv"].startswith("must be a list")
-    assert reported["shell.successCodes[1]"].startswith("must be a whole number")
-    assert reported["exclude"].startswith("must be an object")
+    assert reported["retry.max_attempts"].startswith("the value must be a whole number")
+    assert reported["shell.argv"].startswith("the value must be a list")
+    assert reported["shell.successCodes[1]"].startswith("the value must be a whole number")
+    assert reported["exclude"].startswith("the value must be an object")
 
 
 def test_suggestions_use_the_spelling_of_the_writer():
@@ -211,7 +211,7 @@ def test_snake_case_can_be_rejected():
 def test_a_field_given_twice_or_beside_an_alternative_is_a_problem():
     assert "twice" in problems({"timeZone": "UTC", "time_zone": "UTC"})["time_zone"]
     rivals = problems({"shell": {"argv": ["x"]}, "http": {"url": "http://x"}})
-    assert rivals["http"].startswith("can't be combined with shell")
+    assert rivals["http"].startswith("the key can't be combined with shell")
 
 
 def test_numbers_must_fit_their_field():

@@ -45,12 +45,12 @@ def test_times_without_an_offset_are_utc(text: str, iso: str) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ("colour:red", "colour: is an unknown search field"),
+        ("colour:red", "colour: the search field is unknown"),
         ("state:dead", "'dead' isn't a valid state"),
         ("trigger:me", "'me' isn't a valid trigger"),
         ("after:soon", "after: 'soon' isn't a valid time"),
         ("before:0001-01-01T00:00:00+23:00", "isn't a valid time"),
-        ("worker:", "worker: is empty"),
+        ("worker:", "worker: the value is empty"),
     ],
 )
 def test_an_invalid_search_is_rejected_by_name(words: str, error: str) -> None:

@@ -225,6 +225,8 @@ def test_a_page_accepts_only_its_own_parameters(page: Page) -> None:
         page.check(["namespace", "look"])
     assert [one.field for one in refused.value.violations] == ["look"]
     assert "namespace" in refused.value.remedy
-    with pytest.raises(InvalidArgumentError, match="namespace: is given twice") as refused:
+    with pytest.raises(
+        InvalidArgumentError, match="namespace: the parameter is given twice"
+    ) as refused:
         page.check([*page.asks, "namespace", "namespace"])
     assert [one.field for one in refused.value.violations] == ["namespace"]

@@ -454,8 +454,8 @@ def test_a_single_time_is_local_to_the_zone_unless_it_has_an_offset(
         ("at", "soon", "", "at: .* isn't a valid time"),
         ("at", "2026-12-24", "Europe/Berlin", "at: .* isn't a valid time"),
         ("at", "0001-01-01T00:00", "Europe/Berlin", "at: .* out of range"),
-        ("every", "90s", "Europe/Berlin", "time_zone: has no effect: an interval"),
-        ("on_demand", "", "Europe/Berlin", "time_zone: has no effect: a job on demand"),
+        ("every", "90s", "Europe/Berlin", "time_zone: the field has no effect: an interval"),
+        ("on_demand", "", "Europe/Berlin", "time_zone: the field has no effect: a job on demand"),
     ],
 )
 def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
@@ -468,28 +468,31 @@ def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"what": "x"}, "cron: is missing"),
-        ({"when": "* * * * *"}, "shell: is missing"),
-        ({"schedule": "", "what": "x"}, "schedule: is missing"),
-        ({"schedule": "on_demand", "when": "0 9 * * *", "what": "x"}, "when: has no effect"),
-        ({"when": "* * * * *", "action": "dance", "what": "x"}, "action: is invalid"),
+        ({"what": "x"}, "cron: the value is missing"),
+        ({"when": "* * * * *"}, "shell: the value is missing"),
+        ({"schedule": "", "what": "x"}, "schedule: no schedule is chosen"),
+        (
+            {"schedule": "on_demand", "when": "0 9 * * *", "what": "x"},
+            "when: the field has no effect",
+        ),
+        ({"when": "* * * * *", "action": "dance", "what": "x"}, "action: the action is invalid"),
         ({"when": "* * * * *", "what": "don't"}, "can't be split into words"),
-        ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: isn't valid JSON"),
+        ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: the value isn't valid JSON"),
         (
             {"when": "* * * * *", "what": "x", "payload": '{"a":1,"a":2}'},
-            "payload: isn't valid JSON: key 'a' is given twice",
+            "payload: the value isn't valid JSON: key 'a' is given twice",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[NaN]"},
-            "payload: isn't valid JSON: NaN isn't valid JSON",
+            "payload: the value isn't valid JSON: NaN isn't valid JSON",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[1e400]"},
-            "payload: isn't valid JSON: the number 1e400 is too large",
+            "payload: the value isn't valid JSON: the number 1e400 is too large",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": '["\\ud800"]'},
-            "payload: isn't valid JSON: a string",
+            "payload: the value isn't valid JSON: a string",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[" * 101 + "]" * 101},

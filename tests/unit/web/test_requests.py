@@ -322,7 +322,7 @@ def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
 
 @pytest.mark.parametrize("given", ["", " ", ",", "abc-1", '"abc', '*, "abc-1"', 'w/"abc-1"'])
 def test_an_if_match_that_names_no_tag_changes_nothing(given: str) -> None:
-    with pytest.raises(RequestProblem, match=r"If-Match: (is empty|must be)") as refused:
+    with pytest.raises(RequestProblem, match=r"If-Match: the value must be") as refused:
         message("DELETE", "/api/v1/jobs/etl", headers={"if-match": given})
     assert refused.value.body["violations"][0]["field"] == "If-Match"
 
