@@ -13,14 +13,20 @@ from google.protobuf.message import Message
 from schedd.api.errors import FieldViolation, refuse
 from schedd.api.field_bounds import MISSING
 from schedkit.bounds import DEFINITIONS, Bounds
-from schedkit.bounds.common import ASKED_ID, COUNT64, NAME, NOTE, SPAN, TIME, WORDS
 from schedkit.bounds.rules import (
+    ASKED_ID,
     CHOICE,
+    COUNT64,
     FLAG,
     INT32,
     INT64,
     ITEM,
+    NAME,
+    NOTE,
     PART,
+    SPAN,
+    TIME,
+    WORDS,
     Many,
     Number,
     Real,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor
 
-from schedkit.bounds.rules import Table
+from schedkit.bounds.rules import Table, rule_of_type
 
 
 def messages(*roots: Descriptor) -> Iterator[Descriptor]:
@@ -28,6 +28,10 @@ def unknown_rows(table: Table, messages: Iterator[Descriptor]) -> Iterator[str]:
     """Yield fields of these messages that have no row, and rows of fields that don't exist."""
     for message in messages:
         rows = table.get(message.full_name, {})
-        fields = {field.name for field in message.fields}
-        yield from (f"{message.full_name}.{name} has no row" for name in sorted(fields - {*rows}))
-        yield from (f"{message.full_name}.{name} isn't a field" for name in {*rows} - fields)
+        fields = {field.name: field for field in message.fields}
+        yield from (
+            f"{message.full_name}.{name} has no row"
+            for name in sorted(fields.keys() - {*rows})
+            if rule_of_type(fields[name]) is None
+        )
+        yield from (f"{message.full_name}.{name} isn't a field" for name in {*rows} - fields.keys())

@@ -22,8 +22,8 @@ from typing import NoReturn, TypeAlias, cast
 
 from schedkit import failpoints
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.common import SLOTS
 from schedkit.bounds.frames import MOST_IN_BATCH
+from schedkit.bounds.rules import SLOTS
 from schedkit.clock import boottime
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import worker_service_pb2 as pb

@@ -4,7 +4,7 @@
     definitions  jobs, actions, payloads, calendars, pools         in both
     user calls   `schedd.api.request_bounds`
 
-`rules` says how a row is written. A test fails on a field without a row.
+`rules` says how a row is written. A test fails on a field without a rule.
 """
 
 from schedkit.bounds.definitions import DEFINITIONS

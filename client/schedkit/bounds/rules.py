@@ -2,9 +2,10 @@
 
     table: message ─→ field ─→ rule      `Bounds(table).violations(message)` ─→ (path, problem) …
 
-Every field of every message that enters a process has a row in a table. Tables are in `frames`,
+Every text, number, duration, list and map of every message that enters a process has a row in a
+table. Flags, enums, times and messages need none (`rule_of_type`). Tables are in `frames`,
 `definitions` and, for user calls, `schedd.api.request_bounds`. A test walks the descriptors and
-fails on a field without a row.
+fails on a field without a rule.
 
 Invariants
 - A message without violations has values that the process can compute with. Enums have names,
@@ -174,6 +175,61 @@ OPEN: Final = Choice(open=True)
 PART: Final = Part()
 ITEM: Final = Item()
 
+FIRST_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+END_OF_TIME: Final = datetime(2200, 1, 1, tzinfo=UTC)
+TIME: Final = Time(FIRST_TIME, END_OF_TIME)
+"""Any time: given by a user, computed from a schedule, or read from a clock."""
+MICROSECONDS: Final = (
+    int(FIRST_TIME.timestamp()) * 1_000_000,
+    int(END_OF_TIME.timestamp()) * 1_000_000 - 1,
+)
+"""The first and last time within `TIME`, in microseconds since 1970."""
+LONGEST: Final = timedelta(days=3653)
+"""Ten years. Adding it to any `TIME`, or subtracting it, gives a valid date."""
+SPAN: Final = Span(-LONGEST, LONGEST)
+"""A duration, also negative. The call checks its sign and size further."""
+LENGTH: Final = Span(timedelta(0), LONGEST)
+"""A duration that is never negative."""
+
+ID: Final = Text(
+    36,
+    re.compile(r"[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}"),
+    "an id (UUID)",
+)
+ID_BYTES: Final = Octets(16, 16)
+ASKED_ID: Final = Text(1_000)
+"""An id that a user gives. The call's own error names the expected kind and where to list it."""
+NAME: Final = Text(1_000)
+"""A name that a user gives. The call's own error says how names are spelled."""
+WORD: Final = Text(255)
+"""A name or version sent by a process of schedd."""
+NOTE: Final = Text(4_000)
+"""A note or reason of a user. The call's own error states the maximum length."""
+SAID: Final = Text(4_096, nul=True)
+"""An error or explanation sent by a worker."""
+WORDS: Final = Text(1024 * 1024)
+"""A part of a definition. The whole definition has its own limit."""
+
+TOKEN: Final = Number(0, INT64 - (1 << 32))
+"""A fencing token (`epoch << 32 | sequence`). The maximum leaves room for the next epoch."""
+COUNT: Final = Number(0, INT32)
+COUNT64: Final = Number(0, INT64)
+SLOTS: Final = Number(0, 20_000)
+SERIAL: Final = Number(0, INT64 - 1)
+
+
+def rule_of_type(field: FieldDescriptor) -> Rule | None:
+    """Return the rule of a single field that needs no row, because its type limits it."""
+    if field.is_repeated:
+        return None
+    if field.type == FieldDescriptor.TYPE_BOOL:
+        return FLAG
+    if field.enum_type is not None:
+        return CHOICE
+    if (of := field.message_type) is None or of.full_name == "google.protobuf.Duration":
+        return None
+    return TIME if of.full_name == "google.protobuf.Timestamp" else PART
+
 
 class Bounds:
     """Checks messages against a table."""
@@ -205,7 +261,7 @@ class Bounds:
         """Clear the `Informative` field on this path. Return False if there is none."""
         for name in names:
             descriptor = message.DESCRIPTOR
-            if isinstance(self.table[descriptor.full_name][name], Informative):
+            if isinstance(self.table.get(descriptor.full_name, {}).get(name), Informative):
                 message.ClearField(name)
                 return True
             inner = getattr(message, name)
@@ -229,11 +285,12 @@ class Bounds:
             ]
 
     def _resolved(self, descriptor: Descriptor) -> tuple[dict[int, Check], dict[int, str]]:
-        rows = self.table[descriptor.full_name]
+        rows = self.table.get(descriptor.full_name, {})
         checks: dict[int, Check] = {}
         needed: dict[int, str] = {}
         for field in descriptor.fields:
-            rule = rows[field.name]
+            rule = rows.get(field.name) or rule_of_type(field)
+            assert rule is not None, f"{field.full_name} has no row"
             if isinstance(rule, Needed):
                 needed[field.number] = field.name
                 rule = rule.rule

@@ -29,8 +29,8 @@ from schedd.results.result_collector import AssignmentRefusal
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.common import MICROSECONDS, TIME
 from schedkit.bounds.frames import MOST_HELD
+from schedkit.bounds.rules import MICROSECONDS, TIME
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 MOST_NOTE: Final = 200

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from schedd.api.definitions.validation import NAME
 from schedd.api.field_bounds import IDS, MAY_BE_EMPTY, NUMBERS, if_empty
-from schedkit.bounds.common import TIME
+from schedkit.bounds.rules import TIME
 from schedkit.protojson.read import ONE_OR_MANY
 from schedkit.protojson.write import BASE64, TOKENS
 

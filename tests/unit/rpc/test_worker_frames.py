@@ -15,7 +15,7 @@ from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers import frames
 from schedd.runtime.definition_texts import CachedDefinition
-from schedkit.bounds.common import END_OF_TIME, FIRST_TIME
+from schedkit.bounds.rules import END_OF_TIME, FIRST_TIME
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.dispatching import SHELL
