@@ -53,7 +53,6 @@ class AssignedBatch:
 
     @classmethod
     def of_one(cls, message: pb.Assignment) -> AssignedBatch:
-        """Return one assignment as a batch."""
         key = message.key
         scheduled = messages.microseconds(key.scheduled_at)
         return cls(message, (messages.key_of(key),), (scheduled,), single=True)
@@ -79,7 +78,6 @@ class AssignedBatch:
 
     @cached_property
     def timeout(self) -> timedelta:
-        """The timeout of each attempt."""
         common = self.common
         return messages.span_of(common.timeout) if common.HasField("timeout") else DEFAULT_TIMEOUT
 
@@ -97,13 +95,11 @@ class AssignedBatch:
 
     @cached_property
     def content(self) -> Content | None:
-        """The payload of all runs; None if there is none."""
         return messages.content_of(self.common.payload)
 
     # -- One run --
 
     def job(self, place: int) -> str:
-        """Return the name of a run's job."""
         return self._jobs[place] if self._jobs else self.common.job
 
     def payload(self, place: int) -> common_pb2.Payload:
@@ -115,7 +111,6 @@ class AssignedBatch:
         return messages.content_of(self._payloads[place]) if self._payloads else self.content
 
     def scheduled_at(self, place: int) -> datetime:
-        """Return a run's scheduled time."""
         return messages.date_at(self.scheduled[place])
 
     def traceparent(self, place: int) -> str:
@@ -126,13 +121,11 @@ class AssignedBatch:
         return f"00-{run.replace('-', '')}-{token:016x}-01"
 
     def key(self, place: int) -> pb.AssignmentKey:
-        """Return a run's key as a message."""
         if self._single:
             return self.common.key
         return messages.key_message(self.keys[place], self.scheduled[place])
 
     def assignment(self, place: int) -> pb.Assignment:
-        """Return a run's assignment as a message."""
         if self._single:
             return self.common
         message = pb.Assignment()

@@ -29,8 +29,6 @@ run, and reads at most `schedd.rpc.request_decoding.MOST_PARTS_OF_FRAME`.
 
 @dataclass(frozen=True, slots=True)
 class WorkerListen:
-    """Where this worker listens."""
-
     http: str = "127.0.0.1:7422"
     """Health and metrics, `host:port`; port 0 picks a free one."""
 
@@ -55,7 +53,6 @@ class WorkerResultStore:
     """How long the end of a run waits for an upload while the store is unavailable."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Return the problems, by key."""
         if not 0 <= self.log_mib <= 65_536:
             yield ConfigProblem("log_mib", "must be from 0 to 65536")
         if not 0 <= self.result_mib <= 1024:

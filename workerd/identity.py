@@ -12,7 +12,6 @@ from workerd.core.ids import Incarnation
 
 
 def fresh_incarnation() -> Incarnation:
-    """Return the id of a new registration."""
     return Incarnation(str(uuid.uuid4()))
 
 

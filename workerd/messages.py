@@ -95,7 +95,6 @@ def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
 
 
 def key_of(message: pb.AssignmentKey) -> AssignmentKey:
-    """Return the run and the token."""
     run = message.run_id
     if len(run) != _TEXT_OF_ID or run != run.lower():
         run = _canonical(run)
@@ -114,14 +113,12 @@ def _id_text(digits: str, at: int) -> RunId:
 
 
 def keys_of(run_ids: bytes, tokens: Iterable[int]) -> list[AssignmentKey]:
-    """Return the runs and the tokens of a batch."""
     groups = _GROUPS_OF_ID.iter_unpack(run_ids.hex().encode())
     runs = b" ".join(map(b"-".join, groups)).decode().split()
     return [*map(_new_key, repeat(AssignmentKey), zip(runs, tokens, strict=True))]
 
 
 def packed_ids(keys: Iterable[AssignmentKey]) -> bytes:
-    """Return the ids of runs as a batch has them."""
     return bytes.fromhex("".join([run for run, _ in keys]).replace("-", ""))
 
 
@@ -156,7 +153,6 @@ def span_of(duration: Duration) -> timedelta:
 
 
 def put(instant: datetime, into: Timestamp) -> None:
-    """Write `instant` into a message."""
     since = instant - _EPOCH
     into.seconds = since.days * 86_400 + since.seconds
     into.nanos = since.microseconds * 1000
@@ -168,7 +164,6 @@ def microseconds(instant: Timestamp) -> int:
 
 
 def put_microseconds(at: int, into: Timestamp) -> None:
-    """Write a time in microseconds since 1970 into a message."""
     into.seconds, rest = divmod(at, 1_000_000)
     into.nanos = rest * 1000
 
@@ -193,7 +188,6 @@ def heads_of(message: pb.Demand) -> Sequence[DemandHead]:
 
 
 def granted(share: Share, credit: Credit) -> pb.Granted:
-    """Return the message that grants a member these slots."""
     message = pb.Granted(slots=share.slots, received=credit.received, serial=credit.serial)
     if share.before is not None:
         message.before.priority = common_pb2.Priority.ValueType(share.before.priority)
@@ -202,7 +196,6 @@ def granted(share: Share, credit: Credit) -> pb.Granted:
 
 
 def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
-    """Return the message that rejects an assignment."""
     return pb.Refusal(
         key=key,
         why=_WHY[refused.why],
@@ -268,20 +261,17 @@ def payload_bytes(payload: common_pb2.Payload) -> bytes:
 
 
 def content_of(payload: common_pb2.Payload) -> Content | None:
-    """Return the contents; None if there are none."""
     kind = payload.WhichOneof("kind")
     return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
 
 
 def payload(content: Content) -> common_pb2.Payload:
-    """Return the message of a returned value."""
     if content.json:
         return common_pb2.Payload(json=content.data.decode())
     return common_pb2.Payload(raw=content.data)
 
 
 def piece(kept: Piece) -> run_pb2.LogPiece:
-    """Return the message of a piece of output."""
     stream = run_pb2.LogPiece.STREAM_STDERR if kept.stderr else run_pb2.LogPiece.STREAM_STDOUT
     message = run_pb2.LogPiece(
         stream=stream, data=kept.data, offset=kept.offset, omitted=kept.omitted

@@ -12,8 +12,6 @@ from schedkit.set_aside import counts
 
 
 class WorkerMetrics:
-    """All series of one worker, in their own registry."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         add = self.registry
@@ -72,17 +70,14 @@ class WorkerMetrics:
 
     @functools.cache  # noqa: B019 - kept as long as the process; finding a child costs a lock
     def started(self, action: str) -> Counter:
-        """Return the counter of starts of one action."""
         return self.starts.labels(action)
 
     @functools.cache  # noqa: B019 - as above
     def ended_attempts(self, outcome: str, reason: str) -> Counter:
-        """Return the counter of ended attempts with this outcome and reason."""
         return self.outcomes.labels(outcome, reason)
 
     @functools.cache  # noqa: B019 - as above
     def answered(self, verdict: str) -> Counter:
-        """Return the counter of results with this verdict."""
         return self.acknowledged.labels(verdict)
 
 

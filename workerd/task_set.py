@@ -25,7 +25,6 @@ class TaskSet:
         return len(self._tasks)
 
     def start(self, work: Coroutine[object, object, None], name: str) -> asyncio.Task[None]:
-        """Start a task."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._remove_task)

@@ -50,8 +50,6 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredHandler:
-    """A registered handler."""
-
     function: Handler
     mode: Mode
 
@@ -241,7 +239,6 @@ def handler(
 
 
 def is_async(function: Handler) -> bool:
-    """Return whether the function's return value must be awaited."""
     return inspect.iscoroutinefunction(function)
 
 

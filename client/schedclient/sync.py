@@ -67,7 +67,6 @@ class _Loop:
             raise
 
     def stop(self) -> None:
-        """End the thread."""
         with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
@@ -77,7 +76,6 @@ class _Loop:
 
     @property
     def idle(self) -> bool:
-        """Return whether no loop was started in this process."""
         return self._process != os.getpid() or self._thread is None
 
     def _begin(self, work: Awaitable[T]) -> Future[T]:

@@ -45,7 +45,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 
 def _this_version() -> str:
-    """Return the version of the installed package."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 

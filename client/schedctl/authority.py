@@ -52,8 +52,6 @@ class Subject:
 
 
 class Authority:
-    """The authority of a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.certificate: Final = folder / f"{OWN}.pem"
         self._key_file: Final = folder / f"{OWN}.key"
@@ -220,7 +218,6 @@ def _certificate_builder(
 
 
 def _certificates(pem: bytes) -> list[x509.Certificate]:
-    """Return the certificates in it; none if it isn't PEM."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
@@ -242,7 +239,6 @@ def _actor(uris: Iterable[str]) -> str | None:
 
 
 def _may_sign(certificate: x509.Certificate) -> bool:
-    """Return whether the certificate is an authority's."""
     values = [each.value for each in certificate.extensions]
     return any(isinstance(one, x509.BasicConstraints) and one.ca for one in values) and all(
         one.key_cert_sign for one in values if isinstance(one, x509.KeyUsage)

@@ -32,7 +32,6 @@ from schedproto.v1 import job_pb2
 
 
 def schedule_of(job: Job) -> str:
-    """Return a job's schedule in short form."""
     if job.cron:
         return " | ".join(job.cron)
     if job.every is not None:
@@ -119,7 +118,6 @@ def excluded(calendar: Calendar) -> str:
 
 
 def lateness(run: Run) -> str:
-    """Return the lateness in milliseconds."""
     return "" if run.lateness_ms is None else f"{run.lateness_ms} ms"
 
 

@@ -31,8 +31,6 @@ KEYS: Final = frozenset({"endpoints", "namespace", "tls", "token_file", "protect
 
 @dataclass(frozen=True, slots=True)
 class ClusterContext:
-    """Endpoints and credentials of one cluster."""
-
     name: str
     endpoints: tuple[str, ...]
     namespace: str | None = None
@@ -43,8 +41,6 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All contexts, and the name of the current one."""
-
     current: str | None = None
     known: Mapping[str, ClusterContext] = field(default_factory=dict)
 

@@ -45,8 +45,6 @@ REPORT: Final = "report it with the lines above, please"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A failure as it is printed."""
-
     what: str
     status: str
     reason: str = ""
@@ -55,7 +53,6 @@ class Trouble:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the status."""
         return EXIT_CODES.get(self.status, BUG)
 
     def lines(self) -> tuple[str, str, str]:

@@ -24,8 +24,6 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
 class File(NamedTuple):
-    """Path, content and mode of a file to write."""
-
     path: Path
     content: bytes
     mode: int = OPEN

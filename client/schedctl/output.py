@@ -64,7 +64,6 @@ class ValueTable(Generic[Of_contra]):
         self.name, self.columns = name, columns
 
     def facts(self, value: Of_contra) -> list[tuple[str, Any]]:
-        """Return the name and the value of every column."""
         return [(one.head.capitalize(), one.cell(value)) for one in self.columns]
 
 

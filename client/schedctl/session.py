@@ -53,7 +53,6 @@ class Session:
 
     @property
     def output(self) -> str:
-        """Return the output format, one of OUTPUTS."""
         return str(self.given.get("output") or "table")
 
     @property
@@ -82,13 +81,11 @@ class Session:
 
     @property
     def namespace(self) -> str:
-        """Return the namespace of all names."""
         context = self._context()
         return self.given.get("namespace") or (context and context.namespace) or "default"
 
     @property
     def timeout(self) -> float | None:
-        """Return `--timeout` in seconds, if given."""
         seconds: float | None = self.given.get("timeout")
         return seconds
 
@@ -111,8 +108,6 @@ class Session:
             raise
 
     def collect(self, listing: Callable[[Client], AsyncIterator[T]]) -> list[T]:
-        """Read a list to its end."""
-
         async def read(client: Client) -> list[T]:
             return [entry async for entry in listing(client)]
 
@@ -221,7 +216,6 @@ class Guard(click.ParamType[str]):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text unchanged."""
         if not value:
             self.fail("the value is empty: give a value, or leave the option out", param, ctx)
         return str(value)
@@ -236,7 +230,6 @@ class TimeType(click.ParamType[datetime]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Return the time in UTC."""
         text = str(value)
         try:
             if text.startswith("+"):
@@ -270,7 +263,6 @@ class Past(TimeType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Return the time in UTC."""
         text = str(value)
         if not text[:1].isdigit() or "T" in text.upper():
             return super().convert(value, param, ctx)
@@ -288,7 +280,6 @@ class Seconds(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return the seconds, more than 0."""
         text = f"{value:g}s" if isinstance(value, float) else str(value)
         try:
             if text.replace(".", "", 1).isdigit():

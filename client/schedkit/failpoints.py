@@ -284,5 +284,4 @@ check = _OURS.check
 
 
 def places() -> frozenset[str]:
-    """Return the places of this process."""
     return _OURS.places

@@ -23,7 +23,6 @@ class RollingWindow:
         self._now = self._before = nothing
 
     def add_value(self, number: float, at: float) -> None:
-        """Add a number."""
         self._start_window(at)
         self._now = self._pick(self._now, number)
 

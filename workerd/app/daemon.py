@@ -116,12 +116,10 @@ class HttpListener:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         number: int = self._socket.getsockname()[1]
         return number
 
     async def serve(self) -> None:
-        """Serve until canceled."""
         try:
             await self._server.serve(sockets=[self._socket])
         except asyncio.CancelledError:
@@ -149,8 +147,6 @@ handlers may, and their cycles are found a little later.
 
 
 class App:
-    """A worker process."""
-
     def __init__(
         self,
         config: WorkerConfig,
@@ -302,7 +298,6 @@ class App:
 
 
 async def serve(config: WorkerConfig, daemon: Daemon) -> None:
-    """Run a worker, for `run_daemon`."""
     warn_of_ignored_proxies(config.egress)
     spool = Spool(config.spool)
     try:

@@ -50,8 +50,6 @@ class RejectReason(Enum):
 
 
 class AssignmentState(Enum):
-    """The state of an accepted assignment."""
-
     HELD = auto()
     RUNNING = auto()
     ENDED = auto()
@@ -169,7 +167,6 @@ class Admission:
 
     @property
     def used(self) -> int:
-        """Slots in use."""
         return self._used
 
     def holdings(self) -> Iterator[tuple[AssignmentKey, AssignmentState]]:

@@ -52,7 +52,6 @@ class Marks:
             self._apart *= 2
 
     def forget(self, before: int) -> None:
-        """Drop marks before this offset."""
         while len(self._marks) > 1 and self._marks[1][0] <= before:
             del self._marks[0]
         if len(self._marks) < MOST_MARKS // 4:
@@ -81,11 +80,9 @@ class Capture:
     _tailed: Marks = field(default_factory=Marks)
 
     def feed(self, data: bytes, at: datetime) -> None:
-        """Add bytes that were read at `at`."""
         self._append_output(self.mask.feed(data), at)
 
     def end(self, at: datetime) -> None:
-        """End the stream."""
         self._append_output(self.mask.end(), at)
 
     def pieces(self) -> list[Piece]:

@@ -83,7 +83,6 @@ class MemberTime:
         return instant - self._bounds.offset
 
     def latest(self, boot: float) -> float:
-        """Return the upper bound of cluster time at boot time `boot`."""
         best = self._bounds
         return boot + best.cluster - best.sent
 

@@ -12,12 +12,9 @@ Address = NewType("Address", str)
 
 
 class AssignmentKey(NamedTuple):
-    """An assignment: its run and its token."""
-
     run: RunId
     token: Token
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """Log keys, for `extra`."""
         return {"run_id": self.run, "token": self.token}

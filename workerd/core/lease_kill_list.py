@@ -49,7 +49,6 @@ class LeaseKillList:
             self._due.setdefault(each, until + SLACK + each.kill_after)
 
     def due(self, at: float) -> list[KillEntry]:
-        """Return the programs to kill by now."""
         return [each for each, when in self._due.items() if when <= at]
 
     def retain_only(self, mortals: Collection[KillEntry]) -> None:

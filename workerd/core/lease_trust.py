@@ -16,8 +16,6 @@ from schedkit.records import dataclass
 
 @dataclass(slots=True)
 class WorkerLeaseTrust:
-    """The lease of one incarnation, as the worker sees it."""
-
     ttl: float = 0.0
     sent: float | None = None
     """When the last heartbeat with such an answer was sent."""

@@ -33,7 +33,6 @@ class Mask:
         return self._given(data, self._unfinished_secret_start(data))
 
     def end(self) -> bytes:
-        """End the stream; return the rest."""
         return self._given(self._held, len(self._held))
 
     def _given(self, data: bytes, until: int) -> bytes:

@@ -22,8 +22,6 @@ _REMEMBERED = 1024
 
 
 class Fate(Enum):
-    """The decision about an orphan."""
-
     LEAVE = auto()
     END = auto()
 

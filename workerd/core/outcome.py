@@ -79,8 +79,6 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """The end of one attempt."""
-
     verdict: AttemptVerdict
     reason: OutcomeReason = OutcomeReason.NONE
     error: str = ""

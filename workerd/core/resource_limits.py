@@ -20,8 +20,6 @@ class ResourceLimits:
 
 @dataclass(frozen=True, slots=True)
 class LimitExceeded:
-    """The limits that an attempt exceeded."""
-
     memory: bool = False
     """A process of the attempt was killed."""
     processes: bool = False

@@ -58,8 +58,6 @@ class DemandHead:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The slots granted to one member."""
-
     slots: int
     before: DemandHead | None = None
     """The best head of other members that gets no slots."""

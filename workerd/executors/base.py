@@ -159,7 +159,6 @@ class AttemptStart:
 
     @property
     def payload(self) -> bytes:
-        """The payload as bytes; empty if there is none."""
         return messages.payload_bytes(self.payload_message)
 
     @property
@@ -169,12 +168,10 @@ class AttemptStart:
 
     @property
     def content(self) -> Content | None:
-        """The payload; None if there is none."""
         return self.batch.content_of(self.place)
 
     @property
     def scheduled_at(self) -> datetime:
-        """The scheduled time."""
         return self.batch.scheduled_at(self.place)
 
     @property
@@ -232,7 +229,6 @@ class Stop:
             self._listener(True)
 
     def deafen(self) -> None:
-        """Remove the listener."""
         self._listener = None
 
 
@@ -245,8 +241,6 @@ class Stoppable(Protocol):
 
 
 class ActionExecutor(Protocol):
-    """An executor of one kind of action."""
-
     def objection(self, assignment: pb.Assignment) -> str:
         """Return why this executor can't run the assignment; empty if it can."""
         ...
@@ -256,9 +250,7 @@ class ActionExecutor(Protocol):
 class AttemptExecutor(ActionExecutor, Protocol):
     """An executor with a task on the worker's loop for each attempt."""
 
-    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Run an attempt until its outcome."""
-        ...
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome: ...
 
 
 @runtime_checkable
@@ -322,7 +314,6 @@ def outcome_of_stop(
 
 
 def bounds_of(limits: job_pb2.ShellAction.Limits) -> ResourceLimits:
-    """Return the resource limits of a program."""
     return ResourceLimits(limits.memory_bytes, limits.processes, limits.files)
 
 

@@ -111,8 +111,6 @@ class NoAnswer(Exception):
 
 
 class GrpcExecutor:
-    """The executor of `grpc`."""
-
     def __init__(self, egress: Egress) -> None:
         self._targets = Targets(egress.allowed(), "workerd.toml")
         self._proxy = egress.via()
@@ -123,12 +121,10 @@ class GrpcExecutor:
         """
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """Accept every assignment."""
         del assignment
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Make the call; return its outcome."""
         outcome = await until_stopped(self._call(attempt), stop)
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
@@ -136,7 +132,6 @@ class GrpcExecutor:
         return outcome
 
     async def close(self) -> None:
-        """Close the idle channel."""
         if self._idle is not None:
             await self._idle.close()
 
@@ -219,7 +214,6 @@ async def _job_handler(channel: grpc.aio.Channel, attempt: AttemptStart) -> Atte
 
 
 def run_request(attempt: AttemptStart) -> job_handler_pb2.RunRequest:
-    """Return the request of `JobHandler.Run`."""
     given = attempt.assignment
     request = job_handler_pb2.RunRequest(
         namespace=given.namespace,

@@ -63,20 +63,16 @@ class CallProgress:
 
 
 class HttpExecutor:
-    """The executor of `http`."""
-
     def __init__(self, egress: Egress, *, secrets: Sequence[Path] = ()) -> None:
         """`secrets`: directories in which jobs may name files of keys."""
         self._secrets = secrets
         self._client = EgressClient(egress, "workerd.toml")
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """Accept every assignment."""
         del assignment
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Send the request; return its outcome."""
         progress = CallProgress()
         outcome = await until_stopped(self._call(attempt, progress), stop)
         if outcome is None:
@@ -86,7 +82,6 @@ class HttpExecutor:
         return outcome
 
     async def close(self) -> None:
-        """Close the client."""
         await self._client.close()
 
     async def _call(self, attempt: AttemptStart, progress: CallProgress) -> AttemptOutcome:

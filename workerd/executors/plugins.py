@@ -36,8 +36,6 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 class PluginExecutor:
-    """A plug-in as an executor of this worker."""
-
     def __init__(self, executor: Executor, caller: HandlerCaller) -> None:
         """Raises TypeError: an annotation of the plug-in isn't a valid type."""
         self.executor = executor
@@ -51,7 +49,6 @@ class PluginExecutor:
         return ""
 
     def runs_many(self, common: pb.Assignment) -> bool:
-        """Run all in this process."""
         del common
         return True
 

@@ -71,7 +71,6 @@ class HandlerCaller:
                 call.not_started(error)
 
     async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Await `work` on the loops of handlers."""
         call = self._loops.submit(work)
         try:
             answer = await call.done
@@ -157,8 +156,6 @@ def is_there(module: str) -> bool:
 
 
 class PythonExecutor:
-    """The executor of `python`."""
-
     def __init__(
         self,
         handlers: Mapping[str, sdk.RegisteredHandler],
@@ -185,7 +182,6 @@ class PythonExecutor:
 
     @property
     def names(self) -> Sequence[str]:
-        """Names of the handlers."""
         return sorted(self._handlers)
 
     def objection(self, assignment: pb.Assignment) -> str:
@@ -204,7 +200,6 @@ class PythonExecutor:
         return ""
 
     def runs_many(self, common: pb.Assignment) -> bool:
-        """Return whether the handler runs in this process."""
         return self._handlers[common.python.handler].mode is not Mode.PROCESS
 
     def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
@@ -215,7 +210,6 @@ class PythonExecutor:
         self._caller.begin(target, batch, places, loop=handler.mode is Mode.LOOP)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Call a handler in its own process."""
         return await self._subprocesses.run(attempt, stop)
 
 

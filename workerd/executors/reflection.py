@@ -60,8 +60,6 @@ class MethodNotCallable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReflectedMethod:
-    """A unary method with its types."""
-
     path: str
     pool: DescriptorPool
     descriptor: MethodDescriptor
@@ -75,7 +73,6 @@ class ReflectedMethod:
         return await asyncio.to_thread(self._request, text)
 
     async def json_of_answer(self, data: bytes) -> str | None:
-        """Return the JSON of an answer; None if it can't be converted."""
         return await asyncio.to_thread(self._json_of_answer, data)
 
     def _request(self, text: str) -> bytes:

@@ -57,7 +57,6 @@ class Scratch:
             _remover.remove(self.path)
 
     def write(self, name: str, data: bytes) -> Path:
-        """Write a file; return its path."""
         path = self.path / name
         fd = os.open(path, _NEW, mode=0o600)
         self._written.append(path)

@@ -112,8 +112,6 @@ LASTING: Final = frozenset({errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EL
 
 
 class ShellExecutor:
-    """The executor of `shell`."""
-
     def __init__(
         self, supervisor: ProcessSupervisor, scratch: Path, secrets: Sequence[Path] = ()
     ) -> None:

@@ -41,8 +41,6 @@ _LOOK_EVERY = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A file to upload."""
-
     file: Path
     size: int
     sha256: bytes
@@ -60,11 +58,9 @@ class AttemptLogFolder:
         shutil.rmtree(directory, ignore_errors=True)
 
     def file(self, key: AssignmentKey, what: str) -> Path:
-        """Return the path of a file of this attempt."""
         return self.directory / f"{key.run}.{key.token}.{what}"
 
     def create(self, file: Path) -> BinaryIO:
-        """Create and open a file."""
         self.directory.mkdir(0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(file, flags, 0o600), "wb", buffering=0)
@@ -154,7 +150,6 @@ class Recording:
             self._room.set()
 
     def record_piece(self, piece: Piece) -> None:
-        """Record a piece of output."""
         if self.problem or self._left <= 0:
             self.omitted += len(piece.data)
             return
@@ -182,7 +177,6 @@ class Recording:
         return self._file is not None or bool(self._waiting)
 
     async def discard(self) -> None:
-        """Remove the recording."""
         self._left = 0
         self._buffer.clear()
         if self.has_output:

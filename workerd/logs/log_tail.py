@@ -61,12 +61,10 @@ class Tail:
             on_piece(piece)
 
     def unfollow(self, who: object) -> None:
-        """Stop sending to `who`."""
         self._followers.pop(who, None)
 
     @property
     def followed(self) -> bool:
-        """Whether there are followers."""
         return bool(self._followers)
 
 
@@ -86,14 +84,12 @@ class Expected:
             self._tails.popitem(last=False)
 
     def unfollow(self, key: AssignmentKey, who: object) -> None:
-        """Stop sending to `who`."""
         if (tail := self._tails.get(key)) is not None:
             tail.unfollow(who)
             if not tail.followed:
                 del self._tails[key]
 
     def remove_follower(self, who: object) -> None:
-        """Remove `who` from all attempts."""
         for key in [*self._tails]:
             self.unfollow(key, who)
 

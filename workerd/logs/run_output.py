@@ -72,7 +72,6 @@ class RunOutput:
         self._finished = False
 
     def write(self, stderr: bool, data: bytes) -> None:
-        """Add bytes to the run's log."""
         if not data or self._finished:
             return
         with _lock:
@@ -152,7 +151,6 @@ class RunStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of written text."""
         return "utf-8"
 
     @property
@@ -168,7 +166,6 @@ class RunStream(io.TextIOBase):
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
-        """Write bytes, as `write`."""
         output = current_output.get()
         if output is not None:
             output.write(self._stderr, data)
@@ -181,11 +178,9 @@ class RunStream(io.TextIOBase):
         return self._fd
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """Return False."""
         return False
 
     def reconfigure(self, **_how: object) -> None:
@@ -200,8 +195,6 @@ class RunStream(io.TextIOBase):
 
 
 class _Bytes(io.RawIOBase):
-    """The `buffer` of a stream."""
-
     def __init__(self, stream: RunStream) -> None:
         super().__init__()
         self._stream = stream

@@ -67,7 +67,6 @@ class Order:
     """Maximum open files; 0: unchanged. The starter isn't used again after a limit."""
 
     def encoded(self) -> bytes:
-        """Return the order as bytes."""
         return json.dumps(asdict(self)).encode("ascii")
 
 

@@ -38,8 +38,6 @@ _MOST_PIDS: Final = 4_194_304
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of a controller."""
-
     limit: str
     beside: Mapping[str, str]
     """Written after the limit, if the kernel has these files."""
@@ -69,8 +67,6 @@ _VERSION_1: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A limit of an attempt."""
-
     folder: Path
     files: _Files
     own: bool
@@ -105,8 +101,6 @@ class _Limit:
 
 
 class Hold:
-    """The limits of one attempt."""
-
     def __init__(self, bounds: ResourceLimits, limits: Mapping[str, _Limit], helpers: int) -> None:
         self._bounds = bounds
         self._limits = limits
@@ -143,8 +137,6 @@ class Hold:
 
 
 class Controllers:
-    """The controllers that this worker has for its attempts."""
-
     def __init__(self, tree: Path) -> None:
         """Enable the controllers of a new, empty tree."""
         self._tree = tree

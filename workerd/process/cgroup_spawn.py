@@ -42,8 +42,6 @@ SLOW: Final = "the process that starts programs timed out"
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A requested starter."""
-
     group: cgroups.Cgroup
     ours: socket.socket
     """Socket to the future starter."""
@@ -52,8 +50,6 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """A starter that may be reused."""
-
     starter: Starter
     since: float
 
@@ -219,11 +215,9 @@ class _Running:
 
     @property
     def pid(self) -> int:
-        """The PID."""
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def ask(self, group: cgroups.Cgroup, theirs: socket.socket) -> None:
@@ -247,7 +241,6 @@ class _Running:
         return int(pid), int(number)
 
     def end(self) -> None:
-        """Kill the process."""
         self._socket.close()
         self._process.kill()
         self._process.wait()

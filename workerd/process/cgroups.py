@@ -130,8 +130,6 @@ def _removed_forgotten(tree: Path, age: float) -> bool:
 
 
 class Cgroup:
-    """The cgroup of one attempt."""
-
     def __init__(self, path: Path) -> None:
         """Create the cgroup.
 

@@ -75,7 +75,6 @@ class Keeper:
 
     @property
     def pid(self) -> int:
-        """PID of the keeper process."""
         return self._process.pid
 
     def take_pictures(self) -> None:
@@ -93,7 +92,6 @@ class Keeper:
             os.write(self._pipe, word)
 
     def alive(self) -> bool:
-        """Return whether the process is running."""
         return self._process.poll() is None
 
     def release(self, timeout: float = 3.0) -> None:

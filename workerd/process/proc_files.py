@@ -37,7 +37,6 @@ class ProcEntry:
 
 
 def read_process(pid: int) -> ProcEntry | None:
-    """Return the process with this PID; None if there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -50,7 +49,6 @@ def read_process(pid: int) -> ProcEntry | None:
 
 
 def everyone() -> Iterator[ProcEntry]:
-    """Return all running processes."""
     for name in os.listdir(_PROC):  # noqa: PTH208 - iterdir makes a Path of each, ten times as slow
         if name.isdigit():
             process = read_process(int(name))

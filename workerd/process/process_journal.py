@@ -192,5 +192,4 @@ def _mortal(line: re.Match[str]) -> KillEntry:
 
 
 def boot_id() -> str:
-    """Return the id of this boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()

@@ -194,7 +194,6 @@ class ProcessSupervisor:
             log.warning("end of session %d can't be written to the journal: %s", pid, error)
 
     def end_all_processes(self, key: AssignmentKey) -> None:
-        """End all processes of the attempt."""
         if key in self._starters:
             self._over.add(key)
         self.empty(key)

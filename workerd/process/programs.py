@@ -44,8 +44,6 @@ class Begun(OSError):
 
 
 class StartedProgram(Protocol):
-    """A program that was started."""
-
     @property
     def pid(self) -> int:
         """The PID, until `wait` has returned."""
@@ -95,7 +93,6 @@ class PlainProgram:
             raise Begun(error.errno, error.strerror, program.argv[0]) from error
 
     def fileno(self) -> int:
-        """The pidfd."""
         return self._pidfd
 
     def wait(self) -> int:

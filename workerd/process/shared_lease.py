@@ -37,7 +37,6 @@ class SharedLease:
         os.pwrite(self.fd, _INSTANT.pack(until), 0)
 
     def until(self) -> float:
-        """Return the value written last."""
         while (first := self._read()) != self._read():  # a read may overlap a write
             pass
         return float(_INSTANT.unpack(first)[0])
@@ -46,5 +45,4 @@ class SharedLease:
         return os.pread(self.fd, _INSTANT.size, 0)
 
     def close(self) -> None:
-        """Close this end."""
         os.close(self.fd)

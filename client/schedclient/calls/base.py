@@ -41,8 +41,6 @@ _GIVEN: Final[Mapping[type[Value], tuple[str, str, str]]] = {
 
 
 class ClientCalls:
-    """Calls on objects of one kind."""
-
     def __init__(self, transport: Transport, namespace: str = "") -> None:
         self._transport = transport
         self._call = transport.call
@@ -51,7 +49,6 @@ class ClientCalls:
     async def _one(
         self, of: type[V], method: Method[M, Any], request: M, deadline: float | None
     ) -> V:
-        """Make a call and return its answer as a value."""
         return value_of(of, await self._call(method, request, deadline))
 
     async def _pages(

@@ -136,7 +136,6 @@ def _run_of(given: DeadLetter | Run | str) -> str:
 
 
 def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
-    """Return the selection of this group alone."""
     if group is None:
         return None
     return wire.ChosenGroup(

@@ -83,7 +83,6 @@ class _Time:
         return max(0.0, self._began + self._most - asyncio.get_running_loop().time())
 
     def of_a_call(self, usual: float) -> float:
-        """Return the timeout of one call: the usual one, or the remaining time."""
         left = self.remaining_seconds
         return usual if left is None else min(usual, left)
 
@@ -218,7 +217,6 @@ class _Known:
         self._runs: dict[str, run_pb2.Run] = {}
 
     def is_news(self, run: run_pb2.Run) -> bool:
-        """Return whether the state is new, and remember it."""
         before = self._runs.pop(run.run_id, None)
         self._runs[run.run_id] = run
         if len(self._runs) > MOST_KNOWN:
@@ -230,7 +228,6 @@ class _Known:
         self._runs.pop(run_id, None)
 
     def has_ended(self, run_id: str) -> bool:
-        """Return whether the end of the run was yielded."""
         run = self._runs.get(run_id)
         return run is not None and value_of(Run, run).ended
 

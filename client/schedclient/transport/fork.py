@@ -43,8 +43,6 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 class Open(Enum):
-    """Whether connections are open."""
-
     NO = "no"
     SHORTLY = "shortly"
     FOR_THIS_THREAD = "for this thread"

@@ -47,7 +47,6 @@ class Method(Generic[Req_contra, Res_co]):
 
     @cached_property
     def name(self) -> str:
-        """Return the name of the call in its service."""
         return self.request.DESCRIPTOR.name.removesuffix("Request")
 
     @cached_property
@@ -57,7 +56,6 @@ class Method(Generic[Req_contra, Res_co]):
         return f"/{service.full_name}/{self.name}"
 
     def reads(self, request: Message) -> bool:
-        """Return whether this request changes nothing."""
         tried = any(getattr(request, field, False) for field in TRIALS)
         return tried or self.name.startswith(READS)
 

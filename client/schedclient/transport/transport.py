@@ -76,7 +76,6 @@ class Tries:
         self._unclear: DeadlineExceeded | None = None
 
     def add(self, failure: ApiError) -> None:
-        """Add a failure."""
         self._last = failure
         if failure.reason in ON_ITS_WAY:
             failure = _may_have_happened(failure)
@@ -186,7 +185,6 @@ def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_pickle() -> NoReturn:
-    """Reject pickling a client."""
     raise TypeError(
         "a client can't be pickled: it holds connections and may hold a token;"
         " pass its endpoints to the other process and make a client there"
@@ -358,11 +356,9 @@ class _Channels:
         return None if loop is None or loop.is_closed() or not loop.is_running() else loop
 
     def is_open(self) -> bool:
-        """Return whether a channel is open or a call is in flight."""
         return bool(self._channels or self._retiring or self.uses)
 
     async def call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
-        """Make a call and return its answer."""
         tries = Tries(reads=method.reads(request))
         try:
             return await self._call(method, request, timeout, tries)

@@ -22,8 +22,6 @@ from schedproto.v1 import job_pb2
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """The changes for all manifests."""
-
     pools: Sequence[PoolStep]
     calendars: Sequence[CalendarStep]
     jobs: Sequence[JobStep]

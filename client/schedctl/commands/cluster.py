@@ -103,7 +103,6 @@ def status(session: Session) -> None:
 
 
 def show_status(session: Session, found: Cluster) -> None:
-    """Print the state of the cluster."""
     if not session.tabular:
         show_one(session, found, ValueTable(lambda one: one.cluster_id))
         return

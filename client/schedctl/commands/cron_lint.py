@@ -286,7 +286,6 @@ def _only(side: _Side) -> dict[str, Any]:
 
 
 def wrong_expression(error: ScheduleError) -> CommandFailure:
-    """Return the failure for an expression or schedule that isn't valid."""
     return CommandFailure(
         f"{error.field}: {error.problem}",
         reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",

@@ -76,7 +76,6 @@ def _results(folder: ClusterFolder) -> dict[str, str]:
 
 
 def to_toml(config: Mapping[str, Any]) -> str:
-    """Write a nested mapping as TOML."""
     return "\n".join(_table(config, ())) + "\n"
 
 
@@ -125,7 +124,6 @@ _NOT_INHERITED = ("SCHEDD_", "WORKERD_", "PG", "NOTIFY_SOCKET", "WATCHDOG_")
 
 
 def all_of(state: ClusterState) -> list[ClusterPart]:
-    """Return the members, then the workers."""
     return [*state.parts_of_kind(PartKind.MEMBER), *state.parts_of_kind(PartKind.WORKER)]
 
 

@@ -21,8 +21,6 @@ from schedctl.dev.servers.processes import DevProcess
 
 
 class PartKind(StrEnum):
-    """The kind of a part."""
-
     ETCD = "etcd"
     POSTGRES = "postgres"
     MEMBER = "member"
@@ -52,7 +50,6 @@ class ClusterPart:
         return self.process is not None and self.process.alive()
 
     def address(self, port: str) -> str:
-        """Return `host:port` of a port by its name."""
         return address(self.ports[port])
 
 
@@ -69,20 +66,16 @@ class ClusterState:
     """Password of PostgreSQL and etcd."""
 
     def parts_of_kind(self, kind: PartKind) -> list[ClusterPart]:
-        """Return the parts of one kind."""
         return [part for part in self.parts.values() if part.kind is kind]
 
     def living(self) -> Iterator[ClusterPart]:
-        """Return the running parts."""
         return (part for part in self.parts.values() if part.alive())
 
     def with_part(self, part: ClusterPart) -> ClusterState:
-        """Return the state with one part added or replaced."""
         return replace(self, parts={**self.parts, part.name: part})
 
     @property
     def dsn(self) -> str:
-        """Return the DSN of the daemons' database."""
         if self.foreign_dsn:
             return self.foreign_dsn
         [server] = self.parts_of_kind(PartKind.POSTGRES)
@@ -90,7 +83,6 @@ class ClusterState:
 
     @property
     def etcd_user(self) -> dict[str, str]:
-        """Return user and password of the daemons for etcd."""
         return {"user": etcd.USER, "password": self.password}
 
 
@@ -102,12 +94,10 @@ class ClusterFolder:
 
     @property
     def state(self) -> Path:
-        """The internal record."""
         return self.root / "state.json"
 
     @property
     def cluster(self) -> Path:
-        """The public record."""
         return self.root / "cluster.json"
 
     @property
@@ -116,11 +106,9 @@ class ClusterFolder:
         return self.root / "lock"
 
     def log(self, name: str) -> Path:
-        """Return the path of a part's log."""
         return self.root / f"{name}.log"
 
     def config(self, name: str) -> Path:
-        """Return the path of a daemon's configuration."""
         return self.root / f"{name}.toml"
 
     def data(self, name: str) -> Path:
@@ -129,11 +117,9 @@ class ClusterFolder:
 
     @property
     def tls(self) -> Path:
-        """The folder of the cluster's authority and certificates."""
         return self.root / "tls"
 
     def load(self) -> ClusterState | None:
-        """Return the recorded state; None if there is none."""
         try:
             stored = json.loads(self.state.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -49,7 +49,6 @@ def between(session: Session, before: Job, after: Job) -> list[str]:
 
 
 def of_pool(before: Pool | None, after: Pool) -> list[str]:
-    """Return the changes of a pool; `before` is None for a new one."""
     values = [(before.limit, before.rate) if before else (0, None), (after.limit, after.rate)]
     return [
         f"  {field}: {old or 'none'} → {new or 'none'}"

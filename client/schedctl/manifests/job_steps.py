@@ -103,7 +103,6 @@ class JobStep:
 
     @property
     def edited(self) -> bool:
-        """Return whether the definition changes."""
         was = self.before
         return was is not None and (self.partly or was.generation != self.after.generation)
 
@@ -190,7 +189,6 @@ async def _created(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
 
 
 async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
-    """Store the jobs."""
     done = []
     for step in steps:
         job = step.manifest.job
@@ -264,14 +262,12 @@ def _over(error: ApiError, field: str) -> bool:
 
 
 def _without_pause(manifest: Manifest) -> Manifest:
-    """Return the manifest without its pause, which has ended."""
     name = manifest.job.name
     message(f"{manifest.where}: paused_until of {name} is in the past: the pause is ignored")
     return replace(manifest, job=_plain(manifest.job, *PAUSE))
 
 
 def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
-    """Return the job without these fields."""
     found = job_pb2.Job()
     found.CopyFrom(job)
     plain: Message = found

@@ -63,16 +63,12 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class CalendarManifest:
-    """A document that describes a calendar."""
-
     where: str
     calendar: calendar_service_pb2.Calendar
 
 
 @dataclass(frozen=True, slots=True)
 class PoolManifest:
-    """A document that describes a pool."""
-
     where: str
     pool: pool_service_pb2.Pool
 

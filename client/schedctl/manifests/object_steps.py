@@ -16,8 +16,6 @@ from schedproto.v1 import job_pb2
 
 @dataclass(frozen=True, slots=True)
 class PoolStep:
-    """The change for one manifest."""
-
     manifest: PoolManifest
     before: Pool | None
     after: Pool
@@ -51,8 +49,6 @@ class PoolStep:
 
 @dataclass(frozen=True, slots=True)
 class CalendarStep:
-    """The change for one manifest."""
-
     manifest: CalendarManifest
     before: Calendar | None
     after: Calendar

@@ -81,8 +81,6 @@ def _globals() -> list[click.Option]:
 
 
 class Command(click.Command):
-    """A command that also accepts the global options."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         own = {name for param in self.params for name in param.opts}
@@ -114,7 +112,6 @@ class CommandGroup(click.Group):
         self._lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
         return sorted({*super().list_commands(ctx), *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -171,7 +168,6 @@ class Word(click.Choice[str]):
     """A choice of words that accepts `-` for `_`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the word with `_`."""
         return super().convert(str(value).replace("-", "_"), param, ctx)
 
 
@@ -209,7 +205,6 @@ def with_globals(group: click.Group) -> click.Group:
 
 
 def session_of(ctx: click.Context) -> Session:
-    """Return the session of this invocation."""
     root = ctx.find_root()
     if not isinstance(root.obj, Session):
         root.obj = Session()
@@ -217,8 +212,6 @@ def session_of(ctx: click.Context) -> Session:
 
 
 def pass_session(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
-    """Pass the Session to a command as its first argument."""
-
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         return command(session_of(click.get_current_context()), *args, **kwargs)
 

@@ -265,7 +265,6 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
 
 
 def need_action(job: job_pb2.Job) -> None:
-    """Reject a job without an action."""
     if job.WhichOneof("action") is None:
         raise CommandFailure(
             "no action is given: there is nothing to run",

@@ -91,7 +91,6 @@ def _shows(
 
 
 def _with(schedule: Schedule, move: Move, after: str) -> Schedule:
-    """Return the schedule with one move applied."""
     if isinstance(schedule, EverySchedule):
         return EverySchedule(schedule.interval, duration.parse(after))
     assert isinstance(schedule, CronSchedule), "only these two are moved"

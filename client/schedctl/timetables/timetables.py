@@ -73,7 +73,6 @@ class ScheduleTable:
 
 
 def source_options(command: F) -> F:
-    """Add the options for the source of schedules."""
     for option in reversed(
         [
             click.argument("expressions", nargs=-1, metavar="[EXPR]…"),
@@ -125,7 +124,6 @@ class SpanType(click.ParamType[timedelta]):
 
 
 def window_options(length: str) -> Callable[[F], F]:
-    """Add the options for start and length of the window."""
     start = click.option(
         "--from",
         "start",
@@ -146,7 +144,6 @@ def window_options(length: str) -> Callable[[F], F]:
 
 
 def dst_of(gap: str, overlap: str) -> DstPolicy:
-    """Return the policy of the options."""
     return DstPolicy(DstGap[gap.upper()], DstOverlap[overlap.upper()])
 
 

@@ -97,7 +97,6 @@ class SettingKey:
 
 
 def flag_of(path: Path) -> str:
-    """Return the flag for a path."""
     return "--" + "-".join(path).replace("_", "-")
 
 
@@ -167,8 +166,6 @@ JOB_VARIABLES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """An error of a configuration, and its place."""
-
     where: str
     what: str
 
@@ -181,15 +178,12 @@ class Untimely(ConfigProblem):
 
 
 class ConfigErrors(Misconfigured):
-    """All errors of a configuration, one line each."""
-
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 
 def refusal(problems: Iterable[ConfigProblem]) -> Misconfigured:
-    """Return the exception for these problems."""
     found = [*problems]
     if all(isinstance(one, Untimely) for one in found):
         return NotNow("\n".join(map(str, found)))
@@ -266,8 +260,6 @@ def _value_at(config: Any, key: SettingKey) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A value as it was written, and its source."""
-
     where: str
     value: Any
     is_text: bool

@@ -140,7 +140,6 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         self._limit = limit or RateLimit()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or count it."""
         if record.levelno <= logging.DEBUG:
             super().emit(record)
             return

@@ -79,7 +79,6 @@ class JsonLines(logging.Formatter):
         self._service = service
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
         line: dict[str, object] = {
             "at": _instant(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -96,7 +95,6 @@ class TextLines(logging.Formatter):
     """Formats records as UTC date and time, level, logger, message, extras as `key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line, followed by its traceback if it has one."""
         at = _instant(record).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())

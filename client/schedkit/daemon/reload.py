@@ -24,8 +24,6 @@ _REFUSED: Final = "reload rejected, the settings in force are kept"
 
 
 class ReloadableSettings(Protocol):
-    """The settings of a daemon."""
-
     @property
     def log_level(self) -> str: ...
 

@@ -84,7 +84,6 @@ class Notifier:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str) -> None:
-        """Report that the daemon is stopping."""
         self._send("STOPPING=1", _status(status))
 
     def close(self) -> None:

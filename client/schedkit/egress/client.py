@@ -99,7 +99,6 @@ class EgressClient:
         self._targets.check_literal(url.host, url.port or 0)
 
     async def close(self) -> None:
-        """Close the open sessions."""
         for session in (self._direct, self._proxied):
             if session is not None:
                 await session.close()

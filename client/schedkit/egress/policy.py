@@ -154,7 +154,6 @@ class Egress:
     """Networks and hosts that are called directly."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        """Return the problems, by key."""
         for key, texts in (("allow", self.allow), ("no_proxy", self.no_proxy)):
             for text in texts:
                 if why := _fault(text):
@@ -165,11 +164,9 @@ class Egress:
             yield ConfigProblem("proxy", str(error))
 
     def allowed(self) -> Destinations:
-        """The list of `allow`."""
         return Destinations.from_texts(self.allow)
 
     def via(self) -> Proxy | None:
-        """Return the proxy; None without one."""
         return _proxy(self.proxy, Destinations.from_texts(self.no_proxy))
 
 

@@ -81,7 +81,6 @@ class Targets(AbstractResolver):
             self._check_name(host)
 
     async def close(self) -> None:
-        """Close the inner resolver."""
         await self._inner.close()
 
     def _check_name(self, host: str) -> None:

@@ -40,8 +40,6 @@ NONE_OF_OURS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TlsFailure:
-    """Why TLS fails, and the remedy."""
-
     what: str
     remedy: str = FILES
 

@@ -97,7 +97,6 @@ class Handshake(SSLProtocol):
         self._peer: Any = None
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Begin the handshake."""
         self._peer = transport.get_extra_info("peername")
         super().connection_made(transport)
 

@@ -93,7 +93,6 @@ def log_key(namespace: str, run_id: str, token: int) -> str:
 
 
 def result_key(namespace: str, run_id: str, token: int) -> str:
-    """Return the key of an attempt's result."""
     return checked(f"{_word(namespace)}/{run_id}/{token}/result")
 
 

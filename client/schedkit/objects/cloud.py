@@ -67,7 +67,6 @@ class Cloud:
             obstore.put(self._store, checked(key), source, chunk_size=PART, max_concurrency=1)
 
     def read(self, key: str, start: int, length: int) -> bytes:
-        """Return a part of an object."""
         import obstore
 
         if length <= 0:
@@ -76,7 +75,6 @@ class Cloud:
             return bytes(obstore.get_range(self._store, checked(key), start=start, length=length))
 
     def remove(self, place: str) -> None:
-        """Remove an object, or all objects below a place."""
         import obstore
 
         checked_place(place)

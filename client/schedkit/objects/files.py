@@ -34,7 +34,6 @@ class Files:
         self._root = root
 
     def put(self, key: str, source: Path) -> None:
-        """Copy the file to its place."""
         *folders, name = checked(key).split("/")
         fresh = f".{uuid.uuid4().hex}"
         with _away(f"object {key} can't be written"):
@@ -54,7 +53,6 @@ class Files:
                 os.fsync(folder)
 
     def read(self, key: str, start: int, length: int) -> bytes:
-        """Return a part of a file."""
         *folders, name = checked(key).split("/")
         try:
             with _away(f"object {key} can't be read"), self._folder(folders) as folder:

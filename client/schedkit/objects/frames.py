@@ -9,7 +9,6 @@ MOST: Final = 4 << 20
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message with its length."""
     return len(message).to_bytes(_HEAD, "big") + message
 
 

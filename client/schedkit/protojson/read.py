@@ -99,7 +99,6 @@ class _Reader:
         self.left = MOST_ENTRIES
 
     def fill(self, message: Message, obj: Any, path: Path) -> None:
-        """Set the fields of `message` from `obj`."""
         if not isinstance(obj, Mapping):
             self._problem(path, f"the value must be an object with keys, not {shown(obj)}")
             return

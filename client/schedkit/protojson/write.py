@@ -64,7 +64,6 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def map_value(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field that describes the values of a map<…>."""
     assert field.message_type is not None, "a map is a message of key and value"
     return field.message_type.fields_by_name["value"]
 
@@ -102,7 +101,6 @@ def _field(field: FieldDescriptor, snake: bool) -> Callable[[Message], Any]:
 
 
 def _single(field: FieldDescriptor, snake: bool) -> Callable[[Any], Any]:
-    """Return the writer of one value of a field."""
     if field.message_type is not None:
         special = WRITERS.get(field.message_type.full_name)
         return special or (lambda value: to_json(value, snake=snake))

@@ -30,7 +30,6 @@ class Pattern:
             raise ValueError(_reason(wrong)) from None
 
     def found_in(self, data: bytes) -> bool:
-        """Return whether the pattern matches anywhere in the data."""
         return self._compiled.search(data) is not None
 
 

@@ -57,7 +57,6 @@ class AttemptContext(sdk.Context):
 
     @classmethod
     def of(cls, call: HandlerCall) -> AttemptContext:
-        """Return the context of a call."""
         context = cls.__new__(cls)
         context._call = call  # noqa: SLF001 - of this class
         return context
@@ -123,7 +122,6 @@ class HandlerCall(CurrentRun):
         return True
 
     def resolve(self, result: AttemptOutcome | None, error: BaseException | None) -> None:
-        """Report the outcome."""
         if self.reported:
             return
         batch, place = self.batch, self.place

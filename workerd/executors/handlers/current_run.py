@@ -120,7 +120,6 @@ class CurrentRun(LoopCall[AttemptOutcome]):
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """Log keys, for `extra`."""
         return {"handler": self.handler, "job": self.job, **self.key.log_fields}
 
 

@@ -82,8 +82,6 @@ _HANDLE_RUN: Final = asyncio.Handle._run.__code__  # noqa: SLF001 - the frame of
 
 @dataclass(frozen=True, slots=True)
 class LoopBlock:
-    """A handler that blocks its event loop."""
-
     run: CurrentRun | None
     """None: a callback without a run, such as one of a library."""
     since: datetime
@@ -95,13 +93,10 @@ class LoopBlock:
 
     @property
     def handler(self) -> str:
-        """The handler's name."""
         return "unknown" if self.run is None else self.run.handler
 
 
 class _SharedLoop(asyncio.SelectorEventLoop):
-    """An event loop that no handler can end."""
-
     ending = False
     """Whether the worker is ending the loop."""
     _context: contextvars.Context | None = None
@@ -154,7 +149,6 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         """Do nothing: other runs use their generators."""
 
     def end(self) -> None:
-        """Stop for the worker."""
         self.ending = True
         self.stop()
 
@@ -163,8 +157,6 @@ _BEGIN: Final = _SharedLoop.begin.__code__
 
 
 class _Loop:
-    """An event loop in its thread."""
-
     def __init__(self, number: int) -> None:
         self.calls: dict[LoopCall[Any], bool] = {}
         """Calls that were submitted here and haven't ended. Used on the worker's loop only."""
@@ -197,12 +189,10 @@ class _Loop:
                 time.sleep(AFTER_ERROR)
 
     def call(self, function: Callable[..., object], *given: object) -> None:
-        """Schedule a call on the loop."""
         with contextlib.suppress(RuntimeError):  # it is closed: the worker ends
             self._aio.call_soon_threadsafe(function, *given)
 
     def submit(self, calls: Sequence[LoopCall[Any]]) -> None:
-        """Schedule calls on this loop."""
         for call in calls:
             call.home = self
         waiting = dict.fromkeys(calls, True)
@@ -245,7 +235,6 @@ class _Loop:
             self.call(self._answer_probe, now)
 
     def probe_again(self, now: float) -> None:
-        """Restart an unanswered probe."""
         if self.probed_at is not None:
             self.probed_at = None
             self.probe(now)
@@ -271,7 +260,6 @@ class _Loop:
         self.call(self._aio.end)
 
     def resolve_ended(self) -> None:
-        """Resolve the calls that have ended here."""
         self._reporting = False
         calls, outbox = self.calls, self._outbox
         mark_ended([call for call, _, _ in [*outbox]])
@@ -327,7 +315,6 @@ class HandlerLoops:
         self._loops: list[_Loop] = []
 
     def submit(self, function: Callable[[], Awaitable[T]]) -> CoroutineCall[T]:
-        """Await a function."""
         call = CoroutineCall(function)
         self.submit_all([call])
         return call
@@ -342,7 +329,6 @@ class HandlerLoops:
 
     @property
     def blocks(self) -> Sequence[LoopBlock]:
-        """Loops that are blocked now."""
         return [loop.block for loop in self._loops if loop.block is not None]
 
     def fill(self, beat: pb.Heartbeat) -> None:

@@ -47,11 +47,9 @@ class ReportSender:
         threading.Thread(target=self._serve, name="reports", daemon=True).start()
 
     def beat(self) -> None:
-        """Send a heartbeat."""
         self._due.set()
 
     def progress(self, progress: sdk.Progress) -> None:
-        """Send the progress."""
         self._progress = progress
         self._due.set()
 

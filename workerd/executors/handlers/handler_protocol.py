@@ -46,14 +46,11 @@ class MalformedFrame(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message of the protocol."""
-
     kind: bytes
     fields: Mapping[str, Any] = field(default_factory=dict)
     data: bytes = b""
 
     def encoded(self) -> bytes:
-        """Return the frame as bytes."""
         fields = json.dumps(self.fields).encode()
         return HEAD.pack(self.kind, len(fields), len(self.data)) + fields + self.data
 
@@ -81,7 +78,6 @@ def frame(kind: bytes, fields: bytes, data: bytes) -> Frame:
 
 
 def progress_frame(progress: Progress) -> Frame:
-    """Return the frame that reports progress."""
     fields = {"done": progress.done, "total": progress.total, "note": progress.note}
     return Frame(PROGRESS, fields)
 
@@ -100,7 +96,6 @@ def progress_in(received: Frame) -> Progress:
 
 
 def end_frame(outcome: AttemptOutcome) -> Frame:
-    """Return the frame that reports the outcome."""
     result, wait = outcome.result, outcome.retry_after
     fields = {
         "verdict": outcome.verdict.name,

@@ -51,8 +51,6 @@ _NOT_ITS_OWN: Final = frozenset(
 
 
 class SubprocessHandlers:
-    """Calls handlers in subprocesses."""
-
     def __init__(
         self, supervisor: ProcessSupervisor, modules: Sequence[str], secrets: Sequence[Path] = ()
     ) -> None:

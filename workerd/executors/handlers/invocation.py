@@ -64,7 +64,6 @@ def unfit(error: BaseException) -> AttemptOutcome:
 
 
 def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
-    """Return the outcome of a returned value of at most `most` bytes."""
     if answer is None:
         return SUCCESS
     if isinstance(answer, bytes):

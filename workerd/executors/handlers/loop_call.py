@@ -25,9 +25,7 @@ class Home(Protocol):
         """Resolve a call that has ended, or won't begin."""
         ...
 
-    def call(self, function: Callable[..., object], *given: object) -> None:
-        """Schedule a call on the loop."""
-        ...
+    def call(self, function: Callable[..., object], *given: object) -> None: ...
 
 
 class LoopCall(Generic[T]):
@@ -42,7 +40,6 @@ class LoopCall(Generic[T]):
 
     @property
     def run(self) -> CurrentRun | None:
-        """The run that it belongs to, if any."""
         return None
 
     @property
@@ -84,11 +81,9 @@ class CoroutineCall(LoopCall[T]):
         self.error: BaseException | None = None
 
     async def work(self) -> T:
-        """Await the function."""
         return await self._function()
 
     def resolve(self, result: T | None, error: BaseException | None) -> None:
-        """Set the result."""
         if not self.done.done():
             self.error = error
             self.done.set_result(result)

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """HTTP status and body."""
-
     status: int
     body: bytes
 
