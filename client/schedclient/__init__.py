@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from schedclient.guards.table_guard import TableGuard
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
     from schedclient.sync import SyncClient
-    from schedclient.values.backfills import Backfill, BackfillPlan, Omitted
     from schedclient.values.base import Value
     from schedclient.values.cluster import (
         AccessToken,
@@ -61,11 +60,14 @@ if TYPE_CHECKING:
     from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
     from schedclient.values.jobs import (
         After,
+        Backfill,
+        BackfillPlan,
         Calendar,
         DateRange,
         Instant,
         InstantExplanation,
         Job,
+        Omitted,
         Pool,
     )
     from schedclient.values.runs import (
@@ -92,8 +94,10 @@ else:  # a type checker that saw this would accept any name
             "AccessToken AuditEntry Checkup Cluster Finding Grant Identity LeaderTransfer Member "
             "NewToken Shard ShardMove Worker"
         ),
-        "schedclient.values.backfills": "Backfill BackfillPlan Omitted",
-        "schedclient.values.jobs": "After Calendar DateRange Instant InstantExplanation Job Pool",
+        "schedclient.values.jobs": (
+            "After Backfill BackfillPlan Calendar DateRange Instant InstantExplanation Job Omitted"
+            " Pool"
+        ),
         "schedclient.calls.calendars": "CalendarSpec",
         "schedclient.client": "Client",
         "schedclient.values.dead_letters": "DeadLetter DeadLetterGroup Redrive RedrivePlan",

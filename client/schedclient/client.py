@@ -11,10 +11,9 @@ from types import TracebackType
 from typing import Self, Unpack
 from uuid import uuid4
 
-from schedclient.calls.access import Access
 from schedclient.calls.batches import Batches
 from schedclient.calls.calendars import Calendars
-from schedclient.calls.cluster import Audit, ClusterCalls, Workers
+from schedclient.calls.cluster import Access, Audit, ClusterCalls, Workers
 from schedclient.calls.dead_letters import DeadLetters, Redrives
 from schedclient.calls.jobs import Jobs
 from schedclient.calls.pools import Pools

@@ -17,9 +17,8 @@ from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
-from schedclient.calls.access import Access
 from schedclient.calls.calendars import Calendars
-from schedclient.calls.cluster import Audit, ClusterCalls, Workers
+from schedclient.calls.cluster import Access, Audit, ClusterCalls, Workers
 from schedclient.calls.dead_letters import DeadLetters, Redrives
 from schedclient.calls.jobs import Jobs
 from schedclient.calls.pools import Pools

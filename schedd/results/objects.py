@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from schedkit.errors import Unavailable
-from schedkit.objects import Objects, StoreAway
-from schedkit.objects.reading import parts
+from schedkit.objects import Objects, StoreAway, parts
 
 log = logging.getLogger(__name__)
 

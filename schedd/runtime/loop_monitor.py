@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from schedkit.clock import boottime
-from schedkit.rolling_window import RollingWindow
+from schedkit.lease_margin import RollingWindow
 
 EVERY: Final = 0.1
 

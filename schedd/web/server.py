@@ -19,9 +19,9 @@ from starlette.applications import Starlette
 
 from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import Fault, Misconfigured
+from schedkit.net.channel import listening
 from schedkit.net.http_limits import MOST, HttpServer, protocol_of
 from schedkit.net.https import Handshake
-from schedkit.net.listening import listening
 from schedkit.net.proxies import NO_PROXIES, Proxies
 
 GRACE: Final = 3

@@ -19,7 +19,7 @@ import psycopg2
 import pytest
 
 from schedclient import Run, SyncClient
-from schedctl.dev.servers.ports import address, reserve
+from schedctl.dev.servers.processes import address, reserve
 from schedd.core.cluster.coordination import DeletePrefix
 from schedd.etcd.client import connect
 from support import fork_server

@@ -22,7 +22,7 @@ from statistics import median
 from prometheus_client.parser import text_string_to_metric_families
 
 from schedclient import Client, Run, SyncClient
-from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers.etcd import fetch
 from support.cluster import DevCluster
 from support.events import Events, begun
 from support.wait import WAIT_TIMEOUT, wait_until

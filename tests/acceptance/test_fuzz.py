@@ -24,7 +24,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from schedclient import SyncClient
-from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers.etcd import fetch
 from schedd.api import calls
 from schedd.core.ids import Id
 from schedkit.clock import utcnow

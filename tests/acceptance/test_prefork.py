@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from schedctl.dev.servers.http import fetch
-from schedctl.dev.servers.ports import reserve
+from schedctl.dev.servers.etcd import fetch
+from schedctl.dev.servers.processes import reserve
 from support.cluster import DevCluster
 from support.wait import wait_until
 

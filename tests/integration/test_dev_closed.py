@@ -20,8 +20,8 @@ import psycopg2
 import pytest
 
 from schedctl.dev.servers import etcd, postgres
-from schedctl.dev.servers.http import HttpAnswer, post
-from schedctl.dev.servers.ports import HOST
+from schedctl.dev.servers.etcd import HttpAnswer, post
+from schedctl.dev.servers.processes import HOST
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 

@@ -18,7 +18,7 @@ import psycopg2
 import pytest
 
 from schedctl.dev.servers import binaries, postgres
-from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers.etcd import fetch
 from schedctl.dev.servers.postgres import open_to_all
 from schedctl.dev.servers.processes import find, living_in
 from support.cluster import DevCluster, dev_cluster

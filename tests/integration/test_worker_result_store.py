@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.objects import Objects, log_key, open_objects, result_key
-from schedkit.objects.frames import Unframed
-from schedkit.objects.reading import parts
+from schedkit.objects import Objects, Unframed, log_key, open_objects, parts, result_key
 from schedproto.v1 import job_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.s3 import S3Server, s3_server

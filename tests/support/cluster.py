@@ -29,7 +29,7 @@ import pytest
 from schedctl.dev.records import ClusterFolder
 from schedctl.dev.servers import postgres
 from schedctl.dev.servers.certificates import trust
-from schedctl.dev.servers.http import HttpAnswer, fetch
+from schedctl.dev.servers.etcd import HttpAnswer, fetch
 from schedctl.dev.servers.processes import DevProcess, find
 from schedd.etcd.access import EtcdAccess
 from schedkit.net.channel import TLS

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from schedctl.dev.servers import binaries, ports
-from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers import binaries, processes
+from schedctl.dev.servers.etcd import fetch
 from schedctl.dev.servers.processes import DevProcess, end, spawn, tail
 from support.wait import wait_until
 
@@ -211,19 +211,20 @@ class EtcdCluster:
     # ── what a member is started with ────────────────────────────────────────────────────────
 
     def _describe(self, size: int, flags: Sequence[str]) -> list[EtcdMember]:
-        reserved = ports.reserve(3 * size)
+        reserved = processes.reserve(3 * size)
         names = [f"etcd{at}" for at in range(size)]
         clients, peers, metrics = (reserved[at::3] for at in range(3))
         initial = ",".join(
-            f"{name}=http://{ports.address(peer)}" for name, peer in zip(names, peers, strict=True)
+            f"{name}=http://{processes.address(peer)}"
+            for name, peer in zip(names, peers, strict=True)
         )
         return [
             EtcdMember(
                 name=name,
-                endpoint=ports.address(client),
+                endpoint=processes.address(client),
                 argv=self._argv(name, client, peer, metric, initial, flags),
                 folder=self.folder,
-                health=f"http://{ports.address(metric)}",
+                health=f"http://{processes.address(metric)}",
             )
             for name, client, peer, metric in zip(names, clients, peers, metrics, strict=True)
         ]
@@ -231,8 +232,8 @@ class EtcdCluster:
     def _argv(
         self, name: str, client: int, peer: int, metric: int, initial: str, flags: Sequence[str]
     ) -> list[str]:
-        clients = f"{'http' if self.tls is None else 'https'}://{ports.address(client)}"
-        peers = f"http://{ports.address(peer)}"
+        clients = f"{'http' if self.tls is None else 'https'}://{processes.address(client)}"
+        peers = f"http://{processes.address(peer)}"
         return [
             os.fspath(binaries.find_etcd()),
             *("--name", name),
@@ -242,7 +243,7 @@ class EtcdCluster:
             *("--listen-peer-urls", peers),
             *("--initial-advertise-peer-urls", peers),
             *("--initial-cluster", initial),
-            *("--listen-metrics-urls", f"http://{ports.address(metric)}"),
+            *("--listen-metrics-urls", f"http://{processes.address(metric)}"),
             *("--log-level", "warn"),
             "--unsafe-no-fsync",
             *self._server_tls(),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from psycopg2 import Error
 
-from schedctl.dev.servers import ports, postgres
+from schedctl.dev.servers import postgres, processes
 from schedctl.dev.servers.processes import end, spawn
 from support.postgres import ScratchServer
 from support.wait import WAIT_TIMEOUT, wait_until
@@ -41,7 +41,7 @@ def pgbouncer(server: ScratchServer, folder: Path, database: str) -> Iterator[st
     folder.mkdir(parents=True, exist_ok=True)
     users, settings = folder / "users.txt", folder / "pgbouncer.ini"
     users.write_text('"schedd" ""\n')
-    port = ports.reserve(1)[0]
+    port = processes.reserve(1)[0]
     settings.write_text(SETTINGS.format(server=server.port, port=port, users=users))
     prefix = postgres.nonroot_prefix(folder, Path(program))
     log = folder / "pgbouncer.log"

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from schedctl.dev.servers import binaries, ports, postgres
+from schedctl.dev.servers import binaries, postgres, processes
 from schedctl.dev.servers.binaries import PostgresBinaries
 from schedctl.dev.servers.processes import DevProcess
 from support.wait import WAIT_TIMEOUT, wait_until
@@ -172,7 +172,7 @@ def _start(*, copied: bool = False, **settings: str) -> ScratchServer:
     guard = _guard(folder)
     programs = copying_programs() if copied else binaries.find_postgres()
     postgres.initialise(programs, folder / "data", {**SETTINGS, **settings})
-    [port] = ports.reserve(1)
+    [port] = processes.reserve(1)
     server = ScratchServer(folder, port, _run(folder, port), guard)
     atexit.register(_stop, server)
     return server

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faults.nemesis.proxies import COMMAND, ENVIRONMENT
 from faults.nemesis.proxy_process import Effects
-from schedctl.dev.servers import ports
+from schedctl.dev.servers import processes
 from support.wait import wait_until_async
 
 
@@ -38,7 +38,7 @@ class Proxied:
 @asynccontextmanager
 async def proxied(folder: Path, to: tuple[str, int]) -> AsyncIterator[Proxied]:
     """A process of its own, with its files in `folder`, before a server that speaks HTTP/2."""
-    [port] = ports.reserve(1)
+    [port] = processes.reserve(1)
     proxy = Proxied(port, folder / "orders.json", folder / "report.json")
     settings = {
         "listen": ["127.0.0.1", port],

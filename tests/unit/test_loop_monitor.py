@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from schedd.runtime.loop_monitor import EVERY, LoopMonitor
-from schedkit.rolling_window import WINDOW
+from schedkit.lease_margin import WINDOW
 from support.wait import wait_until_async
 
 TICK = 0.001

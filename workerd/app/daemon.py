@@ -32,8 +32,8 @@ from schedkit.daemon.logs import listed
 from schedkit.daemon.service import OK, Daemon, answer_reloads
 from schedkit.egress.policy import warn_of_ignored_proxies
 from schedkit.errors import Misconfigured
+from schedkit.net.channel import listening
 from schedkit.net.http_limits import HttpServer, protocol_of
-from schedkit.net.listening import listening
 from schedkit.objects import open_objects
 from schedkit.tasks import guard
 from schedkit.ttl_cache import TtlCache
@@ -48,8 +48,7 @@ from workerd.delivery.result_upload import ResultUpload
 from workerd.delivery.spool import Spool
 from workerd.executors import plugins, scratch
 from workerd.executors.table import ExecutorTable, executors
-from workerd.home_cluster import HomeCluster
-from workerd.identity import WorkerIdentity
+from workerd.identity import HomeCluster, WorkerIdentity
 from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 from workerd.process.keeper import sweep_leftovers

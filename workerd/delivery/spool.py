@@ -3,7 +3,7 @@
     DIRECTORY/
       lock            held (flock) by the worker process that owns the directory; names this process
       spool_id        created once; identifies the worker over its incarnations
-      cluster         id of the cluster that the worker belongs to (`home_cluster`)
+      cluster         id of the cluster that the worker belongs to (`identity`)
       <n>.results     a WorkerFrame with either results or batches of successes
       *.journal       running processes, for the keeper
       scratch/        files of attempts that run

@@ -38,14 +38,12 @@ from schedkit.clock import utcnow
 from schedkit.egress.policy import Egress, Proxy
 from schedkit.egress.targets import ForbiddenTarget, Targets
 from schedkit.net.channel import MAX_MESSAGE
-from schedkit.net.endpoints import Endpoint, endpoint_of, method_of
-from schedkit.net.headers import reserved_metadata
+from schedkit.net.endpoints import Endpoint, endpoint_of, method_of, reserved_metadata
 from schedkit.protojson import standard
 from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.capture import KEEP, Piece
-from workerd.core.limit_errors import at_limit, limit_in, need_descriptor
 from workerd.core.outcome import (
     MAX_ERROR,
     AttemptOutcome,
@@ -54,6 +52,7 @@ from workerd.core.outcome import (
     Content,
     OutcomeReason,
 )
+from workerd.core.resource_limits import at_limit, limit_in, need_descriptor
 from workerd.executors import reflection
 from workerd.executors.base import (
     AttemptStart,

@@ -21,10 +21,9 @@ from yarl import URL
 from schedkit.clock import utcnow
 from schedkit.egress.client import CallFailed, EgressClient
 from schedkit.egress.policy import Egress
-from schedkit.egress.secrets import keys
-from schedkit.egress.signing import signature
+from schedkit.egress.secrets import keys, signature
 from schedkit.egress.targets import ForbiddenTarget
-from schedkit.net.headers import reserved
+from schedkit.net.endpoints import reserved
 from schedkit.records import dataclass
 from schedkit.text.json_text import TooDeep
 from schedkit.text.patterns import Pattern
@@ -32,7 +31,6 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.capture import KEEP, Piece
-from workerd.core.limit_errors import at_limit
 from workerd.core.outcome import (
     MAX_ERROR,
     AttemptOutcome,
@@ -41,6 +39,7 @@ from workerd.core.outcome import (
     Content,
     OutcomeReason,
 )
+from workerd.core.resource_limits import at_limit
 from workerd.executors.base import (
     AttemptStart,
     Stop,

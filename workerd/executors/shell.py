@@ -6,7 +6,7 @@
 Invariants
 - A job doesn't see the worker's environment.
 - No shell reads `argv`.
-- `process_end` handles stops.
+- `child_process.stayed` handles stops.
 """
 
 import contextlib
@@ -23,7 +23,6 @@ from typing import BinaryIO, Final
 from schedkit.egress.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.limit_errors import at_limit, need_descriptor
 from workerd.core.outcome import (
     AttemptOutcome,
     AttemptVerdict,
@@ -31,9 +30,9 @@ from workerd.core.outcome import (
     exited,
     judged,
 )
+from workerd.core.resource_limits import at_limit, need_descriptor
 from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
-from workerd.executors.child_process import ChildProcess
-from workerd.executors.process_end import stayed
+from workerd.executors.child_process import ChildProcess, stayed
 from workerd.executors.scratch import Scratch
 from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program

@@ -20,7 +20,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
-from schedkit.objects.frames import framed
+from schedkit.objects import framed
 from schedkit.records import dataclass
 from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey

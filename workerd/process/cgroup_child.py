@@ -15,8 +15,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import BinaryIO, Final
 
-from workerd.core.limit_errors import at_limit
-from workerd.core.resource_limits import WITHIN, out_of_memory
+from workerd.core.resource_limits import WITHIN, at_limit, out_of_memory
 from workerd.process import cgroups, proc_files
 from workerd.process.cgroup_launcher import BORN, ENDED, HEAD, Order
 from workerd.process.cgroup_limits import Controllers, Hold

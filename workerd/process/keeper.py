@@ -5,7 +5,7 @@
                            lists, processes with its mark, and those of the last snapshot
 
     workerd ──memory──→ keeper    the end of trust written there passes when workerd hangs
-                        └→ kills programs with `on_lease_lost: kill` (`core.lease_kill_list`)
+                        └→ kills programs with `on_lease_lost: kill` (`core.lease_trust`)
 
 Run as `python -m workerd.process.keeper JOURNAL WORKER LEASE [picture] [lease]`. The pipe is
 standard input, and LEASE the inherited descriptor of that memory. With `picture`, or after a `p`
@@ -22,18 +22,64 @@ Invariants
 """
 
 import contextlib
+import math
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from workerd.core.lease_kill_list import SLACK, KillEntry, LeaseKillList
+from workerd.core.lease_trust import SLACK, KillEntry, LeaseKillList
 from workerd.process import cgroup_limits, cgroups, proc_files, process_journal
-from workerd.process.shared_lease import SharedLease
+
+# Share the end of a worker's trust in its lease with its keeper: a number in shared memory.
+#
+#     worker ──write──→ [ time ] ←──until── keeper
+#
+# The time is a value, not a message: a keeper that was suspended reads the current value, and a
+# worker never waits for its keeper.
+#
+# Invariants
+# - Times are seconds of the boot clock, which continues during a suspend.
+# - The keeper reads the clock first and then the value: a value that had passed by then wasn't
+#   renewed.
+# - Standard library only: the keeper imports this module.
+
+_INSTANT = struct.Struct("=d")
+
+
+class SharedLease:
+    """An end of the shared memory."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        """Create a value without end; or open the inherited one of `fd`.
+
+        Raises:
+            OSError: it can't be created.
+        """
+        self.fd = os.memfd_create("lease") if fd is None else fd
+        if fd is None:
+            self.write(math.inf)
+
+    def write(self, until: float) -> None:
+        """Replace the value by a later or earlier one."""
+        os.pwrite(self.fd, _INSTANT.pack(until), 0)
+
+    def until(self) -> float:
+        while (first := self._read()) != self._read():  # a read may overlap a write
+            pass
+        return float(_INSTANT.unpack(first)[0])
+
+    def _read(self) -> bytes:
+        return os.pread(self.fd, _INSTANT.size, 0)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
 
 REFRESH = 0.05
 """Seconds between two snapshots. A process that escapes within this time isn't found."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.records import dataclass, replace
-from workerd.core.lease_kill_list import KillEntry
+from workerd.core.lease_trust import KillEntry
 
 SUFFIX = ".journal"
 _REWRITE = 256 * 1024

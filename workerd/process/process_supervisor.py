@@ -24,17 +24,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from workerd.core.ids import AssignmentKey
-from workerd.core.lease_kill_list import KillEntry
-from workerd.core.limit_errors import at_limit
-from workerd.core.resource_limits import ResourceLimits
+from workerd.core.lease_trust import KillEntry
+from workerd.core.resource_limits import ResourceLimits, at_limit
 from workerd.process import cgroup_limits, cgroups, proc_files
 from workerd.process.cgroup_child import Starter
 from workerd.process.cgroup_spawn import Launcher
-from workerd.process.keeper import Keeper
+from workerd.process.keeper import Keeper, SharedLease
 from workerd.process.orphans import Orphans
 from workerd.process.process_journal import Journal
 from workerd.process.programs import PlainProgram, Program, StartedProgram
-from workerd.process.shared_lease import SharedLease
 
 log = logging.getLogger(__name__)
 

@@ -40,8 +40,7 @@ from workerd.core.ids import Address
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.slot_split import NOTHING, deal
 from workerd.delivery.result_sender import ResultSender
-from workerd.home_cluster import Home, anywhere
-from workerd.identity import WorkerIdentity
+from workerd.identity import Home, WorkerIdentity, anywhere
 from workerd.runs.assignments import HeldRuns, slots_of
 from workerd.stream.stream import MemberStream, StreamEnd
 

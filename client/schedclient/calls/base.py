@@ -11,11 +11,10 @@ from google.protobuf.message import Message
 
 from schedclient.transport.methods import Method
 from schedclient.transport.transport import Transport
-from schedclient.values.backfills import Backfill
 from schedclient.values.base import Value
 from schedclient.values.cluster import AccessToken, Member, Worker
 from schedclient.values.dead_letters import DeadLetter, Redrive
-from schedclient.values.jobs import Calendar, Job, Pool
+from schedclient.values.jobs import Backfill, Calendar, Job, Pool
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 

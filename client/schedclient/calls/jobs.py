@@ -26,8 +26,7 @@ from schedclient.calls.specs import (
 )
 from schedclient.errors import ApiError
 from schedclient.transport import methods
-from schedclient.values.backfills import Backfill, BackfillPlan
-from schedclient.values.jobs import Instant, InstantExplanation, Job
+from schedclient.values.jobs import Backfill, BackfillPlan, Instant, InstantExplanation, Job
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 from schedkit.protojson import named_fields

@@ -7,11 +7,10 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedclient.values.backfills import Backfill, Omitted
 from schedclient.values.base import Value
 from schedclient.values.cluster import AccessToken, Finding, Grant
 from schedclient.values.dead_letters import Redrive
-from schedclient.values.jobs import After, DateRange
+from schedclient.values.jobs import After, Backfill, DateRange, Omitted
 from schedclient.values.runs import Check, ClusterEvent, Gap, Parent, Run, RunProgress
 from schedkit.protojson import UNKNOWN, enum_word, rate_text
 

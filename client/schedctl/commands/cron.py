@@ -101,17 +101,17 @@ def explain(
     with_jobs: bool,
 ) -> None:
     """Explain an expression: its meaning, its next times, and the effect of clock changes."""
-    from schedctl.timetables import exclusions, timetables
+    from schedctl.timetables import timetables
     from schedd.core.schedule.cron import CronError
     from schedd.core.schedule.cron import explain as explained
 
-    exclude = exclusions.exclude_of(exclude_cron, calendars, tz)
+    exclude = timetables.exclude_of(exclude_cron, calendars, tz)
     since, seed = after or utcnow(), f"{session.namespace}/{job}" if job else ""
     dst = timetables.dst_of(dst_gap, dst_overlap)
     try:
         found = explained(expression, tz, after=since, count=count, seed=seed, dst=dst)
         if exclude:
-            found = exclusions.without(found, exclude, since, count, seed, dst)
+            found = timetables.without(found, exclude, since, count, seed, dst)
     except CronError as error:
         raise CommandFailure(
             f"{error.field}: {error.problem}",

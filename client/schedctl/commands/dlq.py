@@ -13,7 +13,7 @@ from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
 from schedctl.options.global_options import CommandGroup, limit_option, pass_session
-from schedctl.options.payloads import read_payload
+from schedctl.options.job_options import read_payload
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
 from schedctl.session import Guard, Session

@@ -18,11 +18,11 @@ from schedctl.options.job_options import (
     edit_options,
     job_of,
     need_action,
+    read_payload,
     schedule_options,
     work_options,
 )
 from schedctl.options.notifications import notice_options
-from schedctl.options.payloads import read_payload
 from schedctl.output import (
     message,
     show_data,

@@ -11,8 +11,7 @@ from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, progress
 from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
 from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
-from schedctl.options.job_options import job_of, need_action, work_options
-from schedctl.options.payloads import read_payload
+from schedctl.options.job_options import job_of, need_action, read_payload, work_options
 from schedctl.output import (
     ValueTable,
     event,

@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from schedctl.dev import daemons, plan
 from schedctl.dev.errors import DevError, NotReady, NotUp, ProcessEnded
-from schedctl.dev.overrides import parse
+from schedctl.dev.plan import parse
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers import binaries, certificates, etcd, postgres
-from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers.etcd import fetch
 from schedctl.dev.servers.processes import POLL, end, tail
 
 # Readiness of the cluster, read from its daemons over HTTP.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from schedctl.dev.errors import BadOverride, DevError, NotReady
-from schedctl.dev.overrides import Override, apply
+from schedctl.dev.plan import Override, apply
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind, write_private
 from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess, spawn

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from schedctl.dev.servers import etcd, postgres
-from schedctl.dev.servers.ports import address
-from schedctl.dev.servers.processes import DevProcess
+from schedctl.dev.servers.processes import DevProcess, address
 
 
 class PartKind(StrEnum):

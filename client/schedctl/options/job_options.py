@@ -6,16 +6,83 @@ mean the same. An error names the option it came from.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl.failure import CommandFailure
-from schedctl.options import notifications, resource_limits
-from schedctl.options.payloads import read_payload
+from schedctl.failure import CommandFailure, standard_input
+from schedctl.options import notifications
 from schedctl.session import TIME, Guard, LocalWhen, TimeType
-from schedkit.protojson import FormErrors, Problem, from_json
-from schedproto.v1 import job_pb2
+from schedkit.protojson import FormErrors, Problem, from_json, standard
+from schedproto.v1 import common_pb2, job_pb2
+
+# Sizes as people write them: `64MiB`, `1GiB`. A bare number is bytes.
+#
+# Units are powers of 1,024. MB and M are rejected, because they are ambiguous.
+
+_UNITS: Final = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SHAPE: Final = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(_UNITS)})?", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes of a size.
+
+    Raises:
+        ValueError: with a message for the author of the text.
+    """
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} isn't a valid size; write a whole number of bytes, or with KiB, MiB, GiB or"
+            " TiB, such as 64MiB"
+        )
+    return int(match[1]) * _UNITS.get(match[2], 1)
+
+
+_FLAGS: Final = {
+    "memory_bytes": "--limit-memory",
+    "processes": "--limit-processes",
+    "files": "--limit-files",
+}
+LIMIT_FLAGS: Final = {
+    f"{action}.limits.{limit}": flag
+    for action in ("shell", "python")
+    for limit, flag in _FLAGS.items()
+}
+"""Fields to the options that set them."""
+
+
+def limits_form(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the limits that the options name.
+
+    Raises:
+        CommandFailure: a limit isn't valid.
+    """
+    limits = {
+        limit: flags[flag[2:].replace("-", "_")]
+        for limit, flag in _FLAGS.items()
+        if flags.get(flag[2:].replace("-", "_")) is not None
+    }
+    if "memory_bytes" in limits:
+        try:
+            limits["memory_bytes"] = str(parse_size(limits["memory_bytes"]))
+        except ValueError as wrong:
+            raise CommandFailure(
+                f"--limit-memory: {wrong}",
+                reason="WRONG_FLAG",
+                remedy="write for example --limit-memory 64MiB",
+            ) from None
+    for limit, flag in _FLAGS.items():
+        if limits.get(limit, "1").strip().strip("0") == "":
+            raise CommandFailure(
+                f"{flag} 0 isn't valid: a limit must be at least 1",
+                reason="WRONG_FLAG",
+                remedy="to remove the limit of a job, apply a manifest without this limit: schedctl"
+                " apply -f FILE",
+            )
+    return limits
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +139,7 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "require": "--require",
     "prefer": "--prefer",
     "labels": "--label",
-    **resource_limits.FLAG_OF,
+    **LIMIT_FLAGS,
     **{field: f"--{field.replace('_', '-')}" for field in notifications.FLAGS},
 }
 """Fields to the options that set them."""
@@ -310,7 +377,7 @@ def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
         "env": _pairs("--env", flags.get("env")),
         "cwd": flags.get("cwd"),
         "user": flags.get("user"),
-        "limits": None if flags.get("python") is not None else resource_limits.form(flags),
+        "limits": None if flags.get("python") is not None else limits_form(flags),
     }
     shell = {key: value for key, value in own.items() if value}
     return {"argv": list(argv), **shell} if argv else shell
@@ -319,7 +386,7 @@ def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
 def _python(flags: Mapping[str, Any]) -> dict[str, Any]:
     if flags.get("python") is None:
         return {}
-    limits = resource_limits.form(flags)
+    limits = limits_form(flags)
     return {"handler": flags["python"], **({"limits": limits} if limits else {})}
 
 
@@ -427,3 +494,48 @@ def _by_flag(problem: Problem) -> str:
     hint = f" ({problem.suggestion})" if problem.suggestion else ""
     inner = "" if problem.where in FLAG_OF or flag is None else f" {problem.where}"
     return f"{flag or problem.where}{inner}: {problem.message}{hint}"
+
+
+def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
+    """Read a payload: `-` is standard input, `@FILE` a file, anything else JSON itself.
+
+    Standard input and files may hold any bytes; a file named *.json must hold JSON.
+    """
+    if given != "-" and not given.startswith("@"):
+        return _inline(given, flag)
+    try:
+        content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
+    except OSError as error:
+        raise CommandFailure(
+            f"{flag} {given} can't be read: {error}",
+            reason="NO_FILE",
+            remedy="check the file's name and permissions",
+        ) from error
+    try:
+        return _json_payload(content.decode(), flag)
+    except ValueError as error:
+        if given.endswith(".json"):
+            remedy = "correct the JSON; or, to send the bytes unchanged, rename the file"
+            raise _wrong(f"{given[1:]} isn't valid JSON: {error}", remedy) from None
+        return common_pb2.Payload(raw=content)
+
+
+def _inline(text: str, flag: str) -> common_pb2.Payload:
+    try:
+        return _json_payload(text, flag)
+    except ValueError as error:
+        remedy = """write '"text"' for a string, @FILE for a file, - for standard input"""
+        raise _wrong(f"{flag} isn't valid JSON: {error}", remedy) from None
+
+
+def _json_payload(text: str, flag: str) -> common_pb2.Payload:
+    try:
+        standard.loads(text)  # only checked: the text is kept byte for byte
+    except standard.TooDeep as deep:
+        remedy = "use fewer nested levels; or store the data elsewhere, and pass its address"
+        raise _wrong(f"{flag} {deep}", remedy) from None
+    return common_pb2.Payload(json=text)
+
+
+def _wrong(what: str, remedy: str) -> CommandFailure:
+    return CommandFailure(what, reason="WRONG_FLAG", remedy=remedy)

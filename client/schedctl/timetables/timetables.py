@@ -8,8 +8,9 @@ the jobs of the namespace  ╯
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -18,10 +19,20 @@ import click
 from schedctl.failure import CommandFailure, standard_input
 from schedctl.manifests import manifests
 from schedctl.manifests.file_kinds import FileKind, Foreign, kind_of
-from schedctl.manifests.manifests import ManifestFault
+from schedctl.manifests.manifests import CalendarManifest, ManifestFault
 from schedctl.output import message
 from schedctl.session import TIME, Session, TimeType
-from schedd.core.schedule import local_times
+from schedd.core.ids import Id
+from schedd.core.schedule import compiled_schedule, local_times
+from schedd.core.schedule.calendars.open_times import FARTHEST
+from schedd.core.schedule.calendars.rules import (
+    CalendarVersion,
+    Exclude,
+    Roll,
+    WrongRules,
+    check_expression,
+    rules,
+)
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
     CronSchedule,
@@ -30,13 +41,21 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.schedule.cron import DEBIAN, DstGap, DstOverlap, DstPolicy, ScheduleError
+from schedd.core.schedule.cron import (
+    DEBIAN,
+    CronError,
+    CronExplanation,
+    DstGap,
+    DstOverlap,
+    DstPolicy,
+    ScheduleError,
+)
 from schedd.core.schedule.timetable.crontab import CrontabWarning, read_crontab
 from schedd.core.schedule.timetable.entries import TimetableEntry, Wrong
 from schedd.core.schedule.timetable.lint import LintFinding, never_finishes
 from schedkit.clock import utcnow
 from schedkit.text import duration
-from schedproto.v1 import job_pb2
+from schedproto.v1 import calendar_service_pb2, job_pb2
 
 SHOWN_LEFT_OUT: Final = 10
 LONGEST: Final = timedelta(days=3 * 366)
@@ -362,3 +381,75 @@ def _crontab(
     faults = (ManifestFault(f"{name}:{one.number}", one.problem, one.hint) for one in found.unread)
     traps = tuple((f"{name}:{one.number}", one) for one in found.traps)
     return ScheduleTable(tuple(entries), tuple(faults), traps=traps)
+
+
+NAMED: Final = 5
+"""Number of excluded times that are listed one by one."""
+
+
+def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
+    """Return the exclusions of the options; raise CommandFailure if one isn't valid."""
+    for expression in cron:
+        try:
+            check_expression(expression)
+        except CronError as wrong:
+            raise CommandFailure(
+                f"--exclude-cron: {wrong.problem}",
+                reason="WRONG_EXPRESSION",
+                remedy=wrong.hint or "for example '* 22-23 * * *': the minutes from 22:00 to 23:59",
+            ) from None
+    found = manifests.read_or_fail(files).calendars if files else ()
+    return Exclude(tuple(map(_calendar, found)), tuple(cron), zone)
+
+
+def without(
+    found: CronExplanation,
+    exclude: Exclude,
+    after: datetime,
+    count: int,
+    seed: str,
+    dst: DstPolicy,
+) -> CronExplanation:
+    """Return the explanation with the times that run, and notes on the excluded ones between."""
+    when = CronSchedule((found.expression,), found.time_zone, dst)
+    compiled = compiled_schedule.compile(when, seed, Id.from_int(0), ScheduleBounds(), exclude)
+    zone = found.instants[0].tzinfo if found.instants else after.tzinfo
+    runs = [one.nominal for one in islice(compiled.walk_after(after), count)]
+    until = runs[-1] if len(runs) == count else after + FARTHEST
+    left_out = compiled.whole.count(after, until, 0)[0] - len(runs)
+    whole = takewhile(lambda one: one.nominal < until, compiled.whole.walk_after(after))
+    excluded = (one.nominal for one in whole if compiled.excludes(one.nominal))
+    notes = [
+        f"{at.astimezone(zone).isoformat(sep=' ')} is excluded by {compiled.excluded_by(at)}."
+        for at in islice(excluded, min(NAMED, left_out))
+    ]
+    if left_out > NAMED:
+        notes.append(f"{left_out - NAMED:,} more are excluded.")
+    if len(runs) < count:
+        notes.append("All other scheduled times of the next five years are excluded.")
+    return replace(
+        found, instants=tuple(at.astimezone(zone) for at in runs), notes=(*notes, *found.notes)
+    )
+
+
+def _calendar(manifest: CalendarManifest) -> CalendarVersion:
+    spec = manifest.calendar
+    roll = calendar_service_pb2.Roll.Name(spec.roll).removeprefix("ROLL_")
+    try:
+        read = rules(
+            dates=spec.dates,
+            weekdays=spec.weekdays,
+            ranges=[(getattr(span, "from"), span.to) for span in spec.ranges],
+            cron=spec.cron,
+            zone=spec.time_zone,
+            roll=Roll.NONE if roll == "UNSPECIFIED" else Roll(roll),
+        )
+    except WrongRules as wrong:
+        first, *others = wrong.faults
+        raise CommandFailure(
+            f"{manifest.where}: {first}",
+            reason="WRONG_MANIFEST",
+            details=[str(one) for one in others],
+            remedy=first.hint or "fix the manifest",
+        ) from None
+    return CalendarVersion(spec.name, 0, read)

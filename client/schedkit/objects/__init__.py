@@ -7,7 +7,7 @@
 
 Workers write objects; members read and remove them. A key contains the token of its assignment, so
 no attempt overwrites another's object. The database has key, size and SHA-256; readers compare them
-(`reading`).
+(`parts`).
 
 Invariants
 - An object is complete or absent, and never changes.
@@ -18,7 +18,7 @@ Invariants
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote
@@ -121,3 +121,63 @@ def checked_place(place: str) -> str:
     """Return a key, or a key followed by `/`. Raises ValueError if it isn't valid."""
     checked(place.removesuffix("/"))
     return place
+
+
+_HEAD: Final = 4
+MOST: Final = 4 << 20
+"""Maximum bytes of a message; our own messages are never longer."""
+
+
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(_HEAD, "big") + message
+
+
+class Unframed:
+    """Splits an object's bytes into messages, piece by piece."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Add bytes; yield the complete messages. Raises ValueError if they aren't messages."""
+        self._held += data
+        at = 0
+        while len(self._held) - at >= _HEAD:
+            size = int.from_bytes(self._held[at : at + _HEAD], "big")
+            if size > MOST:
+                raise ValueError(f"a message has {size:,} bytes; at most {MOST:,} are allowed")
+            if len(self._held) - at - _HEAD < size:
+                break
+            yield bytes(self._held[at + _HEAD : at + _HEAD + size])
+            at += _HEAD + size
+        del self._held[:at]
+
+
+# Read an object from its beginning to its end, in parts, and verify its size and digest.
+#
+# size and SHA-256 from the database ─→ parts ─→ the last one is given when all of it is right
+
+PART: Final = 256 * 1024
+
+
+class Damaged(ScheddError):
+    """The object in the store differs from the object that was stored."""
+
+
+def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[bytes]:
+    """Yield the whole object in parts.
+
+    Raises:
+        NoSuchObject, StoreAway: as of `Objects.read`.
+        Damaged: before the last part is returned.
+    """
+    digest, at = hashlib.sha256(), 0
+    while at < size:
+        part = objects.read(key, at, min(PART, size - at))
+        digest.update(part)
+        at += len(part)
+        if not part or (at == size and digest.digest() != sha256):
+            break
+        yield part
+    if at < size or digest.digest() != sha256:
+        raise Damaged(f"object {key} is damaged: its size or SHA-256 has changed")

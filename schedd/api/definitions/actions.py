@@ -7,8 +7,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from schedd.api.errors import FieldViolation
-from schedkit.net import headers
-from schedkit.net.endpoints import endpoint_of, method_of
+from schedkit.net.endpoints import (
+    endpoint_of,
+    method_of,
+    reserved,
+    reserved_metadata,
+    reserved_variable,
+)
 from schedkit.text.patterns import Pattern
 from schedproto.v1 import job_pb2
 
@@ -73,7 +78,7 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[FieldViolation]:
     for name in shell.env:
         if not _VARIABLE.fullmatch(name) or not name.isprintable():
             yield FieldViolation("shell.env", f"{name!r} isn't a valid variable name")
-        elif headers.reserved_variable(name):
+        elif reserved_variable(name):
             problem = f"{name[:60]!r} is reserved: schedd sets all SCHEDD_… variables"
             yield FieldViolation("shell.env", problem)
 
@@ -123,7 +128,7 @@ def _http(http: job_pb2.HttpAction) -> Iterator[FieldViolation]:
             yield FieldViolation("http.headers", f"{name[:60]!r} isn't a valid header name")
         if any(sign in value for sign in "\r\n"):
             yield FieldViolation("http.headers", f"the value of {name!r} has a line break")
-        if headers.reserved(name, signed=bool(http.signing_key)):
+        if reserved(name, signed=bool(http.signing_key)):
             yield FieldViolation("http.headers", f"{name!r} is reserved: schedd sets it")
     if http.signing_key and not http.signing_key.startswith("/"):
         problem = f"{http.signing_key[:140]!r} isn't an absolute path"
@@ -161,7 +166,7 @@ def _grpc(call: job_pb2.GrpcAction) -> Iterator[FieldViolation]:
             yield FieldViolation(
                 "grpc.metadata", f"the value of {name[:60]!r} isn't printable ASCII"
             )
-        if headers.reserved_metadata(name):
+        if reserved_metadata(name):
             yield FieldViolation("grpc.metadata", f"{name[:60]!r} is reserved: schedd sets it")
     yield from _twice("grpc.metadata", call.metadata)
 

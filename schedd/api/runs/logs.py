@@ -21,9 +21,7 @@ from schedd.core.runs.run_records import RunRecord
 from schedd.watch.change_bus import RunWaiter
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.objects import NoSuchObject, log_key
-from schedkit.objects.frames import Unframed
-from schedkit.objects.reading import Damaged
+from schedkit.objects import Damaged, NoSuchObject, Unframed, log_key
 from schedproto.v1 import run_pb2
 
 _FROM_THE_FIRST: Final = Token(1)

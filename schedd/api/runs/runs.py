@@ -33,8 +33,7 @@ from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
-from schedkit.objects import NoSuchObject, result_key
-from schedkit.objects.reading import Damaged
+from schedkit.objects import Damaged, NoSuchObject, result_key
 from schedproto.v1 import run_pb2, run_service_pb2
 from schedproto.v1 import run_service_pb2 as wire
 

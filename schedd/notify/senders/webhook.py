@@ -15,8 +15,7 @@ from schedd.notify.senders.message import body
 from schedkit.clock import utcnow
 from schedkit.egress.client import CallFailed, EgressClient
 from schedkit.egress.policy import Egress
-from schedkit.egress.secrets import keys
-from schedkit.egress.signing import signature
+from schedkit.egress.secrets import keys, signature
 from schedkit.egress.targets import ForbiddenTarget
 
 

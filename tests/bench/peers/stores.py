@@ -22,8 +22,7 @@ import psycopg2
 from bench.peers.errors import Failed, LeftOut
 from schedctl.dev.errors import MissingProgram
 from schedctl.dev.servers import postgres
-from schedctl.dev.servers.ports import HOST, reserve
-from schedctl.dev.servers.processes import end, spawn, tail, wait_for
+from schedctl.dev.servers.processes import HOST, end, reserve, spawn, tail, wait_for
 from support.postgres import ScratchServer, private_postgres
 
 DURABLE: Final = {

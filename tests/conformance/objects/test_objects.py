@@ -10,15 +10,17 @@ from uuid import uuid4
 import pytest
 
 from schedkit.objects import (
+    PART,
+    Damaged,
     NoSuchObject,
     Objects,
     StoreAway,
     log_key,
     open_objects,
+    parts,
     place_of,
     result_key,
 )
-from schedkit.objects.reading import PART, Damaged, parts
 
 
 def file_of(folder: Path, content: bytes) -> Path:

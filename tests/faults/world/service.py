@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.world.network import Host
-from schedctl.dev.servers.http import HttpAnswer, fetch
+from schedctl.dev.servers.etcd import HttpAnswer, fetch
 from schedctl.dev.servers.processes import DevProcess, end, spawn, tail
 from support.wait import wait_until
 

@@ -16,9 +16,7 @@ from schedd.core.ids import RunId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.store.user_store import UserStore
 from schedd.watch.change_bus import Watchers
-from schedkit.objects import NoSuchObject, StoreAway
-from schedkit.objects.frames import framed
-from schedkit.objects.reading import Damaged
+from schedkit.objects import Damaged, NoSuchObject, StoreAway, framed
 from schedproto.v1 import run_pb2
 from support.fake_of import fake_of
 from support.runs import run

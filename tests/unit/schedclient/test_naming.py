@@ -8,11 +8,10 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from schedclient import Client
-from schedclient.values.backfills import Backfill
 from schedclient.values.base import Value
 from schedclient.values.cluster import Member, Worker
 from schedclient.values.dead_letters import DeadLetter, Redrive
-from schedclient.values.jobs import Calendar, Job, Pool
+from schedclient.values.jobs import Backfill, Calendar, Job, Pool
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 from schedproto.v1 import (

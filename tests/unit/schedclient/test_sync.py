@@ -9,8 +9,7 @@ import pytest
 
 from schedclient import Client, Misconfigured, NotFound, SyncClient
 from schedclient import sync as faces
-from schedclient.calls.access import Access
-from schedclient.calls.cluster import Audit, ClusterCalls, Workers
+from schedclient.calls.cluster import Access, Audit, ClusterCalls, Workers
 from schedclient.calls.dead_letters import DeadLetters, Redrives
 from schedclient.calls.jobs import Jobs
 from schedclient.calls.pools import Pools

@@ -15,9 +15,8 @@ import pytest
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.plan import Requested, complete, overrides_of
 from schedctl.dev.records import PORTS, ClusterFolder, ClusterState, PartKind
-from schedctl.dev.servers import ports
-from schedctl.dev.servers.ports import HOST
-from schedctl.dev.servers.processes import DevProcess, find
+from schedctl.dev.servers import processes
+from schedctl.dev.servers.processes import HOST, DevProcess, find
 
 
 def names(state: ClusterState) -> list[str]:
@@ -161,5 +160,5 @@ def test_cluster_json_has_the_documented_fields(tmp_path: Path) -> None:
 def test_no_port_is_reserved_twice_however_few_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter([20001, 20001, 20001, 20002, 20001, *range(20003, 20100)])
     monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
-    found = ports.reserve(3)
+    found = processes.reserve(3)
     assert len(set(found)) == 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schedctl.dev.daemons import environment, render, to_toml
 from schedctl.dev.errors import BadOverride
-from schedctl.dev.overrides import apply, parse
+from schedctl.dev.plan import apply, parse
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 
 STATE = ClusterState(

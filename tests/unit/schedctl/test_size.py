@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedctl.options.resource_limits import parse_size
+from schedctl.options.job_options import parse_size
 
 
 @pytest.mark.parametrize(

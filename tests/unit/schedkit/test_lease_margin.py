@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedkit.lease_margin import LeaseMargin
-from schedkit.rolling_window import WINDOW
+from schedkit.lease_margin import WINDOW, LeaseMargin
 
 
 class Lease:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from schedkit.net.listening import listening
+from schedkit.net.channel import listening
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])

@@ -16,7 +16,7 @@ import pytest
 
 from support.descriptors import open_files
 from support.wait import WAIT_TIMEOUT, wait_until
-from workerd.core.lease_kill_list import KillEntry
+from workerd.core.lease_trust import KillEntry
 from workerd.process import proc_files, process_journal
 from workerd.process.keeper import sweep_leftovers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from workerd.process.shared_lease import SharedLease
+from workerd.process.keeper import SharedLease
 
 
 def test_a_lease_without_a_written_end_has_no_end() -> None:

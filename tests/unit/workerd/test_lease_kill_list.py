@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workerd.core.lease_kill_list import SLACK, KillEntry, LeaseKillList
+from workerd.core.lease_trust import SLACK, KillEntry, LeaseKillList
 
 FAST, SLOW = KillEntry(10, 111, 1.0, "fast", 1), KillEntry(20, 222, 10.0, "slow", 2)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workerd.core.masking import LEAST, MASK, Mask
+from workerd.core.capture import LEAST, MASK, Mask
 
 few = st.sampled_from([bytes([byte]) for byte in b"ab"])
 texts = st.lists(few, max_size=60).map(b"".join)

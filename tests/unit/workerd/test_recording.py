@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.objects.frames import Unframed
+from schedkit.objects import Unframed
 from schedproto.v1 import run_pb2
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.capture import Piece

@@ -14,8 +14,7 @@ import pytest
 from support.wait import WAIT_TIMEOUT, wait_until
 from workerd.core.ids import AssignmentKey
 from workerd.executors import scratch as module
-from workerd.executors.scratch import Scratch
-from workerd.executors.tree_removal import remove_tree
+from workerd.executors.scratch import Scratch, remove_tree
 
 KEY = AssignmentKey("run", 7)  # type: ignore[arg-type]  # NewTypes of these
 USER = pwd.getpwuid(os.getuid())

@@ -16,11 +16,10 @@ import pytest
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.process import process_supervisor as module
-from workerd.process.keeper import Keeper
+from workerd.process.keeper import Keeper, SharedLease
 from workerd.process.process_journal import Journal
 from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Program
-from workerd.process.shared_lease import SharedLease
 
 
 class NoOrphans:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.egress.secrets import keys
-from schedkit.egress.signing import signature
+from schedkit.egress.secrets import keys, signature
 
 PUBLISHED = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + base64.b64encode(b"x" * 32).decode()

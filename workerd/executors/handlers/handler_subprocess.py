@@ -25,9 +25,7 @@ from typing import Final
 from schedclient.handlers import MOST_NOTE
 from schedkit.daemon import logs
 from schedkit.egress.secrets import variables as variables_of
-from workerd.core.capture import Piece
-from workerd.core.limit_errors import at_limit
-from workerd.core.masking import Mask
+from workerd.core.capture import Mask, Piece
 from workerd.core.outcome import (
     AttemptOutcome,
     AttemptVerdict,
@@ -35,11 +33,10 @@ from workerd.core.outcome import (
     exited,
     judged,
 )
-from workerd.core.resource_limits import ResourceLimits
+from workerd.core.resource_limits import ResourceLimits, at_limit
 from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop, rfc3339
-from workerd.executors.child_process import GRACE, ChildProcess
+from workerd.executors.child_process import GRACE, ChildProcess, stayed
 from workerd.executors.handlers import handler_protocol
-from workerd.executors.process_end import stayed
 from workerd.process import proc_files
 from workerd.process.process_supervisor import ProcessSupervisor
 from workerd.process.programs import Begun, Program

@@ -5,16 +5,55 @@ etcd has no password for peers, and a single server has no peers. SIGTERM stops 
 """
 
 import base64
+import http.client
+import json
 import os
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from schedctl.dev.errors import DevError, NotReady, ProcessEnded
-from schedctl.dev.servers.http import HttpAnswer, fetch, post
-from schedctl.dev.servers.ports import address
-from schedctl.dev.servers.processes import DevProcess, spawn, tail, wait_for
+from schedctl.dev.servers.processes import DevProcess, address, spawn, tail, wait_for
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    status: int
+    body: bytes
+
+
+def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> HttpAnswer | None:
+    """GET `url`; return None without an answer within `timeout` seconds. `trust` is for https."""
+    return _send("GET", url, None, timeout, trust)
+
+
+def post(url: str, body: Mapping[str, Any], timeout: float = 2.0) -> HttpAnswer | None:
+    """POST JSON to `url`; return None without an answer within `timeout` seconds."""
+    return _send("POST", url, json.dumps(body), timeout, None)
+
+
+def _send(
+    method: str, url: str, body: str | None, timeout: float, trust: ssl.SSLContext | None
+) -> HttpAnswer | None:
+    parts = urlsplit(url)
+    session = (
+        http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust)
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.netloc, timeout=timeout)
+    )
+    try:
+        session.request(method, parts.path or "/", body, {"Accept": "application/json"})
+        response = session.getresponse()
+        return HttpAnswer(response.status, response.read())
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        session.close()
+
 
 ROOT: Final = "root"
 USER: Final = "schedd"

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 from schedctl.dev.errors import DevError, NotReady, ProcessEnded
 from schedctl.dev.servers.binaries import PostgresBinaries
-from schedctl.dev.servers.ports import HOST
-from schedctl.dev.servers.processes import DevProcess, end, living_in, spawn, tail, wait_for
+from schedctl.dev.servers.processes import HOST, DevProcess, end, living_in, spawn, tail, wait_for
 
 # Run PostgreSQL, which rejects root, as any user.
 #
