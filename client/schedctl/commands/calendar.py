@@ -147,6 +147,6 @@ def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:
         raise CommandFailure(
             f"{where}: expected a calendar, found a {kind}",
             reason="WRONG_MANIFEST",
-            remedy="apply all kinds of manifests with schedctl apply -f",
+            remedy="to apply manifests of other kinds: schedctl apply -f FILE",
         )
     return [(one.calendar.name, one.calendar) for one in reading.calendars]

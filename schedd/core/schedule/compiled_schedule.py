@@ -327,8 +327,11 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                 )
             if not _ZERO <= phase < interval:
                 length = interval.total_seconds()
-                problem = f"{phase.total_seconds():g}s is out of range for the interval {length:g}s"
-                raise ScheduleError("phase", problem, "give 0s or more, and less than the interval")
+                raise ScheduleError(
+                    "phase",
+                    f"{phase.total_seconds():g}s is out of range for the interval {length:g}s",
+                    "give 0s or more, and less than the interval",
+                )
             if anchor is None:
                 return EveryInstants(interval, phase)
             return _anchored(interval, phase, anchor, zone)

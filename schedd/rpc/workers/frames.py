@@ -355,7 +355,7 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
     except ValueError as wrong:
         raise BadFrame(str(wrong)) from wrong
     if found.unended + found.spooled > MOST_HELD:
-        raise BadFrame(f"held: has more than {MOST_HELD:,} runs, which isn't allowed")
+        raise BadFrame(f"held: the heartbeat has more than {MOST_HELD:,} runs, which isn't allowed")
     return found
 
 

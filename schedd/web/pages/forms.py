@@ -111,4 +111,4 @@ def instant_of(text: str, field: str) -> datetime:
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         problem = f"{text[:60]!r} isn't a valid time"
-        raise wrong(field, problem, "give for example 2030-01-01T02:00 or 2030-01-01") from None
+        raise wrong(field, problem, "times are written as 2030-01-01T02:00 or 2030-01-01") from None
