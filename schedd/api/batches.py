@@ -160,16 +160,21 @@ def _is_plain(request: Message, key: str) -> bool:
 
 
 class RequestTemplates(Generic[Templated, Template]):
-    """The checked requests of one batch."""
+    """Requests that were checked in full, the newest `most` of them."""
 
     def __init__(
-        self, split: Callable[[Templated], tuple[str, Templated]], *, nameless: bool = False
+        self,
+        split: Callable[[Templated], tuple[str, Templated]],
+        *,
+        nameless: bool = False,
+        most: int = MOST,
     ) -> None:
         """`split` returns a request's name, and a copy without name and keys. `nameless`: the name
         may be empty.
         """
         self._split = split
         self._nameless = nameless
+        self._most = most
         self._known: dict[bytes, Template] = {}
 
     def find(self, request: Templated) -> Template | None:
@@ -185,5 +190,8 @@ class RequestTemplates(Generic[Templated, Template]):
         """Keep what is known of a request that was checked in full."""
         _, common = self._split(request)
         content = common.SerializeToString()
-        if len(content) <= LARGEST:
-            self._known[content] = template
+        if len(content) > LARGEST:
+            return
+        self._known[content] = template
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]

@@ -5,7 +5,7 @@ stored with the run, so that work with other payloads has the same definition.
 """
 
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from schedd.api import batches, pools, views
 from schedd.api.audit import audit_diff
@@ -27,6 +27,9 @@ from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
+MOST_CHECKED: Final = 64
+"""Requests that were checked and whose equals are known, of `LARGEST` bytes each at most."""
+
 Answer: TypeAlias = RunRecord | StoreConflict | Unavailable | None
 
 
@@ -34,7 +37,8 @@ async def submit_run(
     services: Services, caller: Caller, request: wire.SubmitRunRequest
 ) -> run_pb2.Run:
     """Submit one-time work."""
-    item = await _checked(services, caller, request)
+    item = _known(caller, request, services.clock.now())
+    item = item or await _checked(services, caller, request)
     stored = _made(request, await services.store.submit_run(item))
     definitions = [item.record.definition] if stored.run.key == item.run.key else []
     services.wake_ups.runs_created([stored.run], definitions)
@@ -48,22 +52,16 @@ async def batch_submit_runs(
     batches.check_count(request.requests)
     made: list[LiveRun] = []
     definitions: dict[RunKey, StoredDefinition] = {}
-    templates: RequestTemplates[wire.SubmitRunRequest, Submit]
-    templates = RequestTemplates(_split, nameless=True)
 
     async def check(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
         item = await _checked(services, caller, one)
         definitions[item.run.key] = item.record.definition
-        if item.plain:
-            templates.add(one, item)
         return item
 
     def derive(one: wire.SubmitRunRequest) -> Submit | None:
-        template = templates.find(one)
-        if template is None or not _is_plain(one.spec.payload):
-            return None
-        item = _derived(caller, one, template, services.clock.now())
-        definitions[item.run.key] = item.record.definition
+        item = _known(caller, one, services.clock.now())
+        if item is not None:
+            definitions[item.run.key] = item.record.definition
         return item
 
     def convert(one: wire.SubmitRunRequest, answer: Answer) -> run_pb2.Run:
@@ -91,7 +89,9 @@ async def batch_submit_runs(
 
 
 async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRequest) -> Submit:
-    """Return the item to store."""
+    """Return the item to store. Equal requests are known from then on, if the check depended on the
+    request alone: on no stored rows, and no means of notification.
+    """
     now = services.clock.now()
     namespace = namespace_of(request.namespace)
     spec = job_pb2.Job()
@@ -117,7 +117,10 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
         definition = JobDefinition.requested(spec, JobId(run_id), namespace, ephemeral=True)
     after = audit_diff.definition(definition)
     record = new_record(caller, definition, now)
-    return _item(caller, request, record, after, Priority(spec.priority or Priority.MEDIUM))
+    item = _item(caller, request, record, after, Priority(spec.priority or Priority.MEDIUM))
+    if item.plain and definition.parsed.notices is None:
+        _CHECKED.add(request, item)
+    return item
 
 
 def _item(
@@ -154,16 +157,23 @@ def _is_plain(payload: common_pb2.Payload) -> bool:
     return payload.ByteSize() <= LARGEST and not any(validation.payload_violations(payload))
 
 
-def _derived(
-    caller: Caller, request: wire.SubmitRunRequest, template: Submit, now: datetime
-) -> Submit:
-    """Return the item of a request that differs from the template's in name, keys and payload."""
+_CHECKED: RequestTemplates[wire.SubmitRunRequest, Submit]
+_CHECKED = RequestTemplates(_split, nameless=True, most=MOST_CHECKED)
+
+
+def _known(caller: Caller, request: wire.SubmitRunRequest, now: datetime) -> Submit | None:
+    """Return the item of a request that equals a checked one but for its name, keys and payload;
+    None: it must be checked.
+    """
+    template = _CHECKED.find(request)
+    if template is None or not _is_plain(request.spec.payload):
+        return None
     record, job_id = template.record, JobId(new_id())
     stored = replace(record.definition, job_id=job_id, name=request.name)
     return _item(
         caller,
         request,
-        record_of(record, stored, now),
+        replace(record_of(record, stored, now), created_by=caller.actor),
         audit_diff.work(stored.namespace, stored.name, stored_spec(stored.spec)),
         template.priority,
     )

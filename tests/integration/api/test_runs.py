@@ -72,6 +72,26 @@ async def test_a_submit_without_retry_options_tries_once(api, retry, attempts):
         assert stored.retry.max_attempts == attempts
 
 
+async def test_an_equal_submit_is_checked_and_recorded_as_its_own(api):
+    first = await api("SubmitRun", submit(name="one", request_id="r1"))
+    other = Caller(replace(TESTER, name="another"), "test")
+    [call] = [call for name, call in calls.UNARY.items() if name.endswith(".SubmitRun")]
+    second = await call(api.services, other, submit(name="two", request_id="r2"))
+    assert (first.job, second.job) == ("one", "two")
+    assert first.run_id != second.run_id
+    rows = await api.world.sql(
+        "SELECT j.created_by, a.actor, a.source FROM jobs j JOIN audit a ON a.run_id = j.job_id"
+        " ORDER BY a.seq"
+    )
+    assert rows == [
+        ("tester", "tester", "test request:r1"),
+        ("another", "another", "test request:r2"),
+    ]
+    for wrong in (submit(name="-"), submit(name="x" * 300), submit(delay=Duration(seconds=-1))):
+        with pytest.raises(InvalidArgumentError):
+            await api("SubmitRun", wrong)
+
+
 async def test_the_owner_receives_the_definition_that_a_read_would_return(api):
     spec = job_pb2.Job(shell=SPEC.shell, slots=3)
     one = await api("SubmitRun", submit(name="once", spec=spec))
