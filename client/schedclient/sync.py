@@ -119,12 +119,12 @@ class _Loop:
             if wait([future], ALIVE_WITHIN).done:
                 return future.result()
             if not thread.is_alive() or sys.is_finalizing():
-                raise _no_thread("the thread of its event loop ended during the call")
+                raise _no_thread("the thread of SyncClient's event loop ended during the call")
             reacted.clear()
             loop.call_soon_threadsafe(reacted.set)
             if not reacted.wait(ALIVE_WITHIN) and not future.done():
                 raise _no_thread(
-                    f"the thread of its event loop hasn't responded for {ALIVE_WITHIN:g} s"
+                    f"the thread of SyncClient's event loop hasn't responded for {ALIVE_WITHIN:g} s"
                 )
 
 
@@ -169,7 +169,7 @@ def _check_threads() -> None:
 
 def _no_thread(why: str) -> DeadlineExceeded:
     return DeadlineExceeded(
-        f"the call of SyncClient has no result: {why}",
+        f"the call has no result: {why}",
         reason=NO_ANSWER,
         remedy="check whether the call took effect, then call again: the next call starts a new"
         " thread",

@@ -76,7 +76,9 @@ def read_token(listing: str, text: str, read_key: Callable[..., K]) -> K | None:
             raise _of_another(of, listing)
         return read_key(*parts)
     except (ValueError, TypeError, AttributeError, OverflowError) as wrong:
-        raise _refusal("page_token is invalid: it can't be read", "can't be read") from wrong
+        raise _refusal(
+            "page_token is invalid: it can't be decoded", "the token can't be decoded"
+        ) from wrong
 
 
 def time_and(kind: Callable[[Id], KeyId]) -> Callable[[str, str], tuple[datetime, KeyId]]:

@@ -187,7 +187,7 @@ class _Asking:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(
-                f"the server's reflection service sent {self._entries:,} files, at most"
+                f"the server's reflection service sent {self._entries:,} files; at most"
                 f" {MOST_ENTRIES:,} are allowed"
             )
         for data in files:

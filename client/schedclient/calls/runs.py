@@ -82,7 +82,7 @@ class Runs(ClientCalls):
         """
         if bool(run_ids) == bool(job):
             raise InvalidArgument(
-                "watch: give either runs or a job: exactly one of them",
+                "watch needs either runs or a job, and not both",
                 reason="WRONG_ARGUMENTS",
                 remedy="pass ids of runs or a job; to watch all runs of the namespace, use"
                 " `events()`",

@@ -152,7 +152,7 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
     """Print each change of runs until all have ended; with -o json, one object per line."""
     if bool(run_ids) == bool(job):
         raise CommandFailure(
-            "give either RUN… or --job: exactly one of them",
+            "run watch needs either RUN… or --job, and not both",
             remedy="name runs or a job; for all runs of the namespace: schedctl events",
         )
 

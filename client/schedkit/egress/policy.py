@@ -293,7 +293,7 @@ def _entry(text: str) -> AllowEntry:
     if isinstance(network, ipaddress.IPv6Network) and (
         mapped := network.network_address.ipv4_mapped
     ):
-        raise ValueError(f"{text!r} is an IPv4 address inside IPv6: write {str(mapped)!r}")
+        raise ValueError(f"{text!r} is an IPv4-mapped IPv6 address: write {str(mapped)!r}")
     for refused, why in _NEVER:
         if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]
             raise ValueError(f"{text!r} can't be allowed: it is {why}; remove this entry")

@@ -135,7 +135,7 @@ def _fittest(view: ClusterView, old: MemberView) -> MemberView:
             "no other member can become leader: each is draining, can't reach PostgreSQL, or has"
             " weight 0",
             reason="NO_ELIGIBLE_MEMBER",
-            remedy="start another member, or name one with weight 0",
+            remedy="start another member, or name a member with weight 0",
         )
     return min(able, key=lambda one: (not one.attached, -one.weight, one.name))
 

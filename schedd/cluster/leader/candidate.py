@@ -243,8 +243,8 @@ class Candidate:
         """
         if (later := self.view().term) > leadership.term:
             raise TermOver(
-                f"the shard map in etcd has term {later}, later than term {leadership.term} of this"
-                " leader"
+                f"the shard map in etcd has term {later}, which is greater than this leader's"
+                f" term {leadership.term}"
             )
         await self._heed_heir(leadership)
         census = await fence_departed(self.coordination, self.store, leadership)
