@@ -109,6 +109,7 @@ class Waker:
 
     async def wait(self, timeout: float) -> bool:
         """Sleep at most `timeout` seconds. Return True if woken, False if timed out."""
+        assert self._sleep is None, "two sleepers"
         if not self._woken:
             loop = asyncio.get_running_loop()
             # not `asyncio.timeout`, which cancels the task: twice the cost for each idle loop

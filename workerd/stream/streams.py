@@ -86,6 +86,8 @@ class Attach:
         """The open streams."""
         self._tasks: dict[Address, asyncio.Task[None]] = {}
         self._waker = Waker()
+        self._closed = Waker()
+        """Wakes `goodbye`, while `run` sleeps by `_waker`."""
         self._redeal_due = False
         self._leaving = False
         self._reminded = -inf
@@ -127,7 +129,7 @@ class Attach:
         for link in self._links.values():
             link.goodbye()
         while self._links:
-            await self._waker.wait(_LOOK)
+            await self._closed.wait(_LOOK)
 
     def announce(self) -> None:
         """Send a heartbeat to each member now."""
@@ -233,6 +235,7 @@ class Attach:
         if not self._links:
             self._revision = 0
         self._waker.wake()
+        self._closed.wake()
         self.redeal()
 
     def observed(self, trip: RoundTrip) -> None:

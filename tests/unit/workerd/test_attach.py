@@ -242,6 +242,20 @@ async def test_without_trust_all_slots_are_withdrawn_at_once(
         assert granted(two) == 2
 
 
+async def test_a_goodbye_ends_with_the_last_stream_also_after_a_check_of_the_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOK", 0.02)
+    async with attaching(tmp_path) as world:
+        link = world.link("m1", ttl=9.0)
+        await asyncio.sleep(0)  # its loop waits for the next check
+        monkeypatch.setattr(module, "_LOOK", NEVER)
+        leaving = asyncio.create_task(world.attach.goodbye(), name="goodbye")
+        await asyncio.sleep(0.1)  # longer than until the check
+        world.attach.closed(link)
+        await asyncio.wait_for(leaving, 5)
+
+
 async def test_the_keeper_receives_each_refresh_before_lost_runs_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
