@@ -51,15 +51,16 @@ class LossRecorder:
         self._list_at = 0.0
         self.loop = Loop("loss recorder", self.look, interval=min(LOOK_EVERY, leases.ttl / 6))
 
-    async def look(self) -> None:
+    async def look(self) -> float | None:
         """Take a step if the watch has reported a deleted key, or if a key is missing; otherwise
-        each `LOOK_EVERY`.
+        each `LOOK_EVERY`. Return seconds until the next look if that is soon.
         """
-        deleted = self._leases.deleted
-        if deleted == self._deleted and not self._leases.missing and boottime() < self._list_at:
-            return
+        deleted, left = self._leases.deleted, self._list_at - boottime()
+        if deleted == self._deleted and not self._leases.missing and left > 0:
+            return min(left, self.loop.interval)
         await self.step()
         self._deleted, self._list_at = deleted, boottime() + LOOK_EVERY
+        return None
 
     async def step(self) -> None:
         """Record the lost workers, then log the new events."""
