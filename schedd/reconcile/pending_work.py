@@ -3,7 +3,8 @@
     each second: one statement ──→ which kinds of work have rows, of any shard ──→ wake their loops
 
 Each woken loop reads the rows of its own shards. Without rows it isn't woken: an idle member sends
-one statement a second, and not one for each loop.
+one statement a second, and not one for each loop. If the statement fails, all loops are woken: a
+lock of another session on one table delays only the loop that needs this table.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from typing import Final
 from schedd.dispatch.run_index import RunIndex
 from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.pending_work import PendingWork
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 1.0
+UNKNOWN: Final = PendingWork(
+    chains=True, backfills=True, redrives=True, notifications=True, pause_changes=True
+)
 
 
 class PendingWorkLoop:
@@ -32,5 +37,11 @@ class PendingWorkLoop:
 
     async def step(self) -> None:
         """Look once."""
-        if self._run_index.ownership.epochs:
-            self._found(await self._store.pending_work())
+        if not self._run_index.ownership.epochs:
+            return
+        try:
+            work = await self._store.pending_work()
+        except Unavailable:
+            self._found(UNKNOWN)
+            raise
+        self._found(work)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, cast
 from unittest.mock import AsyncMock, MagicMock
@@ -17,6 +18,7 @@ from schedd.core.runs.records import StoredDefinition
 from schedd.dispatch.dispatch import Dispatch
 from schedd.ports import WakeUps
 from schedd.store.reconcile.pending_work import PendingWork
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 from support.runs import NOW, owning, run
 
@@ -88,31 +90,46 @@ async def test_definitions_that_were_stored_with_new_runs_are_cached_while_loops
     parts["definition_cache"].add_stored.assert_called_once_with([definition])
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("chains", "chains"),
-        ("backfills", "backfills"),
-        ("redrives", "redrives"),
-        ("notifications", "notifications"),
-        ("pause_changes", "auto pause"),
-    ],
-)
-async def test_a_loop_is_woken_while_there_is_work_for_it(kind: str, name: str) -> None:
-    owner, parts = an_owner()
-    live = cast("LiveTenure", MagicMock(ownership=owning(0)))
-    _, *made = owner.loops(live, cast("WakeUps", MagicMock()))
-    loops: dict[str, Loop] = {loop.name: getattr(loop, "_loop", loop) for loop in made}
+WOKEN_BY = {
+    "chains": "chains",
+    "backfills": "backfills",
+    "redrives": "redrives",
+    "notifications": "notifications",
+    "pause_changes": "auto pause",
+}
 
-    async def woken_by(**work: bool) -> set[str]:
-        parts["store"].pending_work = AsyncMock(return_value=PendingWork(**NO_WORK | work))
-        for loop in loops.values():
+
+class Woken:
+    """The loops of a tenure, none of which runs."""
+
+    def __init__(self) -> None:
+        owner, self._parts = an_owner()
+        live = cast("LiveTenure", MagicMock(ownership=owning(0)))
+        _, *made = owner.loops(live, cast("WakeUps", MagicMock()))
+        self._loops: dict[str, Loop] = {loop.name: getattr(loop, "_loop", loop) for loop in made}
+
+    async def by(self, found: PendingWork | Unavailable) -> set[str]:
+        """Return the loops that are woken when the look for work finds this."""
+        self._parts["store"].pending_work = AsyncMock(side_effect=[found])
+        for loop in self._loops.values():
             await loop.waker.wait(0)
-        await loops["pending work"].step()
-        return {name for name, loop in loops.items() if await loop.waker.wait(0)}
+        with suppress(Unavailable):
+            await self._loops["pending work"].step()
+        return {name for name, loop in self._loops.items() if await loop.waker.wait(0)}
 
-    assert await woken_by() == set()
-    assert await woken_by(**{kind: True}) == {name}
+
+@pytest.mark.parametrize(("kind", "name"), WOKEN_BY.items())
+async def test_a_loop_is_woken_while_there_is_work_for_it(kind: str, name: str) -> None:
+    woken = Woken()
+    assert await woken.by(PendingWork(**NO_WORK)) == set()
+    assert await woken.by(PendingWork(**NO_WORK | {kind: True})) == {name}
+
+
+async def test_all_loops_are_woken_while_it_is_unknown_which_have_work() -> None:
+    """Another session may lock one of the tables: the other loops don't need it."""
+    woken = Woken()
+    assert await woken.by(PendingWork(**NO_WORK)) == set()
+    assert await woken.by(Unavailable("a statement waited for a lock")) == set(WOKEN_BY.values())
 
 
 async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection() -> None:
