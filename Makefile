@@ -83,6 +83,7 @@ acceptance-full: ## Run the tests that .ci/run shortens at full length, one afte
 	FUZZ_MESSAGES=100000 $(MAKE) test TESTS=tests/acceptance/test_fuzz.py JOBS=0 ARGS="--timeout=7200"
 	OPENAPI_SECONDS=60 $(MAKE) test TESTS=tests/acceptance/test_openapi.py JOBS=0
 	TOKEN_FLOOD_SECONDS=20 $(MAKE) test TESTS=tests/acceptance/test_unknown_tokens.py JOBS=0
+	COUNTED_RUNS=10000 $(MAKE) test TESTS=tests/acceptance/test_calls_per_run.py JOBS=0
 	EVENT_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_events.py JOBS=0
 	EACH_SECOND_FOR=30 $(MAKE) test TESTS=tests/acceptance/test_schedules.py JOBS=0
 	IDEMPOTENT_CALLS=1000 $(MAKE) test TESTS=tests/acceptance/test_idempotency.py JOBS=0

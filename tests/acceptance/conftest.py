@@ -31,7 +31,7 @@ SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Stop the clusters after the last of their tests: an idle one uses a sixth of a core."""
+    """Stop the clusters after the last of their tests: an idle one uses a tenth of a core."""
     if nextitem is not None and "/acceptance/" not in nextitem.nodeid:
         for key in (_FAULTS, _QUIET):
             if (cluster := item.config.stash.get(key, None)) is not None:

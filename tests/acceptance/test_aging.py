@@ -30,7 +30,7 @@ STEP = CLASS_STEP.total_seconds()
 BOUND = STEP * (2 if FULL else 1)
 """Seconds after which a run that becomes ready goes after them, though it is HIGH."""
 
-AHEAD, LASTS = (40, 0.02) if FULL else (8, 0.5)
+AHEAD, LASTS = (40, 0.02) if FULL else (5, 1.0)
 """HIGH runs that always wait, and the seconds that each takes: so many are done before one that has
 just become ready. Some seconds of work, that they never run out while the submitter waits for a
 processor.
@@ -88,7 +88,7 @@ class Stream:
                 started = sum(start.job == "high" for start in self._probe.starts())
                 for _ in range(started + AHEAD + 1 - len(self.runs)):
                     self.runs.append(submit_one(client, "high", self._probe))
-                self._over.wait(0.05)
+                self._over.wait(0.2)
 
 
 def submit_one(client: SyncClient, priority: str, probe: DatabaseProbe) -> Submitted:
@@ -139,7 +139,8 @@ def test_a_run_that_waits_long_enough_has_priority_over_all_later_runs(
     with one_slot(quiet_cluster, tmp_path / "worker"):
         with stream.flowing():
             waiting = [submit_one(quiet_client, PRIORITY, probe) for _ in range(COUNT)]
-            wait_until(lambda: len(started(PRIORITY)) > 0, BOUND + 30, "the first to have aged")
+            aged = BOUND + 30
+            wait_until(lambda: started(PRIORITY), aged, "the first to have aged", every=0.5)
             wait_until(lambda: len(started(PRIORITY)) == COUNT, COUNT + 60.0, "all of them")
         everything = len(waiting) + len(stream.runs)
         wait_until(lambda: len(probe.starts()) == everything, COUNT + 60.0, "the rest")

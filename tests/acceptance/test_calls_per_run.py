@@ -24,7 +24,7 @@ from support.cluster import DevCluster, dev_cluster
 from support.repository import ROOT
 from support.wait import wait_until
 
-RUNS, DRAINS = 10_000, 3
+RUNS, DRAINS = int(os.environ.get("COUNTED_RUNS", "5000")), 3
 """Runs of a drain, and at most so many drains: what other processes do adds calls."""
 IDLE = 5.0
 """Seconds without runs after a drain: loops and heartbeats call functions at all times."""

@@ -109,10 +109,29 @@ def test_a_second_signal_ends_the_demo_at_once(output: Path) -> None:
     assert processes_of(folder) == []
 
 
+SMALL_CLUSTER = """
+import asyncio, pathlib, sys
+from showcase import cluster
+cluster.MEMBERS, cluster.WORKERS = 1, 0
+asyncio.run(cluster.Cluster(pathlib.Path(sys.argv[1]), ours=True).up())
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.mark.slow
-def test_a_killed_demo_ends_its_cluster(output: Path) -> None:
-    with demo(output) as process:
-        folder = folder_of(watching(output))
+def test_a_killed_demo_ends_its_cluster(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with subprocess.Popen(
+        [sys.executable, "-c", SMALL_CLUSTER, str(folder)],
+        cwd=DEMO,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        assert processes_of(folder)
         process.kill()
     wait_until(lambda: not folder.exists(), END, "the cluster's folder to go")
     wait_until(lambda: not processes_of(folder), END, "its last process to end")

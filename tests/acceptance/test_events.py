@@ -39,7 +39,7 @@ there. When each made its own look, they took 85 on an idle one.
 """
 PLACE = ("state", "fencing_token", "started_at")
 """Where a run stands. It never comes back there."""
-CROWD = int(os.environ.get("EVENT_RUNS", "100"))
+CROWD = int(os.environ.get("EVENT_RUNS", "40"))
 """Runs that haven't ended, with which each stream begins; 1,000 at full size."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "rest.md"
 

@@ -34,7 +34,7 @@ from schedd.core.timers import fire_steps
 from schedd.core.timers.fire_plan import MergedTimes
 
 HERE = "tests/properties/test_calendars.py"
-TRIALS = int(os.environ.get("CALENDAR_TRIALS", "50"))
+TRIALS = int(os.environ.get("CALENDAR_TRIALS", "25"))
 SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1_000_000))
 PER_GROUND = 25
 LENGTH = 6 * 86400

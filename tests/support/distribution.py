@@ -131,7 +131,7 @@ def start_order(nodeid: str) -> int:
 def uses_shared_cluster(fixtures: Collection[str]) -> bool:
     """Return whether a test uses a cluster of several files.
 
-    Such tests run after all tests with their own cluster, because an idle cluster takes a sixth of
+    Such tests run after all tests with their own cluster, because an idle cluster takes a tenth of
     a core.
     """
     return any(fixture in fixtures for fixture in FIXTURES.values())
