@@ -1,7 +1,7 @@
 """The tables: the columns of each, and the name that `-o name` prints."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, cast
 
@@ -24,7 +24,7 @@ from schedclient import (
     ShardMove,
     Worker,
 )
-from schedctl.output import Column, ValueTable
+from schedctl.output import ValueTable
 from schedd.core.dispatch.worker_refusals import refusal_of
 from schedkit.sources import actor_with_token
 from schedkit.text import duration
@@ -121,19 +121,15 @@ def lateness(run: Run) -> str:
     return "" if run.lateness_ms is None else f"{run.lateness_ms} ms"
 
 
-JOBS: Final = ValueTable[Job](
-    lambda one: one.name,
-    Column("NAME", lambda job: job.name),
-    Column("SCHEDULE", schedule_of),
-    Column("ZONE", lambda job: job.time_zone or "UTC", wide=True),
-    Column("ACTION", lambda job: job.action),
-    Column("PRIORITY", lambda job: job.priority or "MEDIUM"),
-    Column("POOL", lambda job: job.pool, wide=True),
-    Column("STATE", state_of),
-    Column("NEXT", lambda job: job.next_run_at),
-    Column("GENERATION", lambda job: job.generation, wide=True),
-    Column("LABELS", lambda job: job.labels, wide=True),
-    Column("ID", lambda job: job.job_id, wide=True),
+JOBS: Final = ValueTable(
+    Job,
+    "name",
+    "NAME SCHEDULE ZONE+ ACTION PRIORITY POOL+ STATE NEXT=next_run_at GENERATION+ LABELS+ "
+    "ID+=job_id",
+    SCHEDULE=schedule_of,
+    ZONE=lambda job: job.time_zone or "UTC",
+    PRIORITY=lambda job: job.priority or "MEDIUM",
+    STATE=state_of,
 )
 
 
@@ -148,258 +144,153 @@ def progress(run: Run) -> str:
     return f"{counted}, {reported.note}" if reported.note else counted
 
 
-_STATE: Final[Sequence[Column[Run | Attempt]]] = (
-    Column("STATE", lambda one: one.state),
-    Column("REASON", lambda one: one.reason),
+RUNS: Final = ValueTable(
+    Run,
+    "run_id",
+    "RUN=run_id JOB STATE REASON PRIORITY+ SCHEDULED=scheduled_at STARTED+=started_at "
+    "FINISHED+=finished_at ATTEMPT ASSIGNMENTS+ WORKER EXIT=exit_code LATE COUNT+ TRIGGER+ "
+    "TOKEN+",
+    LATE=lateness,
+    TOKEN=lambda run: run.fencing_token or "",
 )
-_HOW_IT_ENDED: Final[Sequence[Column[Run | Attempt]]] = (
-    Column("EXIT", lambda one: one.exit_code),
-    Column("ERROR", lambda one: one.error, cut=True),
+CHILDREN: Final = ValueTable(
+    Run,
+    "run_id",
+    "CHILD=run_id FOR_WORKER=target STATE REASON ATTEMPT EXIT=exit_code ERROR~",
 )
-RUNS: Final = ValueTable[Run](
-    lambda one: one.run_id,
-    Column("RUN", lambda run: run.run_id),
-    Column("JOB", lambda run: run.job),
-    *_STATE,
-    Column("PRIORITY", lambda run: run.priority, wide=True),
-    Column("SCHEDULED", lambda run: run.scheduled_at),
-    Column("STARTED", lambda run: run.started_at, wide=True),
-    Column("FINISHED", lambda run: run.finished_at, wide=True),
-    Column("ATTEMPT", lambda run: run.attempt),
-    Column("ASSIGNMENTS", lambda run: run.assignments, wide=True),
-    Column("WORKER", lambda run: run.worker),
-    Column("EXIT", lambda run: run.exit_code),
-    Column("LATE", lateness),
-    Column("COUNT", lambda run: run.count, wide=True),
-    Column("TRIGGER", lambda run: run.trigger, wide=True),
-    Column("TOKEN", lambda run: run.fencing_token or "", wide=True),
+ATTEMPTS: Final = ValueTable(
+    Attempt,
+    "fencing_token",
+    "ATTEMPT STATE REASON WORKER TOKEN=fencing_token ASSIGNED=assigned_at "
+    "STARTED=started_at FINISHED=finished_at EXIT=exit_code ERROR~",
 )
-CHILDREN: Final = ValueTable[Run](
-    lambda one: one.run_id,
-    Column("CHILD", lambda run: run.run_id),
-    Column("FOR WORKER", lambda run: run.target),
-    *_STATE,
-    Column("ATTEMPT", lambda run: run.attempt),
-    *_HOW_IT_ENDED,
+DEAD: Final = ValueTable(
+    DeadLetter,
+    "run.run_id",
+    "RUN=run.run_id JOB=run.job REASON=run.reason ATTEMPT=run.attempt DIED=died_at "
+    "FINGERPRINT REDRIVE+=redrive_id ERROR+=run.error",
 )
-ATTEMPTS: Final = ValueTable[Attempt](
-    lambda one: str(one.fencing_token),
-    Column("ATTEMPT", lambda one: one.attempt),
-    *_STATE,
-    Column("WORKER", lambda one: one.worker),
-    Column("TOKEN", lambda one: one.fencing_token),
-    Column("ASSIGNED", lambda one: one.assigned_at),
-    Column("STARTED", lambda one: one.started_at),
-    Column("FINISHED", lambda one: one.finished_at),
-    *_HOW_IT_ENDED,
+RESOLVED: Final = ValueTable(
+    DeadLetter,
+    "run.run_id",
+    "RUN=run.run_id JOB=run.job REASON=run.reason ATTEMPT=run.attempt DIED=died_at "
+    "FINGERPRINT REDRIVE+=redrive_id ERROR+=run.error RESOLVED=resolution AS=redriven_as "
+    "AT+=resolved_at BY+=resolved_by NOTE+",
 )
-DEAD: Final = ValueTable[DeadLetter](
-    lambda one: one.run.run_id,
-    Column("RUN", lambda one: one.run.run_id),
-    Column("JOB", lambda one: one.run.job),
-    Column("REASON", lambda one: one.run.reason),
-    Column("ATTEMPT", lambda one: one.run.attempt),
-    Column("DIED", lambda one: one.died_at),
-    Column("FINGERPRINT", lambda one: one.fingerprint),
-    Column("REDRIVE", lambda one: one.redrive_id, wide=True),
-    Column("ERROR", lambda one: one.run.error, wide=True),
+DEAD_GROUPS: Final = ValueTable(
+    DeadLetterGroup,
+    "fingerprint",
+    "COUNT QUEUED+ JOB OF REASON EXIT+=exit_code FIRST+=first_died_at LAST=last_died_at "
+    "FINGERPRINT RUN=run_id ERROR~",
+    OF=lambda one: of_whom(one.submitted),
+    ERROR=lambda one: last_line(one.error),
 )
-RESOLVED: Final = ValueTable[DeadLetter](
-    DEAD.name,
-    *DEAD.columns,
-    Column("RESOLVED", lambda one: one.resolution),
-    Column("AS", lambda one: one.redriven_as),
-    Column("AT", lambda one: one.resolved_at, wide=True),
-    Column("BY", lambda one: one.resolved_by, wide=True),
-    Column("NOTE", lambda one: one.note, wide=True),
+REDRIVES: Final = ValueTable(
+    Redrive,
+    "redrive_id",
+    "REDRIVE=redrive_id JOB OF FINGERPRINT STATE RATE TOTAL CREATED LEFT OMITTED+ RUNS "
+    "PAYLOAD+ CREATED+=created_at BY+=created_by STOPPED+=stopped_at STOPPED_BY+ "
+    "FINISHED+=finished_at",
+    OF=lambda one: of_whom(one.submitted),
+    RATE=lambda one: written_rate(one.rate),
+    PAYLOAD=lambda one: "edited" if one.payload_edited else "",
 )
-DEAD_GROUPS: Final = ValueTable[DeadLetterGroup](
-    lambda one: one.fingerprint,
-    Column("COUNT", lambda one: one.count),
-    Column("QUEUED", lambda one: one.queued, wide=True),
-    Column("JOB", lambda one: one.job),
-    Column("OF", lambda one: of_whom(one.submitted)),
-    Column("REASON", lambda one: one.reason),
-    Column("EXIT", lambda one: one.exit_code, wide=True),
-    Column("FIRST", lambda one: one.first_died_at, wide=True),
-    Column("LAST", lambda one: one.last_died_at),
-    Column("FINGERPRINT", lambda one: one.fingerprint),
-    Column("RUN", lambda one: one.run_id),
-    Column("ERROR", lambda one: last_line(one.error), cut=True),  # last: others need no padding
+MEMBERS: Final = ValueTable(
+    Member,
+    "name",
+    "NAME ROLE STATE SHARDS WEIGHT GRPC HTTP VERSION LOST=lost_at WORKERS+ DATABASE+ "
+    "TZDATA+ TENURE+",
+    ROLE=lambda one: one.role or UNKNOWN,
+    WEIGHT=lambda one: UNKNOWN if one.state == "LOST" else one.weight,
+    WORKERS=_of_live(lambda one: "attached" if one.attached else "none"),
+    DATABASE=_of_live(lambda one: "answers" if one.database else "unavailable"),
 )
-REDRIVES: Final = ValueTable[Redrive](
-    lambda one: one.redrive_id,
-    Column("REDRIVE", lambda one: one.redrive_id),
-    Column("JOB", lambda one: one.job),
-    Column("OF", lambda one: of_whom(one.submitted)),
-    Column("FINGERPRINT", lambda one: one.fingerprint),
-    Column("STATE", lambda one: one.state),
-    Column("RATE", lambda one: written_rate(one.rate)),
-    Column("TOTAL", lambda one: one.total),
-    Column("CREATED", lambda one: one.created),
-    Column("LEFT", lambda one: one.left),
-    Column("OMITTED", lambda one: one.omitted, wide=True),
-    Column("RUNS", lambda one: one.runs),
-    Column("PAYLOAD", lambda one: "edited" if one.payload_edited else "", wide=True),
-    Column("CREATED", lambda one: one.created_at, wide=True),
-    Column("BY", lambda one: one.created_by, wide=True),
-    Column("STOPPED", lambda one: one.stopped_at, wide=True),
-    Column("STOPPED BY", lambda one: one.stopped_by, wide=True),
-    Column("FINISHED", lambda one: one.finished_at, wide=True),
+SHARDS: Final = ValueTable(
+    Shard,
+    "shard",
+    "SHARD OWNER ASSIGNED EPOCH TENURE+",
 )
-MEMBERS: Final = ValueTable[Member](
-    lambda one: one.name,
-    Column("NAME", lambda one: one.name),
-    Column("ROLE", lambda one: one.role or UNKNOWN),
-    Column("STATE", lambda one: one.state),
-    Column("SHARDS", lambda one: one.shards),
-    Column("WEIGHT", lambda one: UNKNOWN if one.state == "LOST" else one.weight),
-    Column("GRPC", lambda one: one.grpc),
-    Column("HTTP", lambda one: one.http),
-    Column("VERSION", lambda one: one.version),
-    Column("LOST", lambda one: one.lost_at),
-    Column("WORKERS", _of_live(lambda one: "attached" if one.attached else "none"), wide=True),
-    Column(
-        "DATABASE", _of_live(lambda one: "answers" if one.database else "unavailable"), wide=True
-    ),
-    Column("TZDATA", lambda one: one.tzdata, wide=True),
-    Column("TENURE", lambda one: one.tenure, wide=True),
+WORKERS: Final = ValueTable(
+    Worker,
+    "name",
+    "NAME STATE SLOTS FREE RUNNING LABELS LEASE_AGE LOST=lost_at HOST+ STARTED+=started_at "
+    "HANDLERS+ EXECUTORS+ NAMESPACES+ VERSION+ INCARNATION+ UNSTORED+ REFUSAL_REASON+ "
+    "DRAINED+=drained_at BY+=drained_by REASON+=drain_reason",
+    STATE=_worker_state,
+    SLOTS=lambda one: one.slots or UNKNOWN,
+    FREE=lambda one: _known(one.free),
+    RUNNING=lambda one: _known(one.running),
+    LEASE_AGE=lambda one: _known(one.lease_age),
+    NAMESPACES=lambda one: one.namespaces or "all",
+    UNSTORED=lambda one: _known(one.unstored_results),
 )
-SHARDS: Final = ValueTable[Shard](
-    lambda one: str(one.shard),
-    Column("SHARD", lambda one: one.shard),
-    Column("OWNER", lambda one: one.owner),
-    Column("ASSIGNED", lambda one: one.assigned),
-    Column("EPOCH", lambda one: one.epoch),
-    Column("TENURE", lambda one: one.tenure, wide=True),
-)
-WORKERS: Final = ValueTable[Worker](
-    lambda one: one.name,
-    Column("NAME", lambda one: one.name),
-    Column("STATE", _worker_state),
-    Column("SLOTS", lambda one: one.slots or UNKNOWN),
-    Column("FREE", lambda one: _known(one.free)),
-    Column("RUNNING", lambda one: _known(one.running)),
-    Column("LABELS", lambda one: one.labels),
-    Column("LEASE AGE", lambda one: _known(one.lease_age)),
-    Column("LOST", lambda one: one.lost_at),
-    Column("HOST", lambda one: one.host, wide=True),
-    Column("STARTED", lambda one: one.started_at, wide=True),
-    Column("HANDLERS", lambda one: one.handlers, wide=True),
-    Column("EXECUTORS", lambda one: one.executors, wide=True),
-    Column("NAMESPACES", lambda one: one.namespaces or "all", wide=True),
-    Column("VERSION", lambda one: one.version, wide=True),
-    Column("INCARNATION", lambda one: one.incarnation, wide=True),
-    Column("UNSTORED", lambda one: _known(one.unstored_results), wide=True),
-    Column("REFUSAL REASON", lambda one: one.refusal_reason, wide=True),
-    Column("DRAINED", lambda one: one.drained_at, wide=True),
-    Column("BY", lambda one: one.drained_by, wide=True),
-    Column("REASON", lambda one: one.drain_reason, wide=True),
-)
-AUDIT: Final = ValueTable[AuditEntry](
-    lambda one: one.object,
-    Column("AT", lambda one: one.at),
-    Column("ACTOR", lambda one: actor_with_token(one.actor, one.source or "")),
-    Column("ACTION", lambda one: one.action),
-    Column("OBJECT", lambda one: one.object),
-    Column("OUTCOME", lambda one: one.outcome),
-    Column("REASON", why_of, cut=True),
-    Column("RUN", lambda one: one.run_id, wide=True),
-    Column("TOKEN", lambda one: one.fencing_token or "", wide=True),
-    Column("WORKER", lambda one: one.worker, wide=True),
-    Column("SOURCE", lambda one: one.source, wide=True),
-    Column("BEFORE", lambda one: one.before, wide=True),
-    Column("AFTER", lambda one: one.after, wide=True),
+AUDIT: Final = ValueTable(
+    AuditEntry,
+    "object",
+    "AT ACTOR ACTION OBJECT OUTCOME REASON~ RUN+=run_id TOKEN+ WORKER+ SOURCE+ BEFORE+ AFTER+",
+    ACTOR=lambda one: actor_with_token(one.actor, one.source or ""),
+    REASON=why_of,
+    TOKEN=lambda one: one.fencing_token or "",
 )
 
-TOKENS: Final = ValueTable[AccessToken](
-    lambda one: one.token_id,
-    Column("TOKEN", lambda one: one.token_id),
-    Column("NAME", lambda one: one.name),
-    Column("ROLE", lambda one: one.role),
-    Column("NAMESPACES", lambda one: ",".join(one.namespaces)),
-    Column("EXPIRES", lambda one: one.expires_at),
-    Column("REVOKED", lambda one: one.revoked_at),
-    Column("CREATED", lambda one: one.created_at, wide=True),
-    Column("BY", lambda one: one.created_by, wide=True),
-    Column("REVOKED BY", lambda one: one.revoked_by, wide=True),
-    Column("CREATOR", lambda one: one.creator_id, wide=True),
+TOKENS: Final = ValueTable(
+    AccessToken,
+    "token_id",
+    "TOKEN=token_id NAME ROLE NAMESPACES EXPIRES=expires_at REVOKED=revoked_at "
+    "CREATED+=created_at BY+=created_by REVOKED_BY+ CREATOR+=creator_id",
+    NAMESPACES=lambda one: ",".join(one.namespaces),
 )
 
-SHARD_MOVES: Final = ValueTable[ShardMove](
-    lambda one: str(one.shard),
-    Column("SHARD", lambda one: one.shard),
-    Column("FROM", lambda one: one.old_owner or "none"),
-    Column("TO", lambda one: one.new_owner or "none"),
+SHARD_MOVES: Final = ValueTable(
+    ShardMove,
+    "shard",
+    "SHARD FROM TO",
+    FROM=lambda one: one.old_owner or "none",
+    TO=lambda one: one.new_owner or "none",
 )
 
-FINDINGS: Final = ValueTable[Finding](
+FINDINGS: Final = ValueTable(
+    Finding,
     lambda one: f"{one.area}: {one.check}",
-    Column("SEVERITY", lambda one: one.severity),
-    Column("AREA", lambda one: one.area),
-    Column("CHECK", lambda one: one.check),
-    Column("SUBJECT", lambda one: one.subject),
-    Column("WHAT", lambda one: one.what),
-    Column("WHY", lambda one: one.why),
-    Column("DO", lambda one: one.remedy),
+    "SEVERITY AREA CHECK SUBJECT WHAT WHY DO=remedy",
 )
 
-CALENDARS: Final = ValueTable[Calendar](
-    lambda one: one.name,
-    Column("NAME", lambda one: one.name),
-    Column("VERSION", lambda one: one.version),
-    Column("EXCLUDES", excluded),
-    Column("ROLL", lambda one: one.roll or "NONE"),
-    Column("ZONE", lambda one: one.time_zone or "the job's", wide=True),
-    Column("JOBS", lambda one: one.jobs),
-    Column("BEHIND", lambda one: one.jobs_behind, wide=True),
-    Column("UPDATED", lambda one: one.updated_at),
-    Column("BY", lambda one: one.updated_by, wide=True),
+CALENDARS: Final = ValueTable(
+    Calendar,
+    "name",
+    "NAME VERSION EXCLUDES ROLL ZONE+ JOBS BEHIND+=jobs_behind UPDATED=updated_at BY+=updated_by",
+    EXCLUDES=excluded,
+    ROLL=lambda one: one.roll or "NONE",
+    ZONE=lambda one: one.time_zone or "the job's",
 )
 
-POOLS: Final = ValueTable[Pool](
-    lambda one: one.name,
-    Column("NAME", lambda one: one.name),
-    Column("STATE", lambda one: "PAUSED" if one.paused else "active"),
-    Column("LIMIT", lambda one: one.limit or "none"),
-    Column("RUNNING", lambda one: one.running),
-    Column("RATE", lambda one: one.rate or "none"),
-    Column("RECENT", lambda one: one.recent if one.rate else ""),
-    Column("WAITING", lambda one: one.waiting),
-    Column("JOBS", lambda one: one.jobs),
-    Column("PAUSED BY", lambda one: one.paused_by, wide=True),
-    Column("NOTE", lambda one: one.pause_note, wide=True),
-    Column("VERSION", lambda one: one.version, wide=True),
-    Column("UPDATED", lambda one: one.updated_at, wide=True),
-    Column("BY", lambda one: one.updated_by, wide=True),
+POOLS: Final = ValueTable(
+    Pool,
+    "name",
+    "NAME STATE LIMIT RUNNING RATE RECENT WAITING JOBS PAUSED_BY+ NOTE+=pause_note VERSION+ "
+    "UPDATED+=updated_at BY+=updated_by",
+    STATE=lambda one: "PAUSED" if one.paused else "active",
+    LIMIT=lambda one: one.limit or "none",
+    RATE=lambda one: one.rate or "none",
+    RECENT=lambda one: one.recent if one.rate else "",
 )
 
-BACKFILLS: Final = ValueTable[Backfill](
-    lambda one: one.backfill_id,
-    Column("BACKFILL", lambda one: one.backfill_id),
-    Column("JOB", lambda one: one.job),
-    Column("STATE", lambda one: one.state),
-    Column("FROM", lambda one: one.first),
-    Column("TO", lambda one: one.last),
-    Column("TOTAL", lambda one: one.total),
-    Column("REMAINING", lambda one: one.not_created),
-    Column("IN PROGRESS", lambda one: one.waiting + one.running + one.retrying),
-    Column("SUCCEEDED", lambda one: one.succeeded),
-    Column("FAILED", lambda one: one.failed),
-    Column("SKIPPED", lambda one: one.skipped, wide=True),
-    Column("CANCELLED", lambda one: one.cancelled, wide=True),
-    Column("OVERLAP", lambda one: one.overlap or "the job's", wide=True),
-    Column("PARALLEL", lambda one: one.max_parallel, wide=True),
-    Column("PRIORITY", lambda one: one.priority, wide=True),
-    Column("BY", lambda one: one.created_by, wide=True),
+BACKFILLS: Final = ValueTable(
+    Backfill,
+    "backfill_id",
+    "BACKFILL=backfill_id JOB STATE FROM=first TO=last TOTAL REMAINING=not_created "
+    "IN_PROGRESS SUCCEEDED FAILED SKIPPED+ CANCELLED+ OVERLAP+ PARALLEL+=max_parallel "
+    "PRIORITY+ BY+=created_by",
+    IN_PROGRESS=lambda one: one.waiting + one.running + one.retrying,
+    OVERLAP=lambda one: one.overlap or "the job's",
 )
-INSTANTS: Final = ValueTable[Instant](
+INSTANTS: Final = ValueTable(
+    Instant,
     lambda one: one.scheduled_at.isoformat(),
-    Column("SCHEDULED", lambda one: one.scheduled_at),
-    Column("DUE", lambda one: one.due_at),
+    "SCHEDULED=scheduled_at DUE=due_at",
 )
-WITH_EXCLUDED: Final = ValueTable[Instant](
-    INSTANTS.name,
-    *INSTANTS.columns,
-    Column("EXCLUDED BY", lambda one: one.excluded_by),
+WITH_EXCLUDED: Final = ValueTable(
+    Instant,
+    lambda one: one.scheduled_at.isoformat(),
+    "SCHEDULED=scheduled_at DUE=due_at EXCLUDED_BY",
 )

@@ -3,9 +3,10 @@
 import json
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 import click
@@ -53,17 +54,37 @@ class Column(Generic[Of_contra]):
 
     head: str
     cell: Callable[[Of_contra], Any]
-    wide: bool = False
-    cut: bool = False
+    wide: bool
+    cut: bool
 
 
-class ValueTable(Generic[Of_contra]):
-    """The columns for values of a kind, and their name for `-o name`."""
+class ValueTable(Generic[V]):
+    """The table of values `of` a class.
 
-    def __init__(self, name: Callable[[Of_contra], str], *columns: Column[Of_contra]) -> None:
-        self.name, self.columns = name, columns
+    `name`: the attribute, or function, that `-o name` prints. `heads`: the columns, with `_` for a
+    space. `STATE` shows the attribute `state`, `NEXT=next_run_at` another one; a function of the
+    head's name in `cells` comes first. `+` after a head: only `-o wide` shows the column. `~`: its
+    cells may be cut.
+    """
 
-    def facts(self, value: Of_contra) -> list[tuple[str, Any]]:
+    def __init__(
+        self,
+        of: type[V],
+        name: str | Callable[[V], str],
+        heads: str = "",
+        **cells: Callable[[V], Any],
+    ) -> None:
+        self.of = of
+        self.name: Callable[[V], Any] = attrgetter(name) if isinstance(name, str) else name
+        self.columns = [self._column(word, cells) for word in heads.split()]
+
+    def _column(self, word: str, cells: Mapping[str, Callable[[V], Any]]) -> Column[V]:
+        given, _, attribute = word.partition("=")
+        head = given.rstrip("+~")
+        cell = cells.get(head) or attrgetter(attribute or head.lower())
+        return Column(head.replace("_", " "), cell, "+" in given, "~" in given)
+
+    def facts(self, value: V) -> list[tuple[str, Any]]:
         return [(one.head.capitalize(), one.cell(value)) for one in self.columns]
 
 
@@ -79,7 +100,7 @@ def show_list(session: Session, values: Sequence[V], table: ValueTable[V]) -> No
         _echo("---\n".join(_yaml(value.to_json(snake=True)) for value in values), end="")
     elif form == "name":
         for value in values:
-            _echo(table.name(value))
+            _echo(str(table.name(value)))
     else:
         shown = [one for one in table.columns if form == "wide" or not one.wide]
         heads = [one.head for one in shown]

@@ -140,7 +140,7 @@ def whoami(session: Session) -> None:
     """Show your identity and your roles."""
     found = session.run(lambda client: client.access.identity())
     if not session.tabular:
-        show_one(session, found, ValueTable(lambda one: one.actor))
+        show_one(session, found, ValueTable(Identity, "actor"))
         return
     show_facts(
         session,
@@ -205,7 +205,7 @@ def create(
     if session.output == "table":
         click.echo(made.secret)
     else:
-        show_one(session, made, ValueTable(lambda one: one.secret))
+        show_one(session, made, ValueTable(NewToken, "secret"))
 
 
 @token.command("list")

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import click
 
-from schedclient import ApiError, Client, Cluster, Finding
+from schedclient import ApiError, Client, Cluster, Finding, LeaderTransfer
 from schedclient.values.reading import value_of
 from schedctl.columns import AUDIT, FINDINGS, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
@@ -104,7 +104,7 @@ def status(session: Session) -> None:
 
 def show_status(session: Session, found: Cluster) -> None:
     if not session.tabular:
-        show_one(session, found, ValueTable(lambda one: one.cluster_id))
+        show_one(session, found, ValueTable(Cluster, "cluster_id"))
         return
     show_facts(
         session,
@@ -156,7 +156,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     wanted = member or ""
     moved = session.run(lambda client: client.cluster.transfer_leader(wanted, reason=reason))
     if not session.tabular:
-        show_one(session, moved, ValueTable(lambda one: one.new_leader))
+        show_one(session, moved, ValueTable(LeaderTransfer, "new_leader"))
         return
     took = f"{length(moved.duration)}, term {moved.old_term} → {moved.new_term}"
     click.echo(f"{moved.old_leader} → {moved.new_leader} in {took}")

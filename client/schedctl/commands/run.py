@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from schedclient import Client, DeadlineExceeded, Result, Run, RunEvent
+from schedclient import Client, DeadlineExceeded, LogPiece, Result, Run, RunEvent
 from schedctl import run_follower
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, progress
 from schedctl.commands.changes import change
@@ -254,9 +254,7 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
         if session.tabular:
             await run_follower.print_pieces(pieces, timestamps=timestamps)
             return
-        show_list(
-            session, [piece async for piece in pieces], ValueTable(lambda piece: piece.stream)
-        )
+        show_list(session, [piece async for piece in pieces], ValueTable(LogPiece, "stream"))
 
     session.run(work)
 
