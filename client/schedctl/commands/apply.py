@@ -14,7 +14,7 @@ from schedctl.manifests import job_diff, job_steps, manifests, object_steps
 from schedctl.manifests.job_steps import JobStep
 from schedctl.manifests.manifests import ReadManifests
 from schedctl.manifests.object_steps import CalendarStep, PoolStep
-from schedctl.options.global_options import Command, pass_session
+from schedctl.options.global_options import Command, option, pass_session
 from schedctl.output import message, show_list, show_warnings
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
@@ -35,19 +35,17 @@ class ApplyPlan:
 
 
 @click.command(cls=Command)
-@click.option(
-    "-f",
-    "--file",
+@option(
+    "-f --file FILE|DIR|-",
+    "Manifests to apply: a file, a folder, or - for standard input; repeatable.",
     "files",
     multiple=True,
     required=True,
-    metavar="FILE|DIR|-",
-    help="Manifests to apply: a file, a folder, or - for standard input; repeatable.",
 )
-@click.option(
+@option(
     "--dry-run",
+    "Preview: show the changes, store nothing, exit 1 if there are changes.",
     is_flag=True,
-    help="Preview: show the changes, store nothing, exit 1 if there are changes.",
 )
 @pass_session
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:

@@ -21,7 +21,7 @@ from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import CommandFailure
 from schedctl.files import begin, unusable, using
-from schedctl.options.global_options import CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
 from schedctl.output import ValueTable, instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
 from schedd.core.auth.rights import (
@@ -43,11 +43,10 @@ ROLES: Final = click.Choice([role.word for role in Role])
 DAYS: Final = {"member": 90, "worker": 90, "user": 30}
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
-_ca_option = click.option(
+_ca_option = option(
     "--ca-dir",
+    "Folder of the certificate authority.  [default: authority/ beside schedctl's configuration]",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the certificate authority.  [default: authority/ beside"
-    " schedctl's configuration]",
 )
 
 
@@ -74,37 +73,36 @@ def init(session: Session, ca_dir: Path | None) -> None:
 @auth.command()
 @click.argument("kind", type=click.Choice([*DAYS]))
 @click.argument("name")
-@click.option(
+@option(
     "--host",
+    "Host name or address of the member, for its certificate; repeatable."
+    "  [default: none; required for a member]",
     "hosts",
     multiple=True,
-    help="Host name or address of the member, for its certificate; repeatable."
-    "  [default: none; required for a member]",
 )
-@click.option(
+@option(
     "--role",
+    "Role that the certificate grants to the user.  [default: none; required for a user]",
     type=ROLES,
-    help="Role that the certificate grants to the user.  [default: none; required for a user]",
 )
-@click.option(
+@option(
     "--in",
+    "Namespace to which a certificate of a user or worker is limited;"
+    " repeatable.  [default: all namespaces]",
     "namespaces",
     multiple=True,
-    help="Namespace to which a certificate of a user or worker is limited;"
-    " repeatable.  [default: all namespaces]",
 )
-@click.option(
-    "--days",
+@option(
+    "--days N",
+    "Lifetime of the certificate in days.  [default: 90; for a user 30]",
     type=click.IntRange(1, 825),
-    metavar="N",
-    help="Lifetime of the certificate in days.  [default: 90; for a user 30]",
 )
 @_ca_option
-@click.option(
+@option(
     "--out",
+    "Folder to write NAME.pem, NAME.key and ca.pem to.  [default: the working directory]",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
-    help="Folder to write NAME.pem, NAME.key and ca.pem to.  [default: the working directory]",
 )
 @pass_session
 def issue(
@@ -160,22 +158,18 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@click.option("--role", type=ROLES, required=True, help="Role that the token grants.")
-@click.option(
+@option("--role", "Role that the token grants.", type=ROLES, required=True)
+@option(
     "--in",
+    "Namespace in which the token grants its role; repeatable.  [default: all namespaces]",
     "namespaces",
     multiple=True,
-    help="Namespace in which the token grants its role; repeatable.  [default: all namespaces]",
 )
-@click.option(
-    "--lifetime",
-    metavar="30d",
-    help="Lifetime of the token, from 1m to 366d.  [default: 30d]",
-)
-@click.option(
+@option("--lifetime 30d", "Lifetime of the token, from 1m to 366d.  [default: 30d]")
+@option(
     "--out",
+    "New file to write the token to, with mode 0600.  [default: stdout]",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="New file to write the token to, with mode 0600.  [default: stdout]",
 )
 @pass_session
 def create(

@@ -9,10 +9,10 @@ import click
 from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
 from schedctl.commands.changes import change
-from schedctl.options.global_options import Command, limit_option, pass_session
+from schedctl.options.global_options import Command, key_option, limit_option, option, pass_session
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
-from schedctl.session import Guard, Past, Session
+from schedctl.session import Past, Session
 
 ENDS: Final = ("succeeded", "failed", "skipped", "cancelled")
 WAIT: Final = (
@@ -23,53 +23,41 @@ WAIT: Final = (
 
 @click.command(cls=Command)
 @click.argument("name")
-@click.option(
-    "--from",
+@option(
+    "--from TIME|7d",
+    "Start of the range, inclusive: RFC 3339, or an age; 7d is 7 days ago.",
     "first",
     required=True,
     type=Past(),
-    metavar="TIME|7d",
-    help="Start of the range, inclusive: RFC 3339, or an age; 7d is 7 days ago.",
 )
-@click.option(
-    "--to",
+@option(
+    "--to TIME|1h",
+    "End of the range, inclusive: RFC 3339, or an age; 1h is one hour ago.",
     "last",
     required=True,
     type=Past(),
-    metavar="TIME|1h",
-    help="End of the range, inclusive: RFC 3339, or an age; 1h is one hour ago.",
 )
-@click.option(
-    "--overlap",
-    metavar="skip|allow|…",
-    help="Overlap policy of the backfill's runs; also buffer-one, buffer-all, cancel-other,"
+@option(
+    "--overlap skip|allow|…",
+    "Overlap policy of the backfill's runs; also buffer-one, buffer-all, cancel-other,"
     " terminate-other.  [default: the job's policy]",
 )
-@click.option(
-    "--max-parallel",
+@option(
+    "--max-parallel N",
+    "Highest number of the backfill's runs in progress at once.",
     type=click.IntRange(min=1),
-    metavar="N",
     default=1,
     show_default=True,
-    help="Highest number of the backfill's runs in progress at once.",
 )
-@click.option(
-    "--priority", metavar="high|medium|low", help="Priority of the backfill's runs.  [default: low]"
-)
-@click.option(
-    "--rerun",
-    metavar="failed|all",
-    help="Scheduled times to run again although they ran: those whose run didn't"
+@option("--priority high|medium|low", "Priority of the backfill's runs.  [default: low]")
+@option(
+    "--rerun failed|all",
+    "Scheduled times to run again although they ran: those whose run didn't"
     " succeed, or all.  [default: omit times that ran]",
 )
-@click.option("--dry-run", is_flag=True, help="Preview: show the scheduled times, store nothing.")
-@click.option("--wait", is_flag=True, help=WAIT)
-@click.option(
-    "--idempotency-key",
-    type=Guard(),
-    metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same backfill.  [default: no key]",
-)
+@option("--dry-run", "Preview: show the scheduled times, store nothing.", is_flag=True)
+@option("--wait", WAIT, is_flag=True)
+@key_option("backfill")
 @pass_session
 def backfill(
     session: Session,

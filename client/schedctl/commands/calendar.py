@@ -9,7 +9,7 @@ from schedctl.columns import CALENDARS
 from schedctl.commands.changes import delete_each
 from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
-from schedctl.options.global_options import CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
 from schedctl.output import message, show_list, show_listing
 from schedctl.session import Guard, Session
 
@@ -29,57 +29,48 @@ def list_calendars(session: Session, limit: int | None) -> None:
 
 @calendar.command()
 @click.argument("name", required=False)
-@click.option(
-    "-f",
-    "--file",
+@option(
+    "-f --file FILE|DIR|-",
+    "Manifests of calendars: a file, a folder, or - for standard input;"
+    " repeatable.  [default: none]",
     "files",
     multiple=True,
-    metavar="FILE|DIR|-",
-    help="Manifests of calendars: a file, a folder, or - for standard input;"
-    " repeatable.  [default: none]",
 )
-@click.option(
-    "--date",
+@option(
+    "--date 2026-12-25",
+    "Date to exclude; without a year, such as 12-25, in every year; repeatable.  [default: none]",
     "dates",
     multiple=True,
-    metavar="2026-12-25",
-    help="Date to exclude; without a year, such as 12-25, in every year;"
-    " repeatable.  [default: none]",
 )
-@click.option(
-    "--weekday",
+@option(
+    "--weekday sat",
+    "Day of the week to exclude; repeatable.  [default: no day]",
     "weekdays",
     multiple=True,
-    metavar="sat",
-    help="Day of the week to exclude; repeatable.  [default: no day]",
 )
-@click.option(
-    "--range",
+@option(
+    "--range 2026-12-24..2027-01-02",
+    "Range of dates to exclude, from the first to the last day; repeatable.  [default: none]",
     "ranges",
     multiple=True,
-    metavar="2026-12-24..2027-01-02",
-    help="Range of dates to exclude, from the first to the last day; repeatable.  [default: none]",
 )
-@click.option(
-    "--cron",
-    multiple=True,
-    metavar="EXPR",
-    help="Cron expression of times to exclude: five fields exclude minutes, six"
+@option(
+    "--cron EXPR",
+    "Cron expression of times to exclude: five fields exclude minutes, six"
     " fields seconds; repeatable.  [default: none]",
+    multiple=True,
 )
-@click.option(
-    "--tz",
+@option(
+    "--tz ZONE",
+    "IANA time zone in which the calendar is read.  [default: the time zone of each job]",
     type=Guard(),
-    metavar="ZONE",
-    help="IANA time zone in which the calendar is read.  [default: the time zone of each job]",
 )
-@click.option(
-    "--roll",
-    metavar="next|previous|none",
-    help="Day to which an excluded run moves: the next or the previous day that"
+@option(
+    "--roll next|previous|none",
+    "Day to which an excluded run moves: the next or the previous day that"
     " isn't excluded.  [default: none: the run is omitted]",
 )
-@click.option("--dry-run", is_flag=True, help="Validate the calendar and store nothing.")
+@option("--dry-run", "Validate the calendar and store nothing.", is_flag=True)
 @pass_session
 def apply(
     session: Session, /, name: str | None, files: tuple[str, ...], dry_run: bool, **flags: Any

@@ -9,7 +9,13 @@ import click
 from schedclient import ApiError, Client, Cluster, Finding, LeaderTransfer
 from schedclient.values.reading import value_of
 from schedctl.columns import AUDIT, FINDINGS, MEMBERS, SHARD_MOVES, SHARDS
-from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import (
+    Command,
+    CommandGroup,
+    limit_option,
+    option,
+    pass_session,
+)
 from schedctl.output import (
     MARKS,
     ValueTable,
@@ -140,9 +146,7 @@ def _pause(session: Session, found: Cluster) -> str:
 
 @cluster.command("transfer-leader")
 @click.argument("member", required=False)
-@click.option(
-    "--reason", default="", help="Reason to store in the audit log.  [default: no reason]"
-)
+@option("--reason", "Reason to store in the audit log.  [default: no reason]", default="")
 @pass_session
 def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     """Transfer leadership to MEMBER, or to any member that isn't the leader.
@@ -163,9 +167,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 
 
 @cluster.command()
-@click.option(
-    "--dry-run", is_flag=True, help="Preview: show the moves, make none, exit 1 if there are moves."
-)
+@option("--dry-run", "Preview: show the moves, make none, exit 1 if there are moves.", is_flag=True)
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
     """Move each shard to the member that should own it now, and list the moves.
@@ -182,7 +184,7 @@ def rebalance(session: Session, dry_run: bool) -> None:
 
 
 @cluster.command()
-@click.option("--note", default="", help="Note to show with the pause.  [default: no note]")
+@option("--note", "Note to show with the pause.  [default: no note]", default="")
 @pass_session
 def pause(session: Session, note: str) -> None:
     """Pause the cluster: fire no job and start no run until `cluster resume`.
@@ -195,18 +197,16 @@ def pause(session: Session, note: str) -> None:
 
 
 @cluster.command()
-@click.option(
+@option(
     "--catch-up/--no-catch-up",
+    "Apply each job's catch-up policy to its scheduled times in the pause.  [default: no catch-up]",
     default=None,
-    help="Apply each job's catch-up policy to its scheduled times in the pause."
-    "  [default: no catch-up]",
 )
-@click.option(
-    "--catch-up-since",
-    type=Past(),
-    metavar="TIME|AGE",
-    help="Apply each job's catch-up policy to its scheduled times since this time."
+@option(
+    "--catch-up-since TIME|AGE",
+    "Apply each job's catch-up policy to its scheduled times since this time."
     "  [default: no catch-up]",
+    type=Past(),
 )
 @pass_session
 def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:
@@ -278,23 +278,19 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option(
+@option(
     "--action",
+    "Action of the entries to list, such as create or result.  [default: all actions]",
     default="",
-    help="Action of the entries to list, such as create or result.  [default: all actions]",
 )
-@click.option(
+@option(
     "--object",
+    "Object of the entries to list, such as job/default/etl.  [default: all objects]",
     "of",
     default="",
-    help="Object of the entries to list, such as job/default/etl.  [default: all objects]",
 )
-@click.option(
-    "--run",
-    "run_id",
-    default="",
-    metavar="RUN",
-    help="Id of the run whose entries to list.  [default: all runs]",
+@option(
+    "--run RUN", "Id of the run whose entries to list.  [default: all runs]", "run_id", default=""
 )
 @limit_option
 @pass_session

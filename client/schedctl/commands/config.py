@@ -6,7 +6,7 @@ import click
 
 from schedclient.transport.transport import split_endpoints
 from schedctl import contexts as kept
-from schedctl.options.global_options import CommandGroup, pass_session
+from schedctl.options.global_options import CommandGroup, option, pass_session
 from schedctl.output import message, show_data, show_facts
 from schedctl.session import Session
 from schedkit.net.channel import TLS
@@ -78,25 +78,19 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @config.command("set")
 @click.argument("name")
-@click.option(
-    "--at",
-    "endpoints",
-    metavar="HOST:PORT,…",
-    required=True,
-    help="Addresses of members of the cluster.",
-)
-@click.option(
+@option("--at HOST:PORT,…", "Addresses of members of the cluster.", "endpoints", required=True)
+@option(
     "--ca",
+    "PEM file of the cluster's certificate authority; turns TLS on.  [default: no TLS]",
     type=_file,
-    help="PEM file of the cluster's certificate authority; turns TLS on.  [default: no TLS]",
 )
-@click.option(
+@option(
     "--cert",
+    "PEM file of your client certificate; needs --ca.  [default: no certificate]",
     type=_file,
-    help="PEM file of your client certificate; needs --ca.  [default: no certificate]",
 )
-@click.option("--key", type=_file, help="PEM file of the private key of --cert.  [default: no key]")
-@click.option("--token-file", type=_file, help="File with your access token.  [default: no token]")
+@option("--key", "PEM file of the private key of --cert.  [default: no key]", type=_file)
+@option("--token-file", "File with your access token.  [default: no token]", type=_file)
 @pass_session
 def set_context(
     session: Session,

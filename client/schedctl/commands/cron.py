@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import CommandGroup, dst_options, pass_session
+from schedctl.options.global_options import CommandGroup, dst_options, option, pass_session
 from schedctl.output import show_data
 from schedctl.session import TIME, Session, TimeType
 from schedkit.clock import utcnow
@@ -27,12 +27,8 @@ def cron() -> None:
 
 @cron.command()
 @click.argument("expression")
-@click.option(
-    "--tz",
-    default="UTC",
-    show_default=True,
-    metavar="ZONE",
-    help="IANA time zone in which the expression is read.",
+@option(
+    "--tz ZONE", "IANA time zone in which the expression is read.", default="UTC", show_default=True
 )
 @click.option(
     "--after",
@@ -40,50 +36,43 @@ def cron() -> None:
     metavar=TIME,
     help="Time after which scheduled times are shown.  [default: now]",
 )
-@click.option(
-    "--next",
+@option(
+    "--next N",
+    "Number of scheduled times to show.",
     "count",
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),
-    metavar="N",
-    help="Number of scheduled times to show.",
 )
-@click.option(
-    "--job",
+@option(
+    "--job NAME",
+    "Name of the job that sets the value of `H`, which is a hash of the name.  [default: no name]",
     default="",
-    metavar="NAME",
-    help="Name of the job that sets the value of `H`, which is a hash of the name."
-    "  [default: no name]",
 )
 @dst_options
-@click.option(
-    "--exclude-cron",
+@option(
+    "--exclude-cron EXPR",
+    "Cron expression that excludes the times it matches; repeatable.  [default: none]",
     multiple=True,
-    metavar="EXPR",
-    help="Cron expression that excludes the times it matches; repeatable.  [default: none]",
 )
-@click.option(
-    "--calendar",
+@option(
+    "--calendar FILE",
+    "File with manifests of calendars that exclude times; repeatable.  [default: no file]",
     "calendars",
     multiple=True,
-    metavar="FILE",
-    help="File with manifests of calendars that exclude times; repeatable.  [default: no file]",
 )
-@click.option(
-    "-f",
-    "--file",
+@option(
+    "-f --file FILE|DIR|-",
+    "Crontab or manifest: count how many of its jobs start in the same minutes as the"
+    " expression; repeatable.  [default: no file]",
     "files",
     multiple=True,
-    metavar="FILE|DIR|-",
-    help="Crontab or manifest: count how many of its jobs start in the same minutes as the"
-    " expression; repeatable.  [default: no file]",
 )
-@click.option(
+@option(
     "--jobs",
+    "Count how many jobs of the cluster start in the same minutes as the expression.",
     "with_jobs",
     is_flag=True,
-    help="Count how many jobs of the cluster start in the same minutes as the expression.",
 )
 @pass_session
 def explain(

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import Command, dst_options, pass_session
+from schedctl.options.global_options import Command, dst_options, option, pass_session
 from schedctl.output import message, show_data, show_objects
 from schedctl.session import TIME, Session, TimeType
 from schedctl.timetables.timetables import (
@@ -45,7 +45,7 @@ class ReportedFinding:
 
 @click.command(cls=Command)
 @source_options
-@click.option("--strict", is_flag=True, help="Exit with 1 also if the only findings are warnings.")
+@option("--strict", "Exit with 1 also if the only findings are warnings.", is_flag=True)
 @click.option(
     "--after",
     type=TimeType(),
@@ -176,34 +176,26 @@ def _many(count: int, what: str) -> str:
 @click.command(cls=Command)
 @click.argument("first")
 @click.argument("second")
-@click.option(
-    "--tz",
+@option(
+    "--tz ZONE",
+    "IANA time zone in which the expressions are read.",
     default="UTC",
     show_default=True,
-    metavar="ZONE",
-    help="IANA time zone in which the expressions are read.",
 )
-@click.option(
-    "--second-tz",
-    metavar="ZONE",
-    help="IANA time zone in which SECOND is read.  [default: the --tz zone]",
-)
-@click.option(
-    "--job",
+@option("--second-tz ZONE", "IANA time zone in which SECOND is read.  [default: the --tz zone]")
+@option(
+    "--job NAME",
+    "Name of the job that sets the value of `H`, which is a hash of the name.  [default: no name]",
     default="",
-    metavar="NAME",
-    help="Name of the job that sets the value of `H`, which is a hash of the name."
-    "  [default: no name]",
 )
 @dst_options
 @window_options("366d")
-@click.option(
-    "--limit",
+@option(
+    "--limit N",
+    "Highest number of times to show for each expression.",
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),
-    metavar="N",
-    help="Highest number of times to show for each expression.",
 )
 @pass_session
 def diff(

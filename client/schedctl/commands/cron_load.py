@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from schedctl.options.global_options import Command, pass_session
+from schedctl.options.global_options import Command, option, pass_session
 from schedctl.output import message, show_data, show_rows, stamp
 from schedctl.session import Session
 from schedctl.timetables import flattened
@@ -34,19 +34,18 @@ SHOWN_MOVES: Final = 20
 @click.command(cls=Command)
 @source_options
 @window_options("7d")
-@click.option(
-    "--top",
+@option(
+    "--top N",
+    "Number of busiest minutes to show.",
     default=5,
     show_default=True,
     type=click.IntRange(1, 100),
-    metavar="N",
-    help="Number of busiest minutes to show.",
 )
-@click.option(
+@option(
     "--rewritten",
-    is_flag=True,
-    help="Print the spread schedules: a new crontab, a patch of manifests, or"
+    "Print the spread schedules: a new crontab, a patch of manifests, or"
     " commands for jobs. Nothing is stored.",
+    is_flag=True,
 )
 @pass_session
 def forecast(
@@ -209,24 +208,22 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
 @click.command(cls=Command)
 @source_options
 @window_options("7d")
-@click.option(
-    "--more-than",
+@option(
+    "--more-than N",
+    "Number of schedules that may start together; times with more are listed.",
     "allowed",
     default=1,
     show_default=True,
     type=click.IntRange(1),
-    metavar="N",
-    help="Number of schedules that may start together; times with more are listed.",
 )
-@click.option(
-    "--limit",
+@option(
+    "--limit N",
+    "Highest number of times to show.",
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
-    metavar="N",
-    help="Highest number of times to show.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 if a time is listed.")
+@option("--strict", "Exit with 1 if a time is listed.", is_flag=True)
 @pass_session
 def collide(
     session: Session,

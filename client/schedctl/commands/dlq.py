@@ -12,11 +12,17 @@ from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, REDRIVES, RESOLVED, RU
 from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
-from schedctl.options.global_options import CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import (
+    CommandGroup,
+    key_option,
+    limit_option,
+    option,
+    pass_session,
+)
 from schedctl.options.job_options import read_payload
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
-from schedctl.session import Guard, Session
+from schedctl.session import Session
 from schedkit.text import rate as rates
 
 WAIT: Final = (
@@ -31,22 +37,19 @@ def dlq() -> None:
 
 
 @dlq.command("list")
-@click.option(
-    "--job", default="", help="Job whose dead letters to show: id or name.  [default: all jobs]"
-)
-@click.option(
+@option("--job", "Job whose dead letters to show: id or name.  [default: all jobs]", default="")
+@option(
     "--fingerprint",
+    "Fingerprint of the errors whose dead letters to list.  [default: all fingerprints]",
     default="",
-    help="Fingerprint of the errors whose dead letters to list.  [default: all fingerprints]",
 )
-@click.option(
-    "--redrive",
+@option(
+    "--redrive ID",
+    "Id of a redrive: list only the dead letters that this redrive selected.  [default: all]",
     "redrive_id",
     default="",
-    metavar="ID",
-    help="Id of a redrive: list only the dead letters that this redrive selected.  [default: all]",
 )
-@click.option("--resolved", is_flag=True, help="Also list redriven and discarded dead letters.")
+@option("--resolved", "Also list redriven and discarded dead letters.", is_flag=True)
 @limit_option
 @pass_session
 def list_dead(
@@ -64,9 +67,7 @@ def list_dead(
 
 
 @dlq.command()
-@click.option(
-    "--job", default="", help="Job whose dead letters to show: id or name.  [default: all jobs]"
-)
+@option("--job", "Job whose dead letters to show: id or name.  [default: all jobs]", default="")
 @pass_session
 def groups(session: Session, job: str) -> None:
     """List the groups of dead letters, by job and fingerprint, the largest first."""
@@ -101,7 +102,7 @@ def show(session: Session, run_id: str) -> None:
 
 @dlq.command()
 @choosing
-@click.option("--note", default="", help="Note to store with the dead letters.  [default: no note]")
+@option("--note", "Note to store with the dead letters.  [default: no note]", default="")
 @pass_session
 def discard(session: Session, chosen: Chosen, note: str) -> None:
     """Discard dead letters: nothing runs again, and the runs are kept.
@@ -163,28 +164,18 @@ class RedriveRateType(click.ParamType[float]):
 
 @dlq.command()
 @choosing
-@click.option(
-    "--rate",
+@option(
+    "--rate 100/s|6/m",
+    "Highest rate at which new runs are created.  [default: 10/s]",
     type=RedriveRateType(),
-    metavar="100/s|6/m",
-    help="Highest rate at which new runs are created.  [default: 10/s]",
 )
-@click.option(
-    "--payload",
-    metavar="JSON|@FILE|-",
-    help="Payload of the new runs.  [default: the payload of each old run]",
+@option(
+    "--payload JSON|@FILE|-", "Payload of the new runs.  [default: the payload of each old run]"
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Preview: show the number of dead letters, store nothing."
-)
-@click.option("--wait", is_flag=True, help=WAIT)
-@click.option("--note", default="", help="Note to store in the audit log.  [default: no note]")
-@click.option(
-    "--idempotency-key",
-    type=Guard(),
-    metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same redrive.  [default: no key]",
-)
+@option("--dry-run", "Preview: show the number of dead letters, store nothing.", is_flag=True)
+@option("--wait", WAIT, is_flag=True)
+@option("--note", "Note to store in the audit log.  [default: no note]", default="")
+@key_option("redrive")
 @pass_session
 def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: Any) -> None:
     """Run dead letters again, each as a new run of its job's current definition.
@@ -232,7 +223,7 @@ def stop(session: Session, redrive_id: str) -> None:
 
 @dlq.command()
 @click.argument("redrive_id", metavar="REDRIVE")
-@click.option("--wait", is_flag=True, help=WAIT)
+@option("--wait", WAIT, is_flag=True)
 @pass_session
 def resume(session: Session, redrive_id: str, wait: bool) -> None:
     """Resume a stopped redrive."""

@@ -13,7 +13,13 @@ from schedctl.commands.changes import change, delete_each, resume_one
 from schedctl.commands.run import show_started
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import (
+    CommandGroup,
+    key_option,
+    limit_option,
+    option,
+    pass_session,
+)
 from schedctl.options.job_options import (
     edit_options,
     job_of,
@@ -48,18 +54,11 @@ for command in (backfill, backfills, cancel_backfill):
 
 @job.command()
 @click.argument("name")
-@click.option(
-    "--idempotency-key",
-    type=Guard(),
-    metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same job.  [default: no key]",
-)
-@click.option("--dry-run", is_flag=True, help="Validate the job and store nothing.")
+@key_option("job")
+@option("--dry-run", "Validate the job and store nothing.", is_flag=True)
 @schedule_options
-@click.option(
-    "--paused",
-    is_flag=True,
-    help="Create the job paused: no scheduled time fires until `job resume`.",
+@option(
+    "--paused", "Create the job paused: no scheduled time fires until `job resume`.", is_flag=True
 )
 @work_options
 @notice_options("  [default: no notification]")
@@ -100,13 +99,12 @@ def _warn_of(spec: job_pb2.Job) -> None:
 
 @job.command("list")
 @limit_option
-@click.option(
-    "--filter",
+@option(
+    "--filter 'FIELD:VALUE …'",
+    "Filter of the jobs to list, such as 'paused:true label.team:etl'; other"
+    " fields: name, pool, action.  [default: all jobs]",
     "where",
     default="",
-    metavar="'FIELD:VALUE …'",
-    help="Filter of the jobs to list, such as 'paused:true label.team:etl'; other"
-    " fields: name, pool, action.  [default: all jobs]",
 )
 @pass_session
 def list_jobs(session: Session, limit: int | None, where: str) -> None:
@@ -153,15 +151,15 @@ def describe(session: Session, name: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option(
+@option(
     "--dry-run",
+    "Preview: show the change, store nothing, exit 1 if there is a change.",
     is_flag=True,
-    help="Preview: show the change, store nothing, exit 1 if there is a change.",
 )
-@click.option(
+@option(
     "--etag",
+    "Etag that the job must have; else nothing is changed.  [default: any etag]",
     type=Guard(),
-    help="Etag that the job must have; else nothing is changed.  [default: any etag]",
 )
 @edit_options
 @notice_options(" '' removes the notification.  [default: unchanged]")
@@ -212,7 +210,7 @@ def patch(
 
 @job.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--note", default="", help="Note to store in the audit log.  [default: no note]")
+@option("--note", "Note to store in the audit log.  [default: no note]", default="")
 @pass_session
 def delete(session: Session, names: tuple[str, ...], note: str) -> None:
     """Delete jobs. No new run of a deleted job starts; running runs finish."""
@@ -226,7 +224,7 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option("--note", default="", help="Note to show with the pause.  [default: no note]")
+@option("--note", "Note to show with the pause.  [default: no note]", default="")
 @click.option(
     "--until",
     type=TimeType(),
@@ -255,37 +253,19 @@ def resume(session: Session, name: str) -> None:
 
 @job.command()
 @click.argument("name")
-@click.option(
-    "--payload", metavar="JSON|@FILE|-", help="Payload of the run.  [default: the job's payload]"
-)
-@click.option(
-    "--priority",
-    metavar="high|medium|low",
-    help="Priority of the run.  [default: the job's priority]",
-)
-@click.option(
-    "--overlap",
-    metavar="skip|allow|…",
-    help="Overlap policy of the run; also buffer-one, buffer-all, cancel-other,"
+@option("--payload JSON|@FILE|-", "Payload of the run.  [default: the job's payload]")
+@option("--priority high|medium|low", "Priority of the run.  [default: the job's priority]")
+@option(
+    "--overlap skip|allow|…",
+    "Overlap policy of the run; also buffer-one, buffer-all, cancel-other,"
     " terminate-other.  [default: the job's policy]",
 )
-@click.option(
-    "--delay", metavar="DURATION", help="Time to wait before the run starts.  [default: 0s]"
-)
-@click.option(
-    "--idempotency-key",
-    type=Guard(),
-    metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same run.  [default: no key]",
-)
-@click.option("--wait", is_flag=True, help="Wait until the run has ended, then print its output.")
-@click.option(
-    "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
-)
-@click.option(
-    "--exit-status",
-    is_flag=True,
-    help="Wait as with --wait, and exit with the exit code of the job.",
+@option("--delay DURATION", "Time to wait before the run starts.  [default: 0s]")
+@key_option("run")
+@option("--wait", "Wait until the run has ended, then print its output.", is_flag=True)
+@option("--follow", "Wait as with --wait, and print the output as it arrives.", is_flag=True)
+@option(
+    "--exit-status", "Wait as with --wait, and exit with the exit code of the job.", is_flag=True
 )
 @pass_session
 def trigger(
@@ -328,15 +308,14 @@ def trigger(
     metavar=TIME,
     help="Time after which scheduled times are listed.  [default: now]",
 )
-@click.option(
-    "--count",
+@option(
+    "--count N",
+    "Number of scheduled times to list.",
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
-    metavar="N",
-    help="Number of scheduled times to list.",
 )
-@click.option("--excluded", is_flag=True, help="Also list the excluded times.")
+@option("--excluded", "Also list the excluded times.", is_flag=True)
 @pass_session
 def next_instants(
     session: Session, name: str, after: datetime | None, count: int, excluded: bool

@@ -10,7 +10,7 @@ from schedctl.columns import POOLS
 from schedctl.commands.changes import change, delete_each, resume_one
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
 from schedctl.output import message, show_fields, show_listing, show_one
 from schedctl.session import Session, existing
 from schedkit.protojson import FormErrors, from_json, rate_text
@@ -93,25 +93,23 @@ def describe(session: Session, name: str) -> None:
 
 @pool.command("set")
 @click.argument("name")
-@click.option(
-    "--limit",
+@option(
+    "--limit N",
+    "Concurrency limit: the highest number of runs in progress at once.  [default: unchanged]",
     type=click.IntRange(min=1),
-    metavar="N",
-    help="Concurrency limit: the highest number of runs in progress at once.  [default: unchanged]",
 )
-@click.option("--no-limit", is_flag=True, help="Remove the concurrency limit.")
-@click.option(
-    "--rate",
-    type=PoolRateType(),
-    metavar="100/m|3/30s",
-    help="Rate limit: the highest number of starts in a period; 3/30s is 3 starts"
+@option("--no-limit", "Remove the concurrency limit.", is_flag=True)
+@option(
+    "--rate 100/m|3/30s",
+    "Rate limit: the highest number of starts in a period; 3/30s is 3 starts"
     " in 30 s.  [default: unchanged]",
+    type=PoolRateType(),
 )
-@click.option("--no-rate", is_flag=True, help="Remove the rate limit.")
-@click.option(
+@option("--no-rate", "Remove the rate limit.", is_flag=True)
+@option(
     "--dry-run",
+    "Preview: show the change, store nothing, exit 1 if there is a change.",
     is_flag=True,
-    help="Preview: show the change, store nothing, exit 1 if there is a change.",
 )
 @pass_session
 def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> None:
@@ -148,7 +146,7 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
 
 @pool.command()
 @click.argument("name")
-@click.option("--note", default="", help="Note to show with the pause.  [default: no note]")
+@option("--note", "Note to show with the pause.  [default: no note]", default="")
 @pass_session
 def pause(session: Session, name: str, note: str) -> None:
     """Pause a pool: start none of its runs, scheduled or triggered, until `pool resume`.

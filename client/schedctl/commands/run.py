@@ -10,7 +10,14 @@ from schedctl import run_follower
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, progress
 from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import Command, CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import (
+    Command,
+    CommandGroup,
+    key_option,
+    limit_option,
+    option,
+    pass_session,
+)
 from schedctl.options.job_options import job_of, need_action, read_payload, work_options
 from schedctl.output import (
     ValueTable,
@@ -32,44 +39,30 @@ def run() -> None:
 
 
 @run.command("list")
-@click.option("--job", default="", help="Job whose runs to list: id or name.  [default: all jobs]")
-@click.option(
-    "--state",
-    multiple=True,
-    metavar="STATE",
-    help="State of the runs to list; repeatable.  [default: all states]",
+@option("--job", "Job whose runs to list: id or name.  [default: all jobs]", default="")
+@option(
+    "--state STATE", "State of the runs to list; repeatable.  [default: all states]", multiple=True
 )
-@click.option(
+@option(
     "--worker",
+    "Worker to which the runs to list were dispatched.  [default: all workers]",
     default="",
-    help="Worker to which the runs to list were dispatched.  [default: all workers]",
 )
-@click.option(
-    "--trigger",
-    metavar="schedule|manual|redrive|…",
-    help="Origin of the runs to list; also submit, backfill and chain.  [default: all origins]",
+@option(
+    "--trigger schedule|manual|redrive|…",
+    "Origin of the runs to list; also submit, backfill and chain.  [default: all origins]",
 )
-@click.option(
-    "--backfill",
+@option("--backfill ID", "Id of the backfill whose runs to list.  [default: all runs]", default="")
+@option(
+    "--parent RUN",
+    "Id of the broadcast run whose child runs to list.  [default: no children]",
     default="",
-    metavar="ID",
-    help="Id of the backfill whose runs to list.  [default: all runs]",
 )
-@click.option(
-    "--parent",
-    default="",
-    metavar="RUN",
-    help="Id of the broadcast run whose child runs to list.  [default: no children]",
+@option(
+    "--after TIME", "List only runs with a scheduled time after this time.  [default: no limit]"
 )
-@click.option(
-    "--after",
-    metavar="TIME",
-    help="List only runs with a scheduled time after this time.  [default: no limit]",
-)
-@click.option(
-    "--before",
-    metavar="TIME",
-    help="List only runs with a scheduled time before this time.  [default: no limit]",
+@option(
+    "--before TIME", "List only runs with a scheduled time before this time.  [default: no limit]"
 )
 @limit_option
 @pass_session
@@ -142,11 +135,7 @@ def get(session: Session, run_id: str) -> None:
 
 @run.command()
 @click.argument("run_ids", nargs=-1, metavar="[RUN…]")
-@click.option(
-    "--job",
-    default="",
-    help="Job whose runs to watch until Ctrl-C: id or name.  [default: no job]",
-)
+@option("--job", "Job whose runs to watch until Ctrl-C: id or name.  [default: no job]", default="")
 @pass_session
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
     """Print each change of runs until all have ended; with -o json, one object per line."""
@@ -164,14 +153,11 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 
 
 @click.command(cls=Command)
-@click.option(
-    "--job", type=Guard(), help="Job whose runs to print: id or name.  [default: all jobs]"
-)
-@click.option(
-    "--after",
+@option("--job", "Job whose runs to print: id or name.  [default: all jobs]", type=Guard())
+@option(
+    "--after CURSOR",
+    "Cursor of an earlier event, to continue after that event.  [default: runs in progress]",
     type=Guard(),
-    metavar="CURSOR",
-    help="Cursor of an earlier event, to continue after that event.  [default: runs in progress]",
 )
 @pass_session
 def events(session: Session, job: str | None, after: str | None) -> None:
@@ -197,7 +183,7 @@ def _event_line(one: RunEvent) -> str:
 
 @run.command()
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
-@click.option("--exit-status", is_flag=True, help="Exit with the exit code of the run's command.")
+@option("--exit-status", "Exit with the exit code of the run's command.", is_flag=True)
 @pass_session
 def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
     """Wait until runs have ended. Exits with 1 if a run failed, and with 7 after `--timeout`."""
@@ -236,15 +222,15 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
 
 @run.command()
 @click.argument("run_id")
-@click.option("-f", "--follow", is_flag=True, help="Print new output until the run has ended.")
-@click.option(
+@option("-f --follow", "Print new output until the run has ended.", is_flag=True)
+@option(
     "--token",
+    "Fencing token of the attempt whose output to print, as `run attempts` shows it."
+    "  [default: all attempts]",
     type=int,
     default=0,
-    help="Fencing token of the attempt whose output to print, as `run attempts` shows it."
-    "  [default: all attempts]",
 )
-@click.option("--timestamps", is_flag=True, help="Print the worker's UTC time before each line.")
+@option("--timestamps", "Print the worker's UTC time before each line.", is_flag=True)
 @pass_session
 def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bool) -> None:
     """Print the output of a run, byte for byte: its stdout on stdout, its stderr on stderr."""
@@ -261,9 +247,7 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
 
 @run.command()
 @click.argument("run_id")
-@click.option(
-    "--reason", default="", help="Reason to store in the audit log.  [default: no reason]"
-)
+@option("--reason", "Reason to store in the audit log.  [default: no reason]", default="")
 @pass_session
 def cancel(session: Session, run_id: str, reason: str) -> None:
     """Cancel a run: end a waiting run at once; terminate, then kill a running attempt.
@@ -277,11 +261,7 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
 
 @run.command()
 @click.argument("run_id")
-@click.option(
-    "--payload",
-    metavar="JSON|@FILE|-",
-    help="Payload of the new run.  [default: the payload of the old run]",
-)
+@option("--payload JSON|@FILE|-", "Payload of the new run.  [default: the payload of the old run]")
 @pass_session
 def retry(session: Session, run_id: str, payload: str | None) -> None:
     """Run again a run that failed for good, was cancelled or missed its start deadline.
@@ -342,25 +322,16 @@ def why(session: Session, run_id: str) -> None:
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
-@click.option("--wait", is_flag=True, help="Wait until the run has ended, then print its output.")
-@click.option(
-    "--follow", is_flag=True, help="Wait as with --wait, and print the output as it arrives."
-)
-@click.option(
+@option("--wait", "Wait until the run has ended, then print its output.", is_flag=True)
+@option("--follow", "Wait as with --wait, and print the output as it arrives.", is_flag=True)
+@option(
     "--exit-status",
+    "Wait as with --wait, and exit with the exit code of the command.",
     is_flag=True,
-    help="Wait as with --wait, and exit with the exit code of the command.",
 )
-@click.option("--name", default="", help="Name to show as the job of the run.  [default: no name]")
-@click.option(
-    "--delay", metavar="DURATION", help="Time to wait before the run starts.  [default: 0s]"
-)
-@click.option(
-    "--idempotency-key",
-    type=Guard(),
-    metavar="KEY",
-    help="Idempotency key: for 24 h the same key returns the same run.  [default: no key]",
-)
+@option("--name", "Name to show as the job of the run.  [default: no name]", default="")
+@option("--delay DURATION", "Time to wait before the run starts.  [default: 0s]")
+@key_option("run")
 @work_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session

@@ -9,7 +9,7 @@ import click
 from schedclient import Client, Worker
 from schedctl.columns import WORKERS
 from schedctl.commands.cluster import read_with_troubles
-from schedctl.options.global_options import CommandGroup, limit_option, pass_session
+from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
 from schedctl.output import message, show_fields, show_list, show_one
 from schedctl.run_follower import follow_to_end
 from schedctl.session import Session
@@ -62,11 +62,11 @@ def describe(session: Session, name: str) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option("--reason", default="", help="Reason to show with the drain.  [default: no reason]")
-@click.option(
+@option("--reason", "Reason to show with the drain.  [default: no reason]", default="")
+@option(
     "--wait",
+    "Show progress, and wait until the worker's runs have ended and their results are stored.",
     is_flag=True,
-    help="Show progress, and wait until the worker's runs have ended and their results are stored.",
 )
 @pass_session
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:
@@ -107,9 +107,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
 
 @worker.command()
 @click.argument("name")
-@click.option(
-    "--reason", default="", help="Reason to store in the audit log.  [default: no reason]"
-)
+@option("--reason", "Reason to store in the audit log.  [default: no reason]", default="")
 @pass_session
 def undrain(session: Session, name: str, reason: str) -> None:
     """Undrain a worker: send it new runs again."""

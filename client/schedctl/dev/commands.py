@@ -20,6 +20,7 @@ from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartK
 from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess
 from schedctl.failure import Trouble, show
+from schedctl.options.global_options import option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,12 +50,11 @@ def _reporting(command: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-_dir_option = click.option(
-    "--dir",
+_dir_option = option(
+    "--dir D",
+    f"Folder with the cluster's data and settings.  [default: {DEFAULT_DIR}]",
     "directory",
-    metavar="D",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Folder with the cluster's data and settings.  [default: {DEFAULT_DIR}]",
 )
 
 
@@ -65,55 +65,40 @@ def group() -> None:
 
 @group.command()
 @_dir_option
-@click.option(
-    "--members",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Number of members (schedd).  [default: 3]",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Number of workers (workerd).  [default: 2]",
-)
-@click.option(
-    "--slots",
+@option("--members N", "Number of members (schedd).  [default: 3]", type=click.IntRange(min=0))
+@option("--workers N", "Number of workers (workerd).  [default: 2]", type=click.IntRange(min=0))
+@option(
+    "--slots N",
+    "Slots of each worker: the number of runs that it executes at once.  [default: 16]",
     type=click.IntRange(min=1),
-    metavar="N",
-    help="Slots of each worker: the number of runs that it executes at once.  [default: 16]",
 )
-@click.option(
-    "--set",
+@option(
+    "--set TARGET.KEY=VALUE",
+    "Setting to change; TARGET is schedd, workerd, the name of one daemon,"
+    " postgres or etcd; repeatable.  [default: none]",
     "overrides",
     multiple=True,
-    metavar="TARGET.KEY=VALUE",
-    help="Setting to change; TARGET is schedd, workerd, the name of one daemon,"
-    " postgres or etcd; repeatable.  [default: none]",
 )
-@click.option(
-    "--postgres",
+@option(
+    "--postgres DSN",
+    "URL of an existing PostgreSQL database to use.  [default: a new PostgreSQL server]",
     "dsn",
-    metavar="DSN",
-    help="URL of an existing PostgreSQL database to use.  [default: a new PostgreSQL server]",
 )
-@click.option(
+@option(
     "--tls",
+    "Use TLS, with a certificate for each process. A later `dev up` uses TLS, too.",
     is_flag=True,
     default=None,
-    help="Use TLS, with a certificate for each process. A later `dev up` uses TLS, too.",
 )
-@click.option(
-    "--detach",
-    is_flag=True,
-    help="Return when the cluster is ready, and leave the cluster running.",
+@option(
+    "--detach", "Return when the cluster is ready, and leave the cluster running.", is_flag=True
 )
-@click.option(
+@option(
     "--timeout",
+    "Time limit for the start, in seconds.",
     type=click.FloatRange(min=0, min_open=True),
     default=UP_SECONDS,
     show_default=True,
-    help="Time limit for the start, in seconds.",
 )
 @_reporting
 def up(

@@ -14,6 +14,7 @@ import click
 from schedclient import DeadLetterGroup
 from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure
+from schedctl.options.global_options import option
 from schedctl.session import Guard, Past
 from schedproto.v1 import run_pb2
 
@@ -84,39 +85,35 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
 
     wrapped = update_wrapper(called, command)
     for decorate in (
-        click.option(
-            "--at-most",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Highest number of dead letters to process; if more match, none is"
+        option(
+            "--at-most N",
+            "Highest number of dead letters to process; if more match, none is"
             " changed.  [default: no limit]",
+            type=click.IntRange(min=1),
         ),
-        click.option(
-            "--until",
-            type=Past(),
-            metavar="TIME|10m",
-            help="Select only runs that failed for good at or before this time, for example the"
+        option(
+            "--until TIME|10m",
+            "Select only runs that failed for good at or before this time, for example the"
             " time in column LAST of `dlq groups`; 10m is 10 minutes ago.  [default: now]",
+            type=Past(),
         ),
-        click.option(
+        option(
             "--of",
-            type=click.Choice(["job", "submitted"]),
-            help="Origin of the runs, as shown in column OF of `dlq groups`; needs --group."
+            "Origin of the runs, as shown in column OF of `dlq groups`; needs --group."
             "  [default: both]",
+            type=click.Choice(["job", "submitted"]),
         ),
-        click.option("--all", "every", is_flag=True, help="Select all unresolved dead letters."),
-        click.option(
-            "--job",
+        option("--all", "Select all unresolved dead letters.", "every", is_flag=True),
+        option(
+            "--job JOB",
+            "Job of the dead letters to select: id or name.  [default: all jobs]",
             type=Guard(),
-            metavar="JOB",
-            help="Job of the dead letters to select: id or name.  [default: all jobs]",
         ),
-        click.option(
-            "--group",
+        option(
+            "--group FINGERPRINT",
+            "Fingerprint of the error, as `dlq groups` shows it.  [default: all fingerprints]",
             "fingerprint",
             type=Guard(),
-            metavar="FINGERPRINT",
-            help="Fingerprint of the error, as `dlq groups` shows it.  [default: all fingerprints]",
         ),
         click.argument("run_ids", nargs=-1, metavar="[RUN…]"),
     ):

@@ -12,11 +12,12 @@ import click
 from click.core import ParameterSource
 
 from schedctl.failure import CommandFailure
-from schedctl.session import OUTPUTS, Seconds, Session
+from schedctl.session import OUTPUTS, Guard, Seconds, Session
 from schedkit.protojson.problems import did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
@@ -171,30 +172,46 @@ class Word(click.Choice[str]):
         return super().convert(str(value).replace("-", "_"), param, ctx)
 
 
+def option(written: str, text: str, *names: str, **settings: Any) -> Callable[[C], C]:
+    """Return a decorator that adds an option, `written` as in its help: `-o --output FORMAT`.
+
+    `text`: its help. `names`: the name of its parameter, if it isn't the flag's.
+    """
+    words = written.split(" ")
+    flags = [word for word in words if word.startswith("-")]
+    value = " ".join(words[len(flags) :]) or None
+    return click.option(*flags, *names, metavar=value, help=text, **settings)
+
+
 def dst_options(command: Callable[P, R]) -> Callable[P, R]:
     """Add the options for fixed times at clock changes."""
-    gap = click.option(
+    gap = option(
         "--dst-gap",
+        "Policy for a fixed time that a clock change skips: run after the gap,"
+        " or not at all.  [default: run_after]",
         type=Word(("run_after", "skip")),
         default="run_after",
-        help="Policy for a fixed time that a clock change skips: run after the gap,"
-        " or not at all.  [default: run_after]",
     )
-    overlap = click.option(
+    overlap = option(
         "--dst-overlap",
+        "Policy for a fixed time that a clock change repeats: run at the first"
+        " time, the second, or both.  [default: first]",
         type=Word(("first", "second", "both")),
         default="first",
-        help="Policy for a fixed time that a clock change repeats: run at the first"
-        " time, the second, or both.  [default: first]",
     )
     return gap(overlap(command))
 
 
-limit_option = click.option(
-    "--limit",
+def key_option(of: str) -> Callable[[C], C]:
+    """Return a decorator that adds `--idempotency-key` for a new object `of` a kind."""
+    text = f"Idempotency key: for 24 h the same key returns the same {of}.  [default: no key]"
+    return option("--idempotency-key KEY", text, type=Guard())
+
+
+limit_option = option(
+    "--limit N",
+    "Highest number of entries to show.  [default: 50 in tables, else all]",
     type=click.IntRange(min=1),
-    metavar="N",
-    help="Highest number of entries to show.  [default: 50 in tables, else all]",
 )
 
 

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import click
-
 from schedctl.failure import CommandFailure, standard_input
 from schedctl.options import notifications
+from schedctl.options.global_options import option
 from schedctl.session import TIME, Guard, LocalWhen, TimeType
 from schedkit.protojson import FormErrors, Problem, from_json, standard
 from schedproto.v1 import common_pb2, job_pb2
@@ -273,10 +272,8 @@ def _options(table: Mapping[str, str], **settings: Mapping[str, Any]) -> Callabl
 
     def decorate(command: F) -> F:
         for written, text in reversed([*table.items()]):
-            flag, _, value = written.partition(" ")
-            name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
-            more = settings.get(name, {})
-            command = click.option(flag, metavar=value or None, help=text, **more)(command)
+            name = written.partition(" ")[0].partition("/")[0].removeprefix("--").replace("-", "_")
+            command = option(written, text, **settings.get(name, {}))(command)
         return command
 
     return decorate

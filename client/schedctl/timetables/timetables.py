@@ -20,6 +20,7 @@ from schedctl.failure import CommandFailure, standard_input
 from schedctl.manifests import manifests
 from schedctl.manifests.file_kinds import FileKind, Foreign, kind_of
 from schedctl.manifests.manifests import CalendarManifest, ManifestFault
+from schedctl.options.global_options import option
 from schedctl.output import message
 from schedctl.session import TIME, Session, TimeType
 from schedd.core.ids import Id
@@ -92,33 +93,30 @@ class ScheduleTable:
 
 
 def source_options(command: F) -> F:
-    for option in reversed(
+    for add in reversed(
         [
             click.argument("expressions", nargs=-1, metavar="[EXPR]…"),
-            click.option(
-                "-f",
-                "--file",
+            option(
+                "-f --file FILE|DIR|-",
+                "Schedules to read: crontabs and manifests (*.yaml, *.yml, *.json);"
+                " repeatable.  [default: the cluster's jobs, if no EXPR is given]",
                 "files",
                 multiple=True,
-                metavar="FILE|DIR|-",
-                help="Schedules to read: crontabs and manifests (*.yaml, *.yml, *.json);"
-                " repeatable.  [default: the cluster's jobs, if no EXPR is given]",
             ),
-            click.option(
-                "--tz",
+            option(
+                "--tz ZONE",
+                "IANA time zone of schedules that don't name a time zone.",
                 default="UTC",
                 show_default=True,
-                metavar="ZONE",
-                help="IANA time zone of schedules that don't name a time zone.",
             ),
-            click.option(
+            option(
                 "--user-column/--no-user-column",
+                "Read crontabs with a user column, as in /etc/crontab.  [default: detected]",
                 default=None,
-                help="Read crontabs with a user column, as in /etc/crontab.  [default: detected]",
             ),
         ]
     ):
-        command = option(command)
+        command = add(command)
     return command
 
 
@@ -150,14 +148,13 @@ def window_options(length: str) -> Callable[[F], F]:
         metavar=TIME,
         help="Start of the time window to examine.  [default: now]",
     )
-    span = click.option(
-        "--for",
+    span = option(
+        "--for DURATION",
+        "Length of the time window to examine, such as 36h or 7d.",
         "span",
         type=SpanType(),
         default=length,
         show_default=True,
-        metavar="DURATION",
-        help="Length of the time window to examine, such as 36h or 7d.",
     )
     return lambda command: start(span(command))
 
