@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from schedkit.clock import utcnow
-from schedkit.config.loader import ConfigProblem, Untimely, hidden
+from schedkit.config.loader import ConfigProblem, Untimely
+from schedkit.config.values import hidden
 from schedkit.egress.policy import Egress
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS, against_each, check_plaintext, split_address

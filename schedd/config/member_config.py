@@ -17,7 +17,8 @@ from schedd.core.runs import retention
 from schedd.core.timers import pre_dispatch
 from schedd.core.timers.catch_up_limits import CatchUpLimits
 from schedkit.clock import utcnow
-from schedkit.config.loader import ConfigProblem, hidden
+from schedkit.config.loader import ConfigProblem
+from schedkit.config.values import hidden
 from schedkit.egress.policy import Egress
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import against_each, check_plaintext, split_address

@@ -30,11 +30,10 @@ def cron() -> None:
 @option(
     "--tz ZONE", "IANA time zone in which the expression is read.", default="UTC", show_default=True
 )
-@click.option(
-    "--after",
+@option(
+    f"--after {TIME}",
+    "Time after which scheduled times are shown.  [default: now]",
     type=TimeType(),
-    metavar=TIME,
-    help="Time after which scheduled times are shown.  [default: now]",
 )
 @option(
     "--next N",

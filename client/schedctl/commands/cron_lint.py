@@ -46,11 +46,10 @@ class ReportedFinding:
 @click.command(cls=Command)
 @source_options
 @option("--strict", "Exit with 1 also if the only findings are warnings.", is_flag=True)
-@click.option(
-    "--after",
+@option(
+    f"--after {TIME}",
+    "Time after which clock changes are checked.  [default: now]",
     type=TimeType(),
-    metavar=TIME,
-    help="Time after which clock changes are checked.  [default: now]",
 )
 @pass_session
 def lint(

@@ -14,6 +14,7 @@ from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
 from schedctl.options.global_options import (
     CommandGroup,
+    flag_of,
     key_option,
     limit_option,
     option,
@@ -239,7 +240,7 @@ def _check_alone(flags: dict[str, Any]) -> None:
     """Reject options that apply only to a redrive of many dead letters."""
     for name in (name for name, value in flags.items() if value):
         raise CommandFailure(
-            f"--{name.replace('_', '-')} can't be combined with RUN",
+            f"{flag_of(name)} can't be combined with RUN",
             remedy="remove the option, or select by --group, --job or --all instead of RUN",
         )
 

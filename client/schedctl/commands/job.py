@@ -225,11 +225,10 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 @job.command()
 @click.argument("name")
 @option("--note", "Note to show with the pause.  [default: no note]", default="")
-@click.option(
-    "--until",
+@option(
+    f"--until {TIME}",
+    "Time at which the job is resumed automatically.  [default: `job resume` only]",
     type=TimeType(),
-    metavar=TIME,
-    help="Time at which the job is resumed automatically.  [default: `job resume` only]",
 )
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
@@ -302,11 +301,10 @@ def trigger(
 
 @job.command("next")
 @click.argument("name")
-@click.option(
-    "--after",
+@option(
+    f"--after {TIME}",
+    "Time after which scheduled times are listed.  [default: now]",
     type=TimeType(),
-    metavar=TIME,
-    help="Time after which scheduled times are listed.  [default: now]",
 )
 @option(
     "--count N",
@@ -340,9 +338,7 @@ def next_instants(
 
 @job.command()
 @click.argument("name")
-@click.option(
-    "--at", required=True, type=TimeType(), metavar=TIME, help="Scheduled time to explain."
-)
+@option(f"--at {TIME}", "Scheduled time to explain.", required=True, type=TimeType())
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:
     """Explain why a job ran, or didn't run, at a scheduled time."""

@@ -172,6 +172,11 @@ class Word(click.Choice[str]):
         return super().convert(str(value).replace("-", "_"), param, ctx)
 
 
+def flag_of(name: str) -> str:
+    """Return the flag of a parameter: `--max-runs` of `max_runs`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def option(written: str, text: str, *names: str, **settings: Any) -> Callable[[C], C]:
     """Return a decorator that adds an option, `written` as in its help: `-o --output FORMAT`.
 

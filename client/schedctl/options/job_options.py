@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from schedctl.failure import CommandFailure, standard_input
 from schedctl.options import notifications
-from schedctl.options.global_options import option
+from schedctl.options.global_options import flag_of, option
 from schedctl.session import TIME, Guard, LocalWhen, TimeType
 from schedkit.protojson import FormErrors, Problem, from_json, standard
 from schedproto.v1 import common_pb2, job_pb2
@@ -85,41 +85,23 @@ def limits_form(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PLAIN: Final = {
-    "priority": "priority",
-    "timeout": "timeout",
-    "heartbeat_timeout": "heartbeat_timeout",
-    "kill_after": "kill_after",
-    "run_timeout": "run_timeout",
-    "start_deadline": "start_deadline",
-    "delivery": "delivery",
-    "placement": "placement",
-    "on_lease_lost": "on_lease_lost",
-    "slots": "slots",
-    "retention": "retention",
-    "pool": "pool",
-    "every": "every",
-    "phase": "phase",
-    "anchor": "anchor",
-    "tz": "time_zone",
-    "start": "start",
-    "end": "end",
-    "jitter": "jitter",
-    "max_runs": "max_runs",
-    "pause_after_failures": "pause_after_failures",
-}
+_SAME: Final = (
+    "priority timeout heartbeat_timeout kill_after run_timeout start_deadline delivery placement"
+    " on_lease_lost slots retention pool every phase anchor start end jitter max_runs"
+    " pause_after_failures"
+)
+PLAIN: Final = {**{name: name for name in _SAME.split()}, "tz": "time_zone"}
 """Options, by parameter name, whose text is a field of the job."""
 
-FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.items()} | {
+_NAMED: Final = ("after", "at", "on_demand", "overlap", "prefer", "require", "retry")
+FLAG_OF: Final = {
+    **{name: flag_of(name) for name in (*_NAMED, *notifications.FLAGS)},
+    **{field: flag_of(flag) for flag, field in PLAIN.items()},
     "retry.max_attempts": "--max-attempts",
     "retry.backoff": "--backoff",
-    "on_demand": "--on-demand",
     "after.jobs": "--after",
     "after.when": "--when",
     "after.with_output": "--with-output",
-    "after": "--after",
-    "at": "--at",
-    "overlap": "--overlap",
     "exclude.calendars": "--exclude-calendar",
     "exclude.cron": "--exclude-cron",
     "dst.gap": "--dst-gap",
@@ -134,12 +116,8 @@ FLAG_OF: Final = {field: f"--{flag.replace('_', '-')}" for flag, field in PLAIN.
     "python.handler": "--python",
     "plugin.executor": "--plugin",
     "plugin.config": "--plugin-config",
-    "retry": "--retry",
-    "require": "--require",
-    "prefer": "--prefer",
     "labels": "--label",
     **LIMIT_FLAGS,
-    **{field: f"--{field.replace('_', '-')}" for field in notifications.FLAGS},
 }
 """Fields to the options that set them."""
 

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from schedctl.failure import CommandFailure
+from schedctl.options.global_options import flag_of
 from schedkit.protojson.problems import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,7 +27,7 @@ def notice_options(default: str) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         for field, text in reversed(FLAGS.items()):
-            flag, shown = f"--{field.replace('_', '-')}", f"{text}; repeatable.{default}"
+            flag, shown = flag_of(field), f"{text}; repeatable.{default}"
             command = click.option(flag, multiple=True, metavar=METAVAR, help=shown)(command)
         return command
 
@@ -36,7 +37,7 @@ def notice_options(default: str) -> Callable[[F], F]:
 def form(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that these options describe."""
     return {
-        field: _notice(f"--{field.replace('_', '-')}", flags[field])
+        field: _notice(flag_of(field), flags[field])
         for field in FLAGS
         if flags.get(field) and field not in cleared(flags)
     }

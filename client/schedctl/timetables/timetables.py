@@ -141,12 +141,11 @@ class SpanType(click.ParamType[timedelta]):
 
 
 def window_options(length: str) -> Callable[[F], F]:
-    start = click.option(
-        "--from",
+    start = option(
+        f"--from {TIME}",
+        "Start of the time window to examine.  [default: now]",
         "start",
         type=TimeType(),
-        metavar=TIME,
-        help="Start of the time window to examine.  [default: now]",
     )
     span = option(
         "--for DURATION",

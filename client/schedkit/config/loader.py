@@ -137,19 +137,6 @@ def keys_of(cls: type, at: Path = ()) -> Iterator[SettingKey]:
         yield SettingKey(path, bare, bool(each.metadata.get("secret")))
 
 
-__all__ = [
-    "JOB_VARIABLES",
-    "ConfigErrors",
-    "ConfigProblem",
-    "Untimely",
-    "changed",
-    "hidden",
-    "load",
-    "masked",
-    "refusal",
-    "secret",
-]
-
 log = logging.getLogger(__name__)
 
 C = TypeVar("C")
