@@ -34,7 +34,7 @@ from schedd.core.jobs.definition import (
 )
 from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import LATE_AFTER, Notice, Notices
-from schedd.core.runs.failure_kinds import is_grpc_status, kind
+from schedd.core.runs.failure_kinds import kind
 from schedd.core.runs.pools import pool_key
 from schedd.core.runs.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import compiled_schedule, local_times
@@ -81,31 +81,10 @@ OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 LEVEL = 8
 """Version of definitions. A member doesn't process jobs whose definition needs a newer one."""
 
-SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
-SINCE_LEVEL_3 = ("exclude",)
-SINCE_LEVEL_4 = (
-    *("retry.retry_on", "retry.fail_on", "require", "prefer", "placement"),
-    *("start_deadline", "run_timeout", "heartbeat_timeout"),
-)
-SINCE_LEVEL_5 = ("grpc",)
-SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
-SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after", "retention")
-SINCE_LEVEL_8 = ("anchor",)
-"""Fields that an owner of version 7 would silently ignore."""
-
-_SINCE: Final[dict[str, list[tuple[int, str]]]] = {}
-"""Fields, or values in them, that only members of a version know."""
-for _level_of, _paths in (
-    (2, SINCE_LEVEL_2),
-    (3, SINCE_LEVEL_3),
-    (4, SINCE_LEVEL_4),
-    (5, SINCE_LEVEL_5),
-    (6, SINCE_LEVEL_6),
-    (7, SINCE_LEVEL_7),
-    (8, SINCE_LEVEL_8),
-):
-    for _path in _paths:
-        _SINCE.setdefault(_path.partition(".")[0], []).append((_level_of, _path))
+_SINCE: Final = {"anchor": 8}
+"""Fields → the version since which members know them. Fields of versions before 8, which no release
+had, aren't listed.
+"""
 
 _BEFORE_LAST: Final = re.compile(r"\bl-\d", re.IGNORECASE)
 """`L-3` in an expression: members before version 8 reject it."""
@@ -192,23 +171,10 @@ def with_instant(job: job_pb2.Job) -> job_pb2.Job:
 
 def _level(spec: job_pb2.Job) -> int:
     """Return the lowest version of definitions that knows everything in this definition."""
-    found = [7] if spec.placement == job_pb2.PLACEMENT_BROADCAST else [0]
+    found = [_SINCE.get(field.name, 0) for field, _ in spec.ListFields()]
     if any(_BEFORE_LAST.search(text) for text in (*spec.cron, *spec.exclude.cron)):
         found.append(8)
-    if any(map(is_grpc_status, (*spec.retry.retry_on, *spec.retry.fail_on))):
-        found.append(5)
-    for field, _ in spec.ListFields():
-        found += (level for level, path in _SINCE.get(field.name, ()) if _says(spec, path))
-    return max(found)
-
-
-def _says(plain: Message, path: str) -> bool:
-    """Return whether the field of this path is set."""
-    *parents, last = path.split(".")
-    for name in parents:
-        plain = getattr(plain, name)
-    field = plain.DESCRIPTOR.fields_by_name[last]
-    return plain.HasField(last) if field.has_presence else bool(getattr(plain, last))
+    return max(found, default=0)
 
 
 def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:

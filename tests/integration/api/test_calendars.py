@@ -429,12 +429,6 @@ async def test_a_paused_job_uses_a_new_calendar_version_and_stays_paused(desk: D
     assert (job.paused, job.pause_note, dict(job.calendar_versions)) == (True, "why", {"off": 2})
 
 
-async def test_a_job_with_exclusions_needs_a_dialect_that_the_previous_version_ignores(desk: Desk):
-    await desk.apply(dates=[day(1)])
-    assert (await desk.job("off")).definition_version == 3
-    assert (await desk.patch("exclude")).definition_version < 3
-
-
 async def test_no_answer_of_calendars_is_a_bug(desk: Desk):
     for name in ("", "x" * 500, "a\0b", "ü"):
         for call in (desk.get, desk.delete):

@@ -132,27 +132,14 @@ async def test_expressions_are_stored_with_the_dialect_they_were_written_in():
 
 
 def test_fields_that_an_older_owner_would_ignore_need_a_later_dialect():
-    policy = job_pb2.RetryPolicy(fail_on=["75"])
-    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).definition_version == 4
-    assert not spec_of(job_pb2.Job(on_demand=True, retry=job_pb2.RetryPolicy())).definition_version
-    call = job_pb2.GrpcAction(endpoint="shop:1")
-    assert spec_of(job_pb2.Job(on_demand=True, grpc=call)).definition_version == 5
-    policy = job_pb2.RetryPolicy(retry_on=["75", "UNAVAILABLE"])
-    assert spec_of(job_pb2.Job(on_demand=True, retry=policy)).definition_version == 5
-    notification = job_pb2.Notification(webhook="https://ops.example.com/hook")
-    assert spec_of(job_pb2.Job(on_demand=True, on_late=notification)).definition_version == 6
-    for action in (
-        {"plugin": job_pb2.PluginAction(executor="sqlite")},
-        {"python": job_pb2.PythonAction(handler="bill", env_from=["/secrets/shop"])},
-        {"python": job_pb2.PythonAction(handler="bill", limits={"files": 100})},
-    ):
-        assert spec_of(job_pb2.Job(on_demand=True, **action)).definition_version == 7
-    plain = job_pb2.PythonAction(handler="bill")
-    assert not spec_of(job_pb2.Job(on_demand=True, python=plain)).definition_version
-    for placement, level in ((job_pb2.PLACEMENT_PACK, 4), (job_pb2.PLACEMENT_BROADCAST, 7)):
-        assert spec_of(job_pb2.Job(on_demand=True, placement=placement)).definition_version == level
-    after = job_pb2.After(jobs=["a"])
-    assert spec_of(job_pb2.Job(after=after, on_late=notification)).definition_version == 7
+    every = {"every": Duration(seconds=86_400), "time_zone": "Europe/Berlin"}
+    anchored = job_pb2.Job(anchor="2026-01-06T09:00:00", **every)
+    assert spec_of(anchored).definition_version == 8
+    assert not spec_of(job_pb2.Job(**every)).definition_version
+    for cron, version in ((["0 3 L-3 * *"], 8), (["0 3 L * *"], DIALECT)):
+        assert spec_of(job_pb2.Job(cron=cron)).definition_version == version
+    excluded = job_pb2.Exclude(cron=["* * L-3 * *"])
+    assert spec_of(job_pb2.Job(every=every["every"], exclude=excluded)).definition_version == 8
 
 
 @pytest.mark.parametrize(
