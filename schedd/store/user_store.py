@@ -140,7 +140,6 @@ class UserStore:
     list_audit = in_transaction(audit.list_audit)
     accounted = in_transaction(accounted_times.accounted)
     taken_by = in_transaction(accounted_times.taken_by)
-    last_pause = in_transaction(accounted_times.last_pause)
 
     async def audit(self, entry: AuditRecord) -> None:
         """Append one audit entry."""

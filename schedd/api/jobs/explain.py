@@ -11,7 +11,6 @@ Invariants
   so "no record" is never a race.
 """
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,7 +26,6 @@ from schedd.api.jobs.stored_jobs import namespace_of
 from schedd.api.runs.why import ENDS, waits_late
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
-from schedd.core.jobs.definition import Delivery
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.runs.model import Trigger
@@ -165,9 +163,7 @@ async def _explain_waiting_run(asked: ExplainRequest, row: RunRecord) -> str:
     return f"{text} It is a catch-up: {late}."
 
 
-async def _skipped(asked: ExplainRequest, row: RunRecord) -> str:
-    if row.reason == Reason.PAUSED and not row.excluded_by:  # an earlier version didn't store it
-        return f"The run was skipped: {await _who_paused(asked)}."
+async def _skipped(_: ExplainRequest, row: RunRecord) -> str:
     if row.reason in {Reason.PAUSED, Reason.CALENDAR} and row.excluded_by:
         return f"The run was skipped by {row.excluded_by}."
     return _never_ran("skipped", row)
@@ -211,23 +207,6 @@ _BY_STATE: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str
     State.COALESCED: _coalesced,
 }
 """The description of a row by its state; `_ran` for all other states."""
-
-
-async def _who_paused(asked: ExplainRequest) -> str:
-    """Describe the pause of the job or cluster: by whom, since when, with which note."""
-    stored, since = asked.record.definition, asked.record.paused_at
-    once = asked.definition.parsed.delivery is Delivery.AT_MOST_ONCE
-    for pause in (await asked.services.pauses.read()).all:
-        if pause.skips(asked.at, at_most_once=once):
-            return f"the cluster was {views.paused(pause)}"
-    if stored.paused and since is not None and since <= asked.at:
-        return f"the job is {_pause(asked.record.paused_by, since, asked.record.pause_note)}"
-    object_ = f"job/{stored.namespace}/{stored.name}"
-    entry = await asked.services.store.last_pause(object_, asked.record.created_at, asked.at)
-    if entry is None:
-        return "the job was paused; the audit log doesn't show by whom"
-    note = json.loads(entry.after).get("note", "") if entry.after else ""
-    return f"the job was {_pause(entry.actor, entry.at, note)} (from the audit log)"
 
 
 def _pause(by: str, since: datetime | None, note: str) -> str:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select
 
 from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import AuditRecord, Trigger
+from schedd.core.runs.model import Trigger
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.runs.run_records import record, record_name, records
-from schedd.store.schema.tables import audit, runs
-from schedd.store.statements import arrays
+from schedd.store.schema.tables import runs
 from schedd.store.statements.rows import decoded
 
 
@@ -49,32 +48,6 @@ def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunR
     )
     found = connection.execute(query.order_by(runs.c.created_at))
     return decoded("runs", found, record, record_name)
-
-
-def last_pause(
-    connection: Connection, object_: str, since: datetime, at: datetime
-) -> AuditRecord | None:
-    """Return the newest audit entry that paused the object, no later than `at`. `since`: when the
-    object was created, as an earlier one may have had its name.
-    """
-    row = connection.execute(
-        select(audit)
-        .where(audit.c.object == arrays.clean(object_), audit.c.action == "pause")
-        .where(audit.c.outcome == "ok", audit.c.at.between(since, at))
-        .order_by(audit.c.seq.desc())
-        .limit(1)
-    ).first()
-    if row is None:
-        return None
-    return AuditRecord(
-        row.actor,
-        row.action,
-        row.object,
-        row.outcome,
-        at=row.at,
-        before=row.before,
-        after=row.after,
-    )
 
 
 def _scheduled(job_id: JobId) -> Select[Any]:

@@ -256,24 +256,6 @@ async def test_the_pause_of_a_job_created_paused_is_named_after_its_end(past):
     assert "skipped by a pause by tester since 2026-01-05T11:59:00Z: until the move" in found.answer
 
 
-async def test_a_skip_by_an_older_version_is_explained_by_the_audit_of_the_same_job(past):
-    await past.made()
-    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="of another job"))
-    await past.api("DeleteJob", wire.DeleteJobRequest(job="j"))
-    await past.sql("UPDATE audit SET at = %s WHERE action = 'pause'", START - 2 * DAY)
-    await past.made()
-    await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
-    await past.api("ResumeJob", wire.ResumeJobRequest(job="j"))
-    await past.sql("UPDATE runs SET excluded_by = NULL")
-    found = await past.asked(START)
-    assert found.answer.startswith("The run was skipped: the job was paused; the audit log doesn't")
-    await past.sql(
-        "UPDATE audit SET at = %s WHERE action = 'pause' AND after LIKE '%%disk%%'", START - MINUTE
-    )
-    found = await past.asked(START)
-    assert "the job was paused by tester since 2026-01-05T11:59:00Z: disk is full" in found.answer
-
-
 async def test_a_cluster_pause_that_was_caught_up_is_not_named_as_the_cause(past):
     await past.made()
     await past.api("PauseJob", wire.PauseJobRequest(job="j", note="disk is full"))
