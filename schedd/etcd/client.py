@@ -28,12 +28,7 @@ from schedd.core.cluster.coordination import (
 from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import EtcdAccess
-from schedd.etcd.codec import Codec
-from schedd.etcd.connection import EtcdConnection
-from schedd.etcd.errors import LeaseGone, RevisionGone
-from schedd.etcd.follow import follow
-from schedd.etcd.last_answer import Silence
-from schedd.etcd.methods import (
+from schedd.etcd.codec import (
     COMPACT,
     LEASE_GRANT,
     LEASE_KEEP_ALIVE,
@@ -42,7 +37,12 @@ from schedd.etcd.methods import (
     RANGE,
     STATUS,
     TXN,
+    Codec,
 )
+from schedd.etcd.connection import EtcdConnection
+from schedd.etcd.errors import LeaseGone, RevisionGone
+from schedd.etcd.follow import follow
+from schedd.etcd.last_answer import Silence
 from schedkit.errors import Rejected, Unavailable
 
 _PAGE: Final = 2_000

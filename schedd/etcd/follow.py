@@ -35,11 +35,9 @@ from schedd.core.cluster.coordination import (
     Revision,
 )
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.codec import Codec
-from schedd.etcd.connection import EtcdConnection
+from schedd.etcd.codec import WATCH, Codec
+from schedd.etcd.connection import EtcdConnection, EtcdStream
 from schedd.etcd.errors import RevisionGone
-from schedd.etcd.methods import WATCH
-from schedd.etcd.stream import EtcdStream
 from schedkit.backoff import Backoff
 from schedkit.errors import Unavailable
 

@@ -14,6 +14,7 @@ from schedd.core.cluster.coordination import LeaseId
 from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
+from schedd.etcd.codec import AUTHENTICATE, LEASE_KEEP_ALIVE, EtcdMethod
 from schedd.etcd.connection import Ring
 from schedd.etcd.errors import (
     EtcdCallFailed,
@@ -24,7 +25,6 @@ from schedd.etcd.errors import (
     judge,
 )
 from schedd.etcd.last_answer import Silence
-from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, EtcdMethod
 from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
 

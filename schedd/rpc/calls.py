@@ -17,8 +17,7 @@ from schedd.api.errors import CallError, InvalidArgumentError, dependency_error
 from schedd.api.runs.stream_readers import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import AuthInterceptor, caller
-from schedd.rpc.request_decoding import MOST_PARTS, put, streaming, unary
-from schedd.rpc.request_memory import RequestMemory
+from schedd.rpc.request_decoding import MOST_PARTS, RequestMemory, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.errors import Unavailable
 

@@ -37,8 +37,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from schedd.core.auth.access_tokens import AccessTokenRecord
-from schedd.core.auth.rights import Role
+from schedd.core.auth.rights import AccessTokenRecord, Role
 from schedd.core.ids import AccessTokenId, Id
 from schedd.core.runs.model import AuditRecord
 from schedd.store import audit

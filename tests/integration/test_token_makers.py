@@ -13,7 +13,7 @@ import pytest
 from schedd.api.auth.access_tokens import MOST_DEEP, MOST_NOTED
 from schedd.api.auth.authentication import FRESH
 from schedd.api.errors import UnauthenticatedError
-from schedd.core.auth.access_tokens import AccessTokenRecord
+from schedd.core.auth.rights import AccessTokenRecord
 from schedd.core.ids import AccessTokenId, Id, new_id
 from schedd.store.access_tokens import MOST_LOGINS, MOST_MARKED
 from schedd.store.connection.database import Database

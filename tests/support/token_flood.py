@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from schedd.core.auth.access_tokens import text_of
+from schedd.core.auth.rights import text_of
 from schedd.core.ids import AccessTokenId, new_id
 
 METHOD = "/schedd.v1.AuthService/GetIdentity"

@@ -19,15 +19,17 @@ from schedd.api.errors import (
 )
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services, compact
-from schedd.core.auth.access_tokens import (
+from schedd.core.auth.rights import (
+    EVERY,
     LIFETIME,
     LONGEST,
     SECRET_BYTES,
     SESSION,
     AccessTokenRecord,
+    Role,
+    is_name,
     text_of,
 )
-from schedd.core.auth.rights import EVERY, Role, is_name
 from schedd.core.ids import AccessTokenId, new_id
 from schedd.core.runs.model import AuditRecord
 from schedd.store.access_tokens import Revoked

@@ -31,8 +31,14 @@ from typing import Final, TypeVar
 from schedd.api import deadlines
 from schedd.api.errors import MemberUnavailableError, UnauthenticatedError, wrong
 from schedd.api.runs.stream_readers import TICK, Readers
-from schedd.core.auth.access_tokens import AccessTokenRecord, parse_token
-from schedd.core.auth.rights import ANONYMOUS, SCHEME, CallerIdentity, identity_of
+from schedd.core.auth.rights import (
+    ANONYMOUS,
+    SCHEME,
+    AccessTokenRecord,
+    CallerIdentity,
+    identity_of,
+    parse_token,
+)
 from schedd.core.ids import AccessTokenId
 from schedd.ports import ClusterClock
 from schedd.store.access_tokens import AccessTokenStore

@@ -17,8 +17,8 @@ from schedd.rpc.peers.wake_ups import WakeUpTargets, take_nudge
 from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.status import abort, abort_with
 from schedd.rpc.workers import frames, worker_views
-from schedd.rpc.workers.job_refusals import known_refusals
 from schedd.rpc.workers.relay import pass_on
+from schedd.rpc.workers.worker_views import known_refusals
 from schedd.watch.change_bus import ChangeBus
 from schedkit.bounds import FRAME
 from schedproto.v1 import peer_service_pb2 as wire

@@ -24,25 +24,75 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Hashable,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 from schedd.api import deadlines
 from schedd.api.auth.policy import POLICY
 from schedd.api.calls import make_call
-from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
+from schedd.api.errors import FieldViolation, InvalidArgumentError, MemberUnavailableError, cut
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.auth.rights import EVERY as EVERYWHERE
 from schedd.core.auth.rights import Role
-from schedd.web.pages.recent_cache import Recent
 from schedd.web.templating import ONCE, linker
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.single_flight import RUNNING, SingleFlight
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
+
+# A cache with a TTL for expensive reads, with single flight.
+#
+# An unavailable database fails all waiting readers. Any other error fails only the reader that
+# read.
+
+Cached = TypeVar("Cached")
+
+
+class _Known(NamedTuple):
+    """An answer, and its expiry."""
+
+    answer: Any
+    until: float
+
+
+class Recent:
+    """The cached answers, by key. Concurrent readers of a key share one read."""
+
+    def __init__(self, clock: Callable[[], float] = boottime) -> None:
+        self._clock = clock
+        self._known: dict[Hashable, _Known] = {}
+        self._reads: SingleFlight[Hashable, _Known] = SingleFlight(
+            "expensive read", shares=(Unavailable, MemberUnavailableError)
+        )
+
+    async def get_or_read(
+        self, asked: Hashable, good_for: float, reading: Callable[[], Awaitable[Cached]]
+    ) -> Cached:
+        """Return the cached answer, up to `good_for` seconds old, or read a new one."""
+        now = self._clock()
+        self._known = {key: one for key, one in self._known.items() if one.until > now}
+        known = self._known.get(asked)
+        if known is None:
+            read = partial(self._read, asked, good_for, reading)
+            known = await self._reads.get(asked, read, since=RUNNING)
+        answer: Cached = known.answer
+        return answer
+
+    async def _read(
+        self, asked: Hashable, good_for: float, reading: Callable[[], Awaitable[Cached]]
+    ) -> _Known:
+        found = await reading()
+        known = self._known[asked] = _Known(found, self._clock() + good_for)
+        return known
+
 
 Answer = TypeVar("Answer", bound=Message)
 Found = TypeVar("Found")

@@ -32,8 +32,7 @@ from schedd.web.http_auth import IDENTITY, caller_of, check_page
 from schedd.web.links import local, referred
 from schedd.web.login_page import REASON
 from schedd.web.pages.forms import RETURN, fields_of
-from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest
-from schedd.web.pages.recent_cache import Recent
+from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest, Recent
 from schedd.web.pages.snapshots import Body, PageSnapshots, refused, shown
 from schedd.web.rest import problems
 from schedd.web.rest.field_names import in_words, rename

@@ -14,8 +14,14 @@ from schedd.api import deadlines
 from schedd.api.auth import authentication
 from schedd.api.auth.authentication import MOST, Authentication, UnknownSubject
 from schedd.api.errors import InvalidArgumentError, MemberUnavailableError, UnauthenticatedError
-from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
-from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
+from schedd.core.auth.rights import (
+    ANONYMOUS,
+    AccessTokenRecord,
+    CallerIdentity,
+    IdentityKind,
+    Role,
+    text_of,
+)
 from schedd.core.ids import AccessTokenId, new_id
 from schedkit.errors import Unavailable
 

@@ -13,7 +13,7 @@ from schedd.api.auth.authentication import Authentication
 from schedd.api.calls import UNARY
 from schedd.api.errors import MemberUnavailableError, OutcomeUnknownError, dependency_error
 from schedd.api.services import Caller, Services
-from schedd.core.auth.access_tokens import text_of
+from schedd.core.auth.rights import text_of
 from schedd.core.ids import AccessTokenId, new_id
 from schedkit.clock import boottime
 from schedkit.errors import DatabaseUnavailable

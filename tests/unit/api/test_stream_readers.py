@@ -18,8 +18,14 @@ from schedd.api.auth.authentication import Authentication
 from schedd.api.errors import UnauthenticatedError
 from schedd.api.runs import stream_readers
 from schedd.api.services import Caller
-from schedd.core.auth.access_tokens import AccessTokenRecord, text_of
-from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
+from schedd.core.auth.rights import (
+    ANONYMOUS,
+    AccessTokenRecord,
+    CallerIdentity,
+    IdentityKind,
+    Role,
+    text_of,
+)
 from schedd.core.ids import AccessTokenId, new_id
 from schedd.store.access_tokens import AccessTokenStore
 from schedkit.errors import Unavailable

@@ -6,8 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from schedd.api.auth.authentication import MOST, TokenCache
-from schedd.core.auth.access_tokens import AccessTokenRecord
-from schedd.core.auth.rights import Role
+from schedd.core.auth.rights import AccessTokenRecord, Role
 from schedd.core.ids import AccessTokenId, new_id
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

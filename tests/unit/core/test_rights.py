@@ -2,14 +2,17 @@
 
 import pytest
 
-from schedd.core.auth.access_tokens import SECRET_BYTES, digest_of, parse_token, text_of
 from schedd.core.auth.rights import (
     ANONYMOUS,
     EVERY,
+    SECRET_BYTES,
     CallerIdentity,
     IdentityKind,
     Role,
+    digest_of,
     identity_of,
+    parse_token,
+    text_of,
     uri_of,
     uris_of_user,
     uris_of_worker,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from schedd.rpc.request_memory import SOON, WHILE_READ, RequestMemory
+from schedd.rpc.request_decoding import SOON, WHILE_READ, RequestMemory
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
 MOST = 10 * WHILE_READ

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from schedd.web.pages.recent_cache import Recent
+from schedd.web.pages.page import Recent
 from schedkit.errors import Unavailable
 
 

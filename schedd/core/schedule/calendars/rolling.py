@@ -23,8 +23,7 @@ from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, seco
 from schedd.core.schedule.calendars.rules import Roll
 from schedd.core.schedule.cron import CronExpression, DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.day_bits import DAY
-from schedd.core.schedule.cron.masks import Masks
-from schedd.core.schedule.cron.times import listed
+from schedd.core.schedule.cron.masks import Masks, listed
 from schedd.core.schedule.scheduled_times import CronInstants, Instants, OneInstant
 from schedd.core.schedule.work_budget import spend
 from schedd.core.schedule.zones import NEAR, Zone

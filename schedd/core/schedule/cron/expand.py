@@ -12,8 +12,7 @@ from croniter import croniter
 
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.fields import DAY_OF_WEEK, FIELDS, FieldSpec, FieldTerms
-from schedd.core.schedule.cron.masks import LAST, Masks, month_length
-from schedd.core.schedule.cron.times import times
+from schedd.core.schedule.cron.masks import LAST, Masks, month_length, times
 
 
 @lru_cache(maxsize=4096)

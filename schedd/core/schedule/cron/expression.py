@@ -20,8 +20,7 @@ from schedd.core.schedule.cron.dialect import is_hashed, translate
 from schedd.core.schedule.cron.dst import DEBIAN, DstPolicy, fixed_time_span, runs_after_gap
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.expand import build
-from schedd.core.schedule.cron.masks import Masks
-from schedd.core.schedule.cron.times import listed
+from schedd.core.schedule.cron.masks import Masks, listed
 from schedd.core.schedule.work_budget import spend
 from schedd.core.schedule.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
 from schedd.core.schedule.zones import zone as zone_of
