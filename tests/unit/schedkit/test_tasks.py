@@ -59,6 +59,27 @@ async def test_a_sleep_without_a_wake_up_ends_after_its_time() -> None:
     assert await Waker().wait(0.01) is False
 
 
+async def test_a_second_sleeper_is_a_bug_as_it_would_take_the_wake_ups_of_the_first() -> None:
+    waker = Waker()
+    sleeping = asyncio.create_task(waker.wait(LONG), name="sleeper")
+    await asyncio.sleep(0)
+    with pytest.raises(AssertionError, match="two sleepers"):
+        await waker.wait(0)
+    waker.wake()
+    assert await asyncio.wait_for(sleeping, SOON) is True
+
+
+async def test_a_wake_up_of_a_sleep_that_is_cancelled_at_once_serves_the_next_sleep() -> None:
+    waker = Waker()
+    sleeping = asyncio.create_task(waker.wait(LONG), name="sleeper")
+    await asyncio.sleep(0)
+    waker.wake()
+    sleeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sleeping
+    assert await waker.wait(LONG) is True
+
+
 class Steps:
     """A step that follows a script: an exception to raise, or the pause to ask for."""
 
