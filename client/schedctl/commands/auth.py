@@ -230,7 +230,7 @@ def revoke(session: Session, token_id: str) -> None:
         if count := revoked.descendants_revoked:
             tokens = "token" if count == 1 else "tokens"
             shown = count if count < MOST_COUNTED else f"{count} or more"
-            message(f"{shown} {tokens} created with it revoked, too")
+            message(f"{shown} {tokens} that callers created with this token revoked, too")
     else:
         show_one(session, revoked, TOKENS)
 

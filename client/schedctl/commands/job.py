@@ -227,7 +227,7 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 @option("--note", "Note to show with the pause.  [default: no note]", default="")
 @option(
     f"--until {TIME}",
-    "Time at which the job is resumed automatically.  [default: `job resume` only]",
+    "Time at which the job is resumed automatically.  [default: no time]",
     type=TimeType(),
 )
 @pass_session

@@ -18,7 +18,7 @@ from schedctl.options.global_options import (
     option,
     pass_session,
 )
-from schedctl.options.job_options import job_of, need_action, read_payload, work_options
+from schedctl.options.job_options import job_of, need_action, read_payload, submit_options
 from schedctl.output import (
     ValueTable,
     event,
@@ -156,7 +156,8 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 @option("--job", "Job whose runs to print: id or name.  [default: all jobs]", type=Guard())
 @option(
     "--after CURSOR",
-    "Cursor of an earlier event, to continue after that event.  [default: runs in progress]",
+    "Cursor of an earlier event, to continue after that event."
+    "  [default: begin with the runs in progress]",
     type=Guard(),
 )
 @pass_session
@@ -278,7 +279,7 @@ def retry(session: Session, run_id: str, payload: str | None) -> None:
 @click.argument("run_id")
 @pass_session
 def attempts(session: Session, run_id: str) -> None:
-    """List the attempts of a run, with those that ended because their worker was lost."""
+    """List the attempts of a run, including those that ended because their worker was lost."""
     tries = session.run(lambda client: client.runs.attempts(run_id))
     show_list(session, tries, ATTEMPTS)
 
@@ -332,7 +333,7 @@ def why(session: Session, run_id: str) -> None:
 @option("--name", "Name to show as the job of the run.  [default: no name]", default="")
 @option("--delay DURATION", "Time to wait before the run starts.  [default: 0s]")
 @key_option("run")
-@work_options
+@submit_options
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @pass_session
 def submit(

@@ -152,9 +152,8 @@ _WORK: Final = {
     "  [default: medium]",
     "--retry KEY=VALUE,…": "Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after"
     " exit code 75 and HTTP 5xx; other keys: backoff, factor, max, jitter, fail_on."
-    "  [default: 4 attempts, backoff 10s; a submit without retry options makes 1 attempt]",
-    "--max-attempts N": "Highest number of attempts of a run."
-    "  [default: 4; a submit without retry options makes 1]",
+    "  [default: 4 attempts, backoff 10s]",
+    "--max-attempts N": "Highest number of attempts of a run.  [default: 4]",
     "--backoff 10s": "Wait before the second attempt.  [default: 10s]",
     "--timeout 1h": "Time limit of one attempt.  [default: 1h]",
     "--heartbeat-timeout 1m": "Time without a heartbeat after which an attempt of a Python"
@@ -180,6 +179,12 @@ _WORK: Final = {
     " job on every matching worker.  [default: spread]",
 }
 """Options for the action, its attempts and limits, and its placement: flag and value, and help."""
+
+_SUBMITTED: Final = _WORK | {
+    written: _WORK[written].replace("[default: 4", f"[default: 1{unit}; with a retry option 4")
+    for written, unit in (("--retry KEY=VALUE,…", " attempt"), ("--max-attempts N", ""))
+}
+"""Options of a submit, which makes one attempt unless an option of retries is given."""
 
 _SCHEDULE: Final = {
     "--cron EXPR": "Cron expression of the schedule. Repeatable: the job runs at the times of"
@@ -269,6 +274,7 @@ _SETTINGS: Final[dict[str, Mapping[str, Any]]] = {
     "tz": {"type": Guard()},
 }
 work_options: Final = _options(_WORK, **_SETTINGS)
+submit_options: Final = _options(_SUBMITTED, **_SETTINGS)
 schedule_options: Final = _options(_SCHEDULE, **_SETTINGS)
 edit_options: Final = _options(_edited({**_SCHEDULE, **_WORK}), **_SETTINGS)
 

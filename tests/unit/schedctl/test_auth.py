@@ -63,9 +63,9 @@ async def test_revoking_a_revoked_token_shows_the_first_time_and_actor(
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, "1 token created with it revoked, too\n"),
-        (3, "3 tokens created with it revoked, too\n"),
-        (1000, "1000 or more tokens created with it revoked, too\n"),
+        (1, "1 token that callers created with this token revoked, too\n"),
+        (3, "3 tokens that callers created with this token revoked, too\n"),
+        (1000, "1000 or more tokens that callers created with this token revoked, too\n"),
     ],
 )
 async def test_a_revocation_shows_how_many_tokens_it_revoked_too(
