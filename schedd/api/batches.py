@@ -154,7 +154,6 @@ LARGEST: Final = 64 * 1024
 
 
 def _is_plain(request: Message, key: str) -> bool:
-    """Return whether a key is surely within its bounds."""
     text: str = getattr(request, key)
     return len(text) <= LONGEST_KEY and text.isprintable()
 

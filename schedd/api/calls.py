@@ -122,7 +122,6 @@ _MODULES: Final = (
 
 
 def methods() -> list[MethodDescriptor]:
-    """Return all methods of the user calls."""
     return [method for service in SERVICES for method in service.methods]
 
 

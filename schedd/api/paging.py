@@ -87,7 +87,6 @@ def time_and(kind: Callable[[Id], KeyId]) -> Callable[[str, str], tuple[datetime
 
 
 def name_of(name: str) -> str:
-    """Read a key that is a name."""
     name.encode()
     if "\0" in name:
         raise ValueError("not a name")
@@ -95,7 +94,6 @@ def name_of(name: str) -> str:
 
 
 def number_of(number: int) -> int:
-    """Read a key that is a number."""
     if type(number) is not int or not 0 <= number <= LARGEST:
         raise ValueError("out of range")
     return number

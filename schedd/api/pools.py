@@ -202,7 +202,6 @@ def _as_it_would_be(
 
 
 def _limits(limit: int | None, rate: StartRate | None) -> dict[str, object]:
-    """Return the limits, for the audit log."""
     text = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
     return {"limit": limit, "rate": text}
 

@@ -44,8 +44,6 @@ DEFAULT_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The dependencies that calls use."""
-
     store: UserStore
     calendars: CalendarStore
     pools: PoolStore

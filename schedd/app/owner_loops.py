@@ -356,7 +356,6 @@ class Owner:
                 self._loops.dispatch.wake()
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
-        """Notify subscriptions of these runs."""
         self.watchers.changed(hints)
 
     def cluster_changed(self) -> None:

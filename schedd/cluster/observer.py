@@ -89,7 +89,6 @@ class Observer:
         return self._view
 
     async def run(self) -> NoReturn:
-        """Follow the keys forever."""
         async for followed in self._coordination.follow(""):
             self._update_view(followed)
         raise Fault("the watch of etcd ended without an error")

@@ -54,7 +54,6 @@ class Ownership:
                 listener(gained, dropped)
 
     def lane_of(self, shard: ShardId) -> int:
-        """Return the lane that writes for this shard."""
         return shard % self.lanes
 
     def shards_of(self, lane: int) -> list[ShardId]:

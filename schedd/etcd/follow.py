@@ -58,8 +58,6 @@ from schedkit.errors import Unavailable
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The key was written."""
-
     entry: CoordinationEntry
 
     @property

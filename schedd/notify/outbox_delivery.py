@@ -50,8 +50,6 @@ COUNT_EVERY: Final = 10.0
 
 
 class OutboxDelivery:
-    """Delivers notifications, each in a task."""
-
     name: Final = "notifications"
 
     def __init__(
@@ -86,7 +84,6 @@ class OutboxDelivery:
         self._loop.wake()
 
     async def run(self) -> NoReturn:
-        """Deliver until cancelled."""
         async with asyncio.TaskGroup() as self._group:
             await self._loop.run()
         raise AssertionError("a loop never returns")

@@ -43,8 +43,6 @@ ACTOR: Final = "schedd"
 
 
 class AutoPause:
-    """Resumes and pauses jobs by their definitions."""
-
     def __init__(
         self,
         run_index: RunIndex,

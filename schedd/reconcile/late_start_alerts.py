@@ -40,8 +40,6 @@ BATCH: Final = 500
 
 @dataclass(eq=False)
 class LateStartAlerts:
-    """Notifies about late runs."""
-
     run_index: RunIndex
     definition_cache: DefinitionCache
     store: NotificationStore

@@ -45,8 +45,6 @@ _BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), 
 
 @dataclass(eq=False)
 class RetentionLoop:
-    """Deletes data past its retention."""
-
     run_index: RunIndex
     store: RetentionStore
     objects: ResultObjects

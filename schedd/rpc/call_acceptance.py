@@ -54,8 +54,6 @@ MOST: Final = MOST_HELD
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceptedCall:
-    """A call before its start."""
-
     host: str
     is_recognized: Callable[[], bool]
     """Returns whether this member has authenticated the caller before."""

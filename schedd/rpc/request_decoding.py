@@ -55,8 +55,6 @@ SOON: Final = 0.5
 
 
 class Turn:
-    """The memory of one call."""
-
     __slots__ = ("_memory", "_slow", "size")
 
     def __init__(self, memory: RequestMemory) -> None:
@@ -188,7 +186,6 @@ def reader(
 
 
 async def refuse_unread(context: Context, unread: UndecodedRequest) -> NoReturn:
-    """End the call of a request that can't be decoded."""
     await abort(context, unread.status, unread.why, reason=unread.reason)
 
 
@@ -226,8 +223,6 @@ def streaming(
     answer: type[Message],
     bounds: Bounds | None = None,
 ) -> _Handler:
-    """Return the handler of a call with one request and a stream of answers."""
-
     async def handle(_: object, context: Context) -> AsyncIterator[Any]:
         async for each in call(await _asked(context), context):
             yield each

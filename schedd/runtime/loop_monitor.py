@@ -35,7 +35,6 @@ class LoopMonitor:
         return self._by_own_work.value_at(self._clock())
 
     async def run(self) -> NoReturn:
-        """Measure until cancelled."""
         while True:
             began, spent = self._clock(), time.process_time()
             await asyncio.sleep(EVERY)

@@ -124,7 +124,6 @@ KNOWN: Final = 1_000
 
 
 def key_of(join: ChainJoin) -> Key:
-    """Return the key of a join, which is evaluated once."""
     return join.child, join.cycle
 
 

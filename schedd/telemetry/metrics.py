@@ -191,13 +191,10 @@ POOL_GAUGES: Final = (
 
 
 class PoolMetrics(Collector):
-    """Values of the last reading."""
-
     def __init__(self) -> None:
         self._named: Sequence[tuple[str, Sequence[PoolStats]]] = ()
 
     def set_pools(self, pools: Sequence[PoolStats]) -> None:
-        """Take the current pools of this member."""
         ranked = sorted(pools, key=lambda pool: (-(pool.waiting + pool.running), pool.key))
         named = [(str(pool.key), [pool]) for pool in ranked[:MOST_POOLS]]
         self._named = [*named, (OTHER_POOLS, ranked[MOST_POOLS:])] if ranked[MOST_POOLS:] else named

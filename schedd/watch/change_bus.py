@@ -123,8 +123,6 @@ class RunWaiter:
 
 
 class Watchers:
-    """Waiters for changes of runs, at this member."""
-
     def __init__(self) -> None:
         self.ears = ChangeBus()
         self._watched: dict[RunId, set[RunWaiter]] = defaultdict(set)

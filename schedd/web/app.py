@@ -135,8 +135,6 @@ def build(
 
 
 def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    """Return the routes for probes and metrics."""
-
     async def metrics(request: Request) -> Response:
         content, media_type = telemetry.scraped(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})

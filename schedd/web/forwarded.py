@@ -43,7 +43,6 @@ class Forwarded:
         self._reach = reach
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or reject it."""
         if scope["type"] != "http" or not scope.get("client"):
             await self._app(scope, receive, send)
             return

@@ -54,8 +54,6 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request; add the headers to the answer."""
-
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
@@ -74,7 +72,6 @@ class AtATime:
         self._waiting: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or reject it."""
         if scope["type"] != "http" or scope["path"] in UNCOUNTED:
             await self._app(scope, receive, send)
             return
@@ -118,7 +115,6 @@ class SameOrigin:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or reject it."""
         if scope["type"] == "http" and scope["method"] not in SAFE and _foreign(scope):
             refusal = problems.problem(
                 "CROSS_ORIGIN",
@@ -142,7 +138,6 @@ class OwnHost:
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or reject it."""
         if scope["type"] == "http" and scope["path"] not in PROBES:
             host = Headers(scope=scope).get("host", "")
             if host and not self._ours(host):

@@ -71,7 +71,6 @@ class HttpAuth:
         self._lines = LimitedLine()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward the request, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

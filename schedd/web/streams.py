@@ -74,7 +74,6 @@ class Ready:
             await self._room.wait()
 
     def end(self) -> None:
-        """Mark the end of the events."""
         self._over = True
         self._some.set()
 

@@ -65,7 +65,6 @@ def stamped(html: str) -> str:
 
 
 def assets() -> list[BaseRoute]:
-    """Return the routes of the stylesheet and the script."""
     return [Mount("/static", StaticFiles(directory=STATIC))]
 
 

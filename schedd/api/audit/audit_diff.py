@@ -38,7 +38,6 @@ MOST: Final = 8 * 1024
 
 
 def definition(of: JobDefinition) -> str:
-    """Return all set fields of a definition."""
     row = of.row
     return work(row.namespace, row.name, of.spec) if row.ephemeral else whole(of.spec)
 

@@ -29,7 +29,6 @@ def choice_of(
     until: datetime | None = None,
     at_most: int | None = None,
 ) -> LetterFilter:
-    """Return the filter, in the given namespace or the default one."""
     space = stored_jobs.namespace_of(namespace)
     return LetterFilter(space, job, fingerprint, run_ids, group, until, at_most)
 

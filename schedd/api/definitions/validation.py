@@ -283,7 +283,6 @@ def _never(job: job_pb2.Job) -> Iterator[FieldViolation]:
 
 
 def _cron_violation(job: job_pb2.Job, wrong: CronError) -> FieldViolation:
-    """Return the violation for a cron error, with the expression that caused it."""
     if wrong.field == "time_zone":
         return FieldViolation("time_zone", f"{wrong.problem} ({wrong.hint})")
     shown = " | ".join(job.cron)

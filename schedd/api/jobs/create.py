@@ -112,7 +112,6 @@ def _wake(services: Services, stored: Sequence[JobRecord]) -> None:
 
 
 def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
-    """Reduce a result to a bounded size."""
     if result.HasField("error"):
         result.error.ClearField("violations")
         return

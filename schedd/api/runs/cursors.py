@@ -73,7 +73,6 @@ class EndedRuns:
         return int(found[2], 16)
 
     def end(self, run_id: RunId) -> None:
-        """Record that the end of this run was sent."""
         self._bits |= 1 << self._places[run_id]
 
     @property

@@ -68,7 +68,6 @@ async def list_runs(
 
 
 def key_of(record: RunRecord) -> tuple[datetime, RunId]:
-    """Return the key by which runs are listed."""
     return record.run.key.scheduled_at, record.run.key.run_id
 
 
@@ -143,7 +142,6 @@ class _Cancelled:
         self.now: RunRecord | None = None
 
     def __call__(self, was: RunRecord, now: RunRecord) -> tuple[str, str]:
-        """Return the states before and after."""
         self.now = now
         after: dict[str, object] = {"state": now.state.value}
         if now.run.cancelling and now.run.state in LIVE:

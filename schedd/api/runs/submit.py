@@ -36,7 +36,6 @@ Answer: TypeAlias = RunRecord | StoreConflict | Unavailable | None
 async def submit_run(
     services: Services, caller: Caller, request: wire.SubmitRunRequest
 ) -> run_pb2.Run:
-    """Submit one-time work."""
     item = _known(caller, request, services.clock.now())
     item = item or await _checked(services, caller, request)
     stored = _made(request, await services.store.submit_run(item))

@@ -144,7 +144,6 @@ class FullWait:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the workers, in order."""
         return tuple(sorted({one.incarnation.worker for one in self.workers}))
 
 

@@ -104,7 +104,6 @@ def _log(event: ClusterEventRecord) -> None:
 
 
 def vitals(store: StatisticsStore, emit: Emit) -> Loop:
-    """Return the loop of one term that reads the statistics and emits them."""
     watch = StatsWatch()
 
     async def look() -> None:

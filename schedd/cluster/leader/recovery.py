@@ -91,8 +91,6 @@ class Recovery:
             log.error("recovery: %d more waiting runs failed as lost: they may have run", ended)
 
     def marking(self, leadership: Leadership) -> Loop:
-        """Return the loop of a term that writes the marks."""
-
         async def step() -> None:
             await self._mark(leadership)
 

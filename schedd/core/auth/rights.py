@@ -93,7 +93,6 @@ PAGE: Final = CallerIdentity(IdentityKind.ANYBODY, "page", {EVERY: Role.VIEWER})
 
 
 def is_name(text: str) -> bool:
-    """Return whether this is a valid name of an identity."""
     return _NAME.fullmatch(text) is not None
 
 

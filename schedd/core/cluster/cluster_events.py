@@ -56,7 +56,6 @@ class ClusterEventRecord:
 
     @property
     def name(self) -> str:
-        """Name of the member or worker."""
         return self.object.partition("/")[2]
 
 

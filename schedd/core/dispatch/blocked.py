@@ -45,7 +45,6 @@ class BlockedRuns:
         self._of.setdefault(run.job_id, Held()).add(run)
 
     def pop(self, job: JobId, count: int) -> list[LiveRun]:
-        """Remove and return up to `count` runs of the job, in order."""
         held = self._of.get(job)
         popped: list[LiveRun] = []
         while held is not None and len(popped) < count and (run := held.pop()) is not None:
@@ -98,7 +97,6 @@ class Held:
             heapq.heapify(self._heap)
 
     def pop(self) -> LiveRun | None:
-        """Remove and return the next run; None if none waits."""
         while self._heap:
             run = self._runs.pop(heapq.heappop(self._heap)[1], None)
             if run is not None:

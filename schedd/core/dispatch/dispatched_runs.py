@@ -46,7 +46,6 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
     @overload
     def get(self, run_id: RunId, default: D, /) -> LiveRun | D: ...
     def get(self, run_id: RunId, default: D | None = None, /) -> LiveRun | D | None:
-        """Return the run of this id, or `default`."""
         return self._runs.get(run_id, default)
 
     @property
@@ -61,7 +60,6 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
             self._late.pop(run.key.run_id, None)
 
     def add(self, run: LiveRun) -> None:
-        """Add a run that is dispatched or pre-dispatched under its token."""
         run_id = run.key.run_id
         self._runs[run_id] = run
         known = self._reported.get(run_id), self._unpaced.get(run_id)

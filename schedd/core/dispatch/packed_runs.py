@@ -70,7 +70,6 @@ class Holdings:
             yield RunId(Id(run)), Token(token)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both have the same assignments."""
         return isinstance(other, Holdings) and {*self._pieces()} == {*other._pieces()}
 
     __hash__ = None  # type: ignore[assignment]

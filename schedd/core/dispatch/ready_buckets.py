@@ -119,7 +119,6 @@ class ReadyBucket:
         return True
 
     def oldest(self) -> Place | None:
-        """Return the place of the run that goes first."""
         queue, heap = self.queue, self.heap
         while self.head < len(queue) and not self._is_here(queue[self.head]):
             self.head += 1

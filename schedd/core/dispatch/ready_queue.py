@@ -113,7 +113,6 @@ class ReadyQueue:
 
     @property
     def paced(self) -> int:
-        """Number of runs that are known to be paced."""
         return sum(len(line.runs) for line in self._lines.values() if line.paced)
 
     @property
@@ -173,7 +172,6 @@ class ReadyQueue:
         return lines[0] if len(lines) == 1 else dict(chain.from_iterable(map(dict.items, lines)))
 
     def is_unsorted(self, run_id: RunId) -> bool:
-        """Return whether the run is queued and its need isn't known."""
         line = self._where.get(run_id)
         return line is not None and line.need is None
 
@@ -302,7 +300,6 @@ class ReadyQueue:
 
     @property
     def pool_runs(self) -> int:
-        """Number of runs that are known to be of pools."""
         return sum(len(line.runs) for line in self._lines.values() if line.pool)
 
     def pools(self) -> set[PoolKey]:

@@ -53,14 +53,12 @@ class Successes(Sequence[Success]):
     @overload
     def __getitem__(self, at: slice) -> Successes: ...
     def __getitem__(self, at: int | slice) -> Success | Successes:
-        """Return the result at an index, or a batch of those in a slice."""
         if isinstance(at, slice):
             return Successes(*(column[at] for column in self._columns()))
         run_id, token, sender, *times = (column[at] for column in self._columns())
         return Success(run_id, token, sender, *times)
 
     def some(self, numbers: Sequence[int]) -> Successes:
-        """Return a batch of the results at these indexes."""
         return Successes(*([column[n] for n in numbers] for column in self._columns()))
 
     def _columns(self) -> tuple[Sequence[Any], ...]:
@@ -75,5 +73,4 @@ class Successes(Sequence[Success]):
 
 
 def instant_of(microseconds: int) -> datetime:
-    """Return microseconds since 1970 as a datetime."""
     return EPOCH + timedelta(microseconds=microseconds)

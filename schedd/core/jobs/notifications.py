@@ -98,8 +98,6 @@ class Notices:
 
 @dataclass(frozen=True, slots=True)
 class NotifiableEvent:
-    """A run that ended or is late, of a job with notifications."""
-
     scheduled_at: datetime
     run_id: RunId
     job_id: JobId
@@ -125,8 +123,6 @@ class NotificationHistory:
 
 @dataclass(frozen=True, slots=True)
 class DueNotification:
-    """A notification to deliver at `ready_at`."""
-
     of: NotifiableEvent
     kind: NotificationKind
     ready_at: datetime

@@ -38,7 +38,6 @@ class Receivers:
 
     @property
     def under_way(self) -> int:
-        """The number of tries in progress."""
         return self.load.total()
 
     def has_room(self, to: str) -> bool:
@@ -51,11 +50,9 @@ class Receivers:
         return not self.load[to] and slow < OF_SLOW
 
     def begin(self, to: str) -> None:
-        """Count the start of a try."""
         self.load[to] += 1
 
     def end(self, to: str) -> None:
-        """Count the end of a try."""
         self.load[to] -= 1
         if self.load[to] <= 0:
             del self.load[to]

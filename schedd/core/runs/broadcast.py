@@ -35,8 +35,6 @@ NAMED_AT_MOST: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class BroadcastChild:
-    """The end of a child."""
-
     worker: str
     state: State
     reason: str | None

@@ -64,8 +64,6 @@ class Timer:
 
 
 class OfShard(Protocol):
-    """An item that belongs to a shard."""
-
     @property
     def shard(self) -> ShardId: ...
 
@@ -388,8 +386,6 @@ class ResultDecision:
 
 
 class Verdict(StrEnum):
-    """The store's answer to a result."""
-
     ACCEPTED = "ACCEPTED"
     CANCELLED = "CANCELLED"
     """Accepted. The run ends CANCELLED: it was canceled, or its job was deleted."""
@@ -401,8 +397,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A registration of a worker."""
-
     id: IncarnationId
     worker: str
     spool_id: str

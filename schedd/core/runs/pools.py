@@ -139,7 +139,6 @@ class PoolRooms:
         return PoolRooms(dict(self.left))
 
     def fits(self, pool: PoolKey) -> bool:
-        """Return whether one more run of the pool fits."""
         return not pool or self.left.get(pool, 0) > 0
 
     def most(self, count: int, pool: PoolKey) -> int:
@@ -147,6 +146,5 @@ class PoolRooms:
         return count if not pool else min(count, max(0, self.left.get(pool, 0)))
 
     def use_room(self, pool: PoolKey, count: int = 1) -> None:
-        """Use up the room of `count` runs."""
         if pool:
             self.left[pool] = self.left.get(pool, 0) - count

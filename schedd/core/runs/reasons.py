@@ -21,10 +21,8 @@ def pause(by: str, since: datetime | None, note: str, *, of: str = "") -> str:
 
 
 def edit(by: str) -> str:
-    """Return the text for an edit of the job's schedule."""
     return f"an edit by {by}"
 
 
 def deletion(by: str) -> str:
-    """Return the text for the deletion of the job."""
     return f"its job's deletion by {by}"

@@ -232,8 +232,6 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A request to store a job."""
-
     record: JobRecord
     key: Idempotency | None
     entry: AuditRecord
@@ -253,8 +251,6 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A request to store a submitted run."""
-
     record: JobRecord
     run: NewRun
     key: Idempotency | None

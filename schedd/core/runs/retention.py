@@ -35,7 +35,6 @@ class Retention:
 
     @property
     def shortest(self) -> timedelta:
-        """The shortest of the three."""
         lengths = (self.runs, self.logs, self.dead_letters)
         return min(one for one in lengths if one is not None)
 

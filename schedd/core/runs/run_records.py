@@ -13,8 +13,6 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as the API shows it."""
-
     run: LiveRun
     namespace: str
     job: str
@@ -72,8 +70,6 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """An assignment of a run."""
-
     attempt: int
     token: Token
     generation: int

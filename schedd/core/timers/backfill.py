@@ -192,8 +192,6 @@ class Backfilled:
 
 @dataclass(frozen=True, slots=True)
 class OpenBackfill:
-    """A backfill with runs to create, in the shard of its job."""
-
     backfill_id: BackfillId
     job_id: JobId
     shard: ShardId

@@ -73,7 +73,6 @@ class CatchUpRoom:
         self.take_all(1, slots, paced=paced)
 
     def take_all(self, count: int, slots: int, *, paced: bool) -> None:
-        """Count the dispatch of `count` late runs with `slots` each."""
         if paced:
             self.slots -= count * slots
             self.releases -= count

@@ -174,7 +174,6 @@ class EarlyRuns:
         return run in self._where
 
     def add(self, run: LiveRun, need: Need) -> None:
-        """Add a run with its need, and replace its earlier entry."""
         run_id = run.key.run_id
         if self._where.get(run_id, need) != need:
             self.discard(run_id)

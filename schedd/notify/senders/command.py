@@ -83,7 +83,6 @@ class _Watched(asyncio.SubprocessProtocol):
         self._let_go = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport of the started program."""
         assert isinstance(transport, asyncio.SubprocessTransport), "asyncio gives this one"
         self._transport = transport
 
@@ -113,7 +112,6 @@ class _Watched(asyncio.SubprocessProtocol):
 
     @property
     def last_line(self) -> str:
-        """Last line of the program's standard error."""
         lines = self._kept.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 

@@ -66,7 +66,6 @@ class PeerService:
         return self._stands()
 
     async def nudge(self, request: wire.WakeUpRequest, _context: object) -> wire.WakeUpResponse:
-        """Wake this member's loops."""
         take_nudge(self._here, request)
         return wire.WakeUpResponse()
 
@@ -75,7 +74,6 @@ class PeerService:
         request: wire.RelayRequest,
         context: grpc.aio.ServicerContext[wire.RelayRequest, wire.RelayResponse],
     ) -> wire.RelayResponse:
-        """Relay a frame to a worker attached here."""
         try:
             incarnation = IncarnationId(Id.parse(request.incarnation))
             return await pass_on(self._workers, incarnation, request.frame)
@@ -87,11 +85,9 @@ class PeerService:
         request: wire.RefusalsRequest,
         _context: object,
     ) -> wire.RefusalsResponse:
-        """Return the workers that have refused a job at this member."""
         return known_refusals(self._workers, request)
 
     async def workers(self, request: wire.WorkersRequest, _context: object) -> wire.WorkersResponse:
-        """Return the state of those workers that are attached here."""
         return worker_views.attached_views(self._workers, request)
 
     async def changes(

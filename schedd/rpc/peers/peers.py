@@ -42,8 +42,6 @@ B = TypeVar("B", bound=Message)
 
 
 class Peers:
-    """Calls to the other members."""
-
     def __init__(self, cluster: Observer, tls: TLS | None) -> None:
         self._cluster = cluster
         self._tls = tls
@@ -52,7 +50,6 @@ class Peers:
         self._waker = Waker()
 
     def endpoints(self) -> list[str]:
-        """Return the gRPC endpoints of the other members."""
         view, own = self._cluster.view(), self._cluster.tenure
         return [member.grpc for member in view.members if member.tenure != own]
 

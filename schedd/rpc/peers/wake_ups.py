@@ -131,7 +131,6 @@ class WakeUpSender:
     # -- sending --
 
     async def run(self) -> NoReturn:
-        """Send queued wake-ups, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._waker.wait(60.0)

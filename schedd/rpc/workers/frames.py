@@ -70,7 +70,6 @@ def check(message: Message, path: str = "") -> str:
 
 
 def put_stamp(into: Timestamp, instant: datetime) -> None:
-    """Write an aware datetime into a field of a message."""
     since = instant - _EPOCH
     into.seconds = since.days * _DAY + since.seconds
     into.nanos = since.microseconds * 1000
@@ -118,7 +117,6 @@ def length(duration: Duration) -> timedelta:
 
 
 def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
-    """Return the run and the token that a checked key names."""
     run = RunKey(instant(message.scheduled_at), RunId(Id.parse(message.run_id)))
     return run, Token(message.fencing_token)
 
@@ -387,7 +385,6 @@ def refusal(
 
 
 def demand(heads: Sequence[QueueHead]) -> worker_service_pb2.Demand:
-    """Return the heads of the ready queue as sent to workers."""
     return worker_service_pb2.Demand(
         heads=[
             worker_service_pb2.Demand.Head(

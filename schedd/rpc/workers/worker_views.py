@@ -50,7 +50,6 @@ async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerVi
 
 
 def attached_views(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
-    """Return the state of the requested workers that are attached to this member."""
     ids = {IncarnationId(Id(one)) for one in request.incarnations}
     found = [_reported(view) for view in workers.workers() if view.incarnation.id in ids]
     return wire.WorkersResponse(received=found)
@@ -103,8 +102,6 @@ def _view(one: Incarnation, reported: _Reported) -> WorkerView:
 
 
 class AskedRefusals:
-    """`Refusals` over the peers."""
-
     def __init__(self, cluster: Observer, workers: WorkerRegistry, peers: Peers) -> None:
         self._cluster = cluster
         self._workers = workers

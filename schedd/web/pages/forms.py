@@ -77,7 +77,6 @@ def taking(*names: str) -> Callable[[Do], Do]:
 
 
 def _check(sent: Collection[str], names: Collection[str]) -> None:
-    """Raise InvalidArgumentError for unknown fields."""
     unknown = [name for name in sent if name not in (*names, ONCE, RETURN)]
     if not unknown:
         return

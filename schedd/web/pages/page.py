@@ -141,7 +141,6 @@ class PageRequest:
         return f"form-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
     def link(self, *segments: str, **query: object) -> str:
-        """Return the address of a page in the same namespace."""
         return linker(self.namespace)(*segments, **query)
 
     def may(self, name: str, namespace: str = "") -> bool:

@@ -64,7 +64,6 @@ def job_line(job: job_pb2.Job) -> JobLine:
 
 
 def look_of(state: int) -> StateStyle:
-    """Return the style of a wire state."""
     name = common_pb2.RunState.Name(common_pb2.RunState.ValueType(state))
     return LOOKS[name.removeprefix("RUN_STATE_")]
 

@@ -316,7 +316,6 @@ class Site:
     def _framed(
         self, frame: str, body: Body, tab: str, asked: PageRequest, **values: Any
     ) -> Response:
-        """Return a whole page around a body."""
         html = render(
             frame,
             body=body.html,
@@ -335,5 +334,4 @@ class Site:
 
 
 def _names(request: Request) -> list[str]:
-    """Return the names of all query parameters, with duplicates."""
     return [name for name, _ in request.query_params.multi_items()]

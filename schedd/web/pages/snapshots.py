@@ -227,7 +227,6 @@ def refused(error: CallError | Unavailable) -> Body:
 
 
 def _beneath(template: str, body: Body, asked: PageRequest, **values: str) -> Body:
-    """Return the body, below a warning."""
     html = render(template, link=asked.link, **values) + body.html
     return replace(body, html=html, digest=_digest(html))
 

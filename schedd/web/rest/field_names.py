@@ -48,7 +48,6 @@ def detail(
 
 
 def rename(error: CallError, named: Callable[[str], str]) -> None:
-    """Rename the fields of an error in place."""
     error.message = detail(error.message, error.violations, named)
     error.violations = tuple(
         FieldViolation(named(one.field), one.problem) for one in error.violations

@@ -102,7 +102,6 @@ def answered(status: int, schema: Schema, headers: Schema | None = None) -> dict
 
 
 def asked(schema: Schema) -> dict[str, Any]:
-    """Return the body of an operation."""
     return {"required": True, "content": {JSON: {"schema": schema}}}
 
 
@@ -202,7 +201,6 @@ def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) ->
 
 
 def _stream(answer: Schema) -> Schema:
-    """Return the schema of a stream, and of the `data` of its events."""
     last = {"type": "object", "additionalProperties": False}
     return TEXT | {
         "contentMediaType": EVENTS,

@@ -49,7 +49,6 @@ as all fields that the cluster sets.
 
 
 def whole(low: int, high: int) -> Schema:
-    """Return the schema of integers in a range."""
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
@@ -77,7 +76,6 @@ def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
 
 
 def asked_by(field: FieldDescriptor) -> Schema:
-    """Return the schema of a parameter."""
     if field.name == "namespace":
         return NAMESPACE
     if (number := NUMBERS.get(field.name)) is not None:

@@ -64,7 +64,6 @@ def problem(
 
 
 def problem_of(error: CallError | Unavailable) -> dict[str, Any]:
-    """Return the body for the error of a call."""
     if isinstance(error, Unavailable):
         error = dependency_error(error)
     return problem(

@@ -161,7 +161,6 @@ def _empties(
 
 @cache
 def _fields(message: Descriptor) -> Mapping[str, FieldDescriptor]:
-    """Return its fields, by both of their names."""
     return {name: one for one in message.fields for name in (one.name, one.json_name)}
 
 
@@ -199,7 +198,6 @@ def _body_of(cls: type[Message], found: RouteMatch) -> type[Message] | None:
 
 
 def _field(cls: type[Message], key: str) -> FieldDescriptor | None:
-    """Return the top-level field of a parameter."""
     first = key.partition(".")[0]
     fields = cast("Sequence[FieldDescriptor]", cls.DESCRIPTOR.fields)  # upb's has its interface
     return next((field for field in fields if first in (field.name, field.json_name)), None)

@@ -161,7 +161,6 @@ class Rest:
         self._places = Places(STREAMS_OF_ONE_HOST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         request = Request(scope, receive)
         try:
             response = await self._route_request(request)

@@ -60,8 +60,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Almanac:
-    """The cells, and the names of rows and columns, each with its number."""
-
     by: str
     columns: int
     rows: int

@@ -37,7 +37,6 @@ class Form:
     priorities: tuple[str, ...] = PRIORITIES
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the value of a field."""
         return self.values.get(name, default)
 
 

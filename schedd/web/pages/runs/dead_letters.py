@@ -31,7 +31,6 @@ NONE: Final = "Nothing was discarded: no open dead letters, except those queued 
 
 
 def whose(job: str, *, submitted: bool) -> str:
-    """Return the name of a group. Pure."""
     if not submitted:
         return job
     return f"{job}, submitted" if job else "submitted runs"
@@ -54,7 +53,6 @@ class LetterGroup:
 
     @property
     def whose(self) -> str:
-        """Return the name of the group."""
         return whose(self.group.job, submitted=self.group.submitted)
 
     @property
@@ -105,7 +103,6 @@ class DeadLettersPage:
 
     @property
     def unshown(self) -> int:
-        """Return the letters of groups that aren't shown."""
         return self.waiting - sum(row.group.count for row in self.groups)
 
 
@@ -220,7 +217,6 @@ async def _resume(asked: PageRequest) -> Done:
 
 
 def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
-    """Return the group of a form."""
     return run_service_pb2.ChosenGroup(
         job=fields.get("job", ""),
         fingerprint=fields.get("fingerprint", ""),
