@@ -19,7 +19,11 @@ from typing import Final, Generic, TypeVar, cast
 from google.protobuf.message import Message
 
 from schedd.api.definitions import validation
-from schedd.api.errors import CallError, FieldViolation, InvalidArgumentError, dependency_error
+from schedd.api.errors import (
+    CallError,
+    dependency_error,
+    wrong,
+)
 from schedd.api.request_bounds import LONGEST_KEY, check_wellformed
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2
@@ -41,11 +45,11 @@ def check_count(requests: Sequence[Message]) -> None:
     """Raise InvalidArgumentError for no request, and for too many."""
     if not 1 <= len(requests) <= MOST:
         problem = f"has {len(requests):,} entries: give 1 to {MOST:,}"
-        raise InvalidArgumentError(
-            f"requests: {problem}",
+        raise wrong(
+            "requests",
+            problem,
+            "split the batch into several calls; nothing was stored",
             reason="BAD_COUNT",
-            remedy="split the batch into several calls; nothing was stored",
-            violations=[FieldViolation("requests", problem)],
         )
 
 

@@ -77,12 +77,18 @@ def refuse(
         )
 
 
-def wrong(field: str, problem: str) -> InvalidArgumentError:
+def wrong(
+    field: str,
+    problem: str,
+    remedy: str = "correct the field and call again; nothing was stored",
+    *,
+    reason: str = "INVALID_FIELD",
+) -> InvalidArgumentError:
     """Return the error for one invalid field."""
     return InvalidArgumentError(
         f"{field}: {problem}",
-        reason="INVALID_FIELD",
-        remedy="correct the field and call again; nothing was stored",
+        reason=reason,
+        remedy=remedy,
         violations=[FieldViolation(field, problem)],
     )
 

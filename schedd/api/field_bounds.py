@@ -10,7 +10,7 @@ from typing import Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
+from schedd.api.errors import cut, wrong
 from schedd.core.ids import Id
 
 
@@ -99,9 +99,6 @@ def id_of(field: str, text: str) -> Id:
     except ValueError:
         named = IDS[field]
         problem = f"{cut(text)!r} isn't the id of a {named.what}"
-        raise InvalidArgumentError(
-            f"{field}: {problem}",
-            reason="INVALID_FIELD",
-            remedy=f"give an id as `schedctl {named.listed}` shows it; nothing was stored",
-            violations=[FieldViolation(field, problem)],
+        raise wrong(
+            field, problem, f"give an id as `schedctl {named.listed}` shows it; nothing was stored"
         ) from None

@@ -14,6 +14,7 @@ from schedd.api.errors import (
     NotFoundError,
     cut,
     refuse,
+    wrong,
 )
 from schedd.api.jobs import pause, quiesce, stored_jobs
 from schedd.api.services import Caller, Services, compact
@@ -133,11 +134,11 @@ async def check_there(services: Services, namespace: str, name: str) -> None:
 def missing(name: str) -> InvalidArgumentError:
     """Return the error for a job whose pool doesn't exist."""
     problem = f"{cut(name)!r} not found"
-    return InvalidArgumentError(
-        f"pool: {problem}",
+    return wrong(
+        "pool",
+        problem,
+        "create the pool first: schedctl pool set NAME --limit N",
         reason="NO_SUCH_POOL",
-        remedy="create the pool first: schedctl pool set NAME --limit N",
-        violations=[FieldViolation("pool", problem)],
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from schedd.api import availability, paging, views
 from schedd.api.definitions import validation
-from schedd.api.errors import FieldViolation, InvalidArgumentError, NotFoundError, cut
+from schedd.api.errors import NotFoundError, cut, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.cluster_events import Losses, LostMember
@@ -141,11 +141,8 @@ async def list_workers(
     """Return the workers, by name, in one page."""
     paging.size(request.page_size)
     if request.page_token:
-        raise InvalidArgumentError(
-            "page_token: there is only one page",
-            reason="BAD_PAGE_TOKEN",
-            remedy="leave page_token out",
-            violations=[FieldViolation("page_token", "there is only one page")],
+        raise wrong(
+            "page_token", "there is only one page", "leave page_token out", reason="BAD_PAGE_TOKEN"
         )
     return wire.ListWorkersResponse(workers=await _workers(services))
 

@@ -6,7 +6,7 @@ from schedd.api.errors import (
     CallError,
     FailedPreconditionError,
     FieldViolation,
-    InvalidArgumentError,
+    wrong,
 )
 from schedd.api.services import Services
 from schedd.core.ids import JobId
@@ -65,12 +65,7 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
             "CHAIN_TOO_LONG",
         )
         remedy = "split the chain: let one of its jobs trigger the next part"
-    return InvalidArgumentError(
-        f"after.jobs: {problem}",
-        reason=reason,
-        remedy=remedy,
-        violations=[FieldViolation("after.jobs", problem)],
-    )
+    return wrong("after.jobs", problem, remedy, reason=reason)
 
 
 def describe_wait(join: ChainJoin, parents: tuple[str, ...]) -> str:

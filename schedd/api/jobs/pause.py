@@ -8,7 +8,7 @@ from typing import Final
 from schedd.api import views
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import validation
-from schedd.api.errors import FieldViolation, InvalidArgumentError
+from schedd.api.errors import wrong
 from schedd.api.jobs import quiesce, stored_jobs, timer_edit
 from schedd.api.services import Caller, Services, compact
 from schedd.core.runs.records import JobRecord, StoreConflict
@@ -27,11 +27,10 @@ async def pause_job(
     validation.check_note(request.note, "note")
     until = job_codec.instant(request.until) if request.HasField("until") else None
     if until is not None and until <= services.clock.now():
-        raise InvalidArgumentError(
-            f"until: {IN_THE_PAST}",
-            reason="INVALID_FIELD",
-            remedy="give a time in the future, or leave `until` out to pause without an end",
-            violations=[FieldViolation("until", IN_THE_PAST)],
+        raise wrong(
+            "until",
+            IN_THE_PAST,
+            "give a time in the future, or leave `until` out to pause without an end",
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition

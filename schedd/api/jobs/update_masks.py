@@ -9,7 +9,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import FieldViolation, InvalidArgumentError
+from schedd.api.errors import FieldViolation, InvalidArgumentError, wrong
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import OF_INSTANTS
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -84,11 +84,11 @@ def _copy(source: Message, target: Message, paths: list[str]) -> None:
 
 def _not_edited(path: str) -> InvalidArgumentError:
     problem = "can't be edited"
-    return InvalidArgumentError(
-        f"{path}: {problem}",
+    return wrong(
+        path,
+        problem,
+        "leave the field out: the cluster sets it, or another call, such as PauseJob",
         reason="BAD_UPDATE_MASK",
-        remedy="leave the field out: the cluster sets it, or another call, such as PauseJob",
-        violations=[FieldViolation(path, problem)],
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
-from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
+from schedd.api.errors import InvalidArgumentError, cut, wrong
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedproto.v1.run_pb2 import LogPiece
 
@@ -86,9 +86,9 @@ class EndedRuns:
 
 def refused(problem: str) -> InvalidArgumentError:
     """Return the error for an invalid cursor."""
-    return InvalidArgumentError(
-        f"resume_after: {problem}",
+    return wrong(
+        "resume_after",
+        problem,
+        "send the cursor of the last event unchanged, or leave resume_after out",
         reason="BAD_CURSOR",
-        remedy="send the cursor of the last event unchanged, or leave resume_after out",
-        violations=[FieldViolation("resume_after", problem)],
     )

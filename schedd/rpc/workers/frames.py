@@ -173,17 +173,8 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     put_span(message.kill_after, definition.kill_after)
     if definition.heartbeat_timeout is not None:
         put_span(message.heartbeat_timeout, definition.heartbeat_timeout)
-    match known.spec.WhichOneof("action"):
-        case "shell":
-            message.shell.CopyFrom(known.spec.shell)
-        case "http":
-            message.http.CopyFrom(known.spec.http)
-        case "grpc":
-            message.grpc.CopyFrom(known.spec.grpc)
-        case "python":
-            message.python.CopyFrom(known.spec.python)
-        case "plugin":
-            message.plugin.CopyFrom(known.spec.plugin)
+    if (action := known.spec.WhichOneof("action")) is not None:
+        getattr(message, action).CopyFrom(getattr(known.spec, action))
     if assigned.payload is not None:
         message.payload.MergeFromString(assigned.payload)
     elif known.spec.HasField("payload"):

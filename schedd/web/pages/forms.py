@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
+from schedd.api.errors import wrong as field_error
 from schedd.web.pages.page import NAMESPACE, Do, Done, PageRequest
 from schedd.web.rest.bodies import MOST_BYTES, content_of
 from schedd.web.rest.problems import RequestProblem
@@ -95,12 +96,7 @@ def _check(sent: Collection[str], names: Collection[str]) -> None:
 def wrong(
     field: str, problem: str, remedy: str = "correct the field; nothing was stored"
 ) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{field}: {problem}",
-        reason="INVALID_FIELD",
-        remedy=remedy,
-        violations=[FieldViolation(field, problem)],
-    )
+    return field_error(field, problem, remedy)
 
 
 def instant_of(text: str, field: str) -> datetime:
