@@ -19,11 +19,7 @@ from typing import Final, Generic, TypeVar, cast
 from google.protobuf.message import Message
 
 from schedd.api.definitions import validation
-from schedd.api.errors import (
-    CallError,
-    dependency_error,
-    wrong,
-)
+from schedd.api.errors import CallError, dependency_error, wrong
 from schedd.api.request_bounds import LONGEST_KEY, check_wellformed
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2

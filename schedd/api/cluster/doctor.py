@@ -9,13 +9,7 @@ from schedd.api.cluster.cluster import lost_now, running_workers
 from schedd.api.runs.waiting_runs import can_run, full_workers
 from schedd.api.services import Caller, Services
 from schedd.core.checkup import examine
-from schedd.core.checkup.facts import (
-    FailedRead,
-    FailingJob,
-    GrowingQueue,
-    StuckJob,
-    WorkFacts,
-)
+from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, StuckJob, WorkFacts
 from schedd.core.checkup.finding import CheckupFinding
 from schedd.core.cluster.cluster_events import Losses
 from schedd.core.dispatch.placement import able, asked_of_worker

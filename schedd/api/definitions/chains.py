@@ -2,12 +2,7 @@
 
 from collections.abc import Iterator
 
-from schedd.api.errors import (
-    CallError,
-    FailedPreconditionError,
-    FieldViolation,
-    wrong,
-)
+from schedd.api.errors import CallError, FailedPreconditionError, FieldViolation, wrong
 from schedd.api.services import Services
 from schedd.core.ids import JobId
 from schedd.core.jobs.chains import MOST_PARENTS, ChainJoin

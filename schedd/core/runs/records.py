@@ -10,15 +10,7 @@ from typing import Final
 
 from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.dispatch.ready_bucket_ids import LineId
-from schedd.core.ids import (
-    IncarnationId,
-    JobId,
-    RedriveId,
-    RunId,
-    ShardId,
-    Timeline,
-    Token,
-)
+from schedd.core.ids import IncarnationId, JobId, RedriveId, RunId, ShardId, Timeline, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Assigned, AuditRecord, Incarnation, LiveRun, NewRun, RunKey
 from schedd.core.runs.redrive import LetterOutcome
