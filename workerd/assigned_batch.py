@@ -47,6 +47,8 @@ class AssignedBatch:
         self.scheduled = scheduled
         self._jobs = jobs
         self._payloads = payloads
+        self.alike = not payloads
+        """Whether all runs have the same payload, `content`."""
         self._single = single
         self.action = messages.action_of(common)
         self.incarnation = Incarnation(common.incarnation)

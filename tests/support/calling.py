@@ -13,7 +13,7 @@ from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome
 from workerd.executors.base import AttemptStart, StartedBatch, Stop
-from workerd.executors.handlers.current_run import CalledFunction
+from workerd.executors.handlers.attempt_call import CalledFunction
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller

@@ -23,7 +23,6 @@ the judging clock (cluster_time), for `start_by` and for the removal of entries.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from enum import Enum, auto
-from itertools import repeat
 from typing import Final, TypeVar
 
 from schedkit.records import dataclass
@@ -193,14 +192,15 @@ class Admission:
             The answers to those that weren't accepted, by their places in the batch.
         """
         keys = batch.keys
-        runs = [run for run, _ in keys]
         forget_at = max(batch.start_by, judged) + GRACE
+        seen = _Seen(keys, True, forget_at)
+        fresh = dict.fromkeys([run for run, _ in keys], seen)
         if (
             unable
             or self._objection(batch, judged, trusted) is not None
             or batch.slots * len(keys) > self.free
-            or len({*runs}) < len(runs)
-            or not self._seen.keys().isdisjoint(runs)
+            or len(fresh) < len(keys)
+            or not self._seen.keys().isdisjoint(fresh)
             or not self._holdings.keys().isdisjoint(keys)  # its `seen` may be that of a later token
         ):
             answers = {}
@@ -209,10 +209,9 @@ class Admission:
                 if answer is not None:
                     answers[place] = answer
             return answers
-        seen = _Seen(keys, True, forget_at)
-        self._seen.update(zip(runs, repeat(seen)))
+        self._seen.update(fresh)
         self._oldest.append(seen)
-        self._holdings.update(zip(keys, repeat(batch)))
+        self._holdings.update(dict.fromkeys(keys, batch))
         self._accept(batch, range(len(keys)))
         return {}
 
@@ -331,7 +330,7 @@ class Admission:
             kept = [key for key in current if key in self._holdings]
             if kept:
                 again = _Seen(kept, seen.taken, judged + GRACE)
-                self._seen.update(zip([run for run, _ in kept], repeat(again)))
+                self._seen.update(dict.fromkeys([run for run, _ in kept], again))
                 self._oldest.append(again)
             if len(kept) < len(current):
                 for run, _ in current:

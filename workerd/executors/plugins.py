@@ -22,7 +22,7 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.executors.base import StartedBatch
-from workerd.executors.handlers.current_run import CalledFunction
+from workerd.executors.handlers.attempt_call import CalledFunction
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller
 
@@ -68,7 +68,7 @@ class PluginExecutor:
 
     async def close(self) -> None:
         """Close the plug-in, on the loop of its coroutines."""
-        await self._caller.await_there(self.executor.close)
+        await self._caller.loops.await_there(self.executor.close)
 
 
 def installed_plugins() -> Mapping[str, EntryPoint]:

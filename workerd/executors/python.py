@@ -11,10 +11,9 @@ import contextlib
 import importlib
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TypeVar, cast
 
 from schedclient import handlers as sdk
 from schedclient.handlers import Mode
@@ -22,8 +21,7 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import AttemptOutcome
 from workerd.executors.base import AttemptStart, StartedBatch, Stop, bounds_of
-from workerd.executors.handlers.attempt_call import HandlerCall
-from workerd.executors.handlers.current_run import CalledFunction, mark_ended
+from workerd.executors.handlers.attempt_call import CalledFunction, HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.handlers.invocation import class_of, words_of
@@ -31,14 +29,12 @@ from workerd.executors.handlers.payload_types import Fit, fit_of
 from workerd.executors.handlers.threads import Threads
 from workerd.process.process_guard import importing
 
-T = TypeVar("T")
-
 
 class HandlerCaller:
     """Calls functions on the loops of handlers and in threads."""
 
     def __init__(self, loops: HandlerLoops) -> None:
-        self._loops = loops
+        self.loops = loops
         self._threads = Threads("handler")
         self._ended: deque[tuple[HandlerCall, AttemptOutcome]] = deque()
         """Calls that have ended in threads."""
@@ -58,7 +54,7 @@ class HandlerCaller:
             calls = [call for call in calls if call.listen()]
         if loop:
             try:
-                self._loops.submit_all(calls)
+                self.loops.submit(calls)
             except OSError as error:
                 for call in calls:
                     call.not_started(error)
@@ -69,16 +65,6 @@ class HandlerCaller:
                 self._threads.start(partial(_run, call, report))
             except OSError as error:
                 call.not_started(error)
-
-    async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
-        call = self._loops.submit(work)
-        try:
-            answer = await call.done
-        finally:
-            call.cancel()
-        if call.error is not None:
-            raise call.error
-        return cast("T", answer)
 
     def _report(
         self,
@@ -96,7 +82,6 @@ class HandlerCaller:
 
     def _resolve_ended(self) -> None:
         self._reporting = False
-        mark_ended([call for call, _ in [*self._ended]])
         try:
             while self._ended:
                 call, outcome = self._ended.popleft()

@@ -37,8 +37,7 @@ from workerd.delivery import result_sender
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
 from workerd.delivery.success_batch import SuccessBatch, violations
-from workerd.executors.handlers.attempt_call import HandlerCall
-from workerd.executors.handlers.current_run import current
+from workerd.executors.handlers.attempt_call import HandlerCall, current
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.metrics import WorkerMetrics

@@ -23,8 +23,12 @@ from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptVerdict, Cause, OutcomeReason
 from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers import attempt_call
-from workerd.executors.handlers.attempt_call import CANCELED, AttemptContext, HandlerCall
-from workerd.executors.handlers.current_run import CalledFunction
+from workerd.executors.handlers.attempt_call import (
+    CANCELED,
+    AttemptContext,
+    CalledFunction,
+    HandlerCall,
+)
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import check
 

@@ -30,7 +30,7 @@ from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
 from workerd.executors.base import ActionExecutor, AttemptStart, StartedBatch, Stop
 from workerd.executors.handlers import attempt_call
-from workerd.executors.handlers.current_run import CalledFunction
+from workerd.executors.handlers.attempt_call import CalledFunction
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.invocation import Escaped, fenced
 from workerd.executors.handlers.payload_types import fit_of

@@ -31,6 +31,7 @@ Limit: a C function that keeps the GIL stops every thread of the process, the wo
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import errno
@@ -50,8 +51,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from schedkit.clock import boottime, utcnow
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.executors.handlers.current_run import CurrentRun, current, mark_ended
-from workerd.executors.handlers.loop_call import CoroutineCall, LoopCall
+from workerd.executors.handlers.attempt_call import HandlerCall, current
 from workerd.metrics import WorkerMetrics
 from workerd.process.process_guard import restore
 from workerd.task_set import cancel
@@ -82,7 +82,7 @@ _HANDLE_RUN: Final = asyncio.Handle._run.__code__  # noqa: SLF001 - the frame of
 
 @dataclass(frozen=True, slots=True)
 class LoopBlock:
-    run: CurrentRun | None
+    run: HandlerCall | None
     """None: a callback without a run, such as one of a library."""
     since: datetime
     seconds: float
@@ -104,7 +104,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
     _step: Callable[..., object]
     """Its first step."""
 
-    def begin(self, work: Coroutine[Any, Any, None], call: LoopCall[Any]) -> None:
+    def begin(self, work: Coroutine[Any, Any, None], call: HandlerCall) -> None:
         """Create a task, and run its first step. Not by the loop's task factory: handlers may set
         it.
         """
@@ -156,9 +156,9 @@ class _SharedLoop(asyncio.SelectorEventLoop):
 _BEGIN: Final = _SharedLoop.begin.__code__
 
 
-class _Loop:
+class HandlerLoop:
     def __init__(self, number: int) -> None:
-        self.calls: dict[LoopCall[Any], bool] = {}
+        self.calls: dict[HandlerCall, bool] = {}
         """Calls that were submitted here and haven't ended. Used on the worker's loop only."""
         self.probed_at: float | None = None
         """When the unanswered probe was sent; None without one."""
@@ -169,9 +169,9 @@ class _Loop:
         """For callbacks on the worker's loop: they must not run in the context of a handler."""
         self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
-        self._inbox: dict[LoopCall[Any], bool] = {}
+        self._inbox: dict[HandlerCall, bool] = {}
         """Each operation on it is atomic: its keys have no hash of their own."""
-        self._outbox: deque[tuple[LoopCall[Any], Any, BaseException | None]] = deque()
+        self._outbox: deque[tuple[HandlerCall, Any, BaseException | None]] = deque()
         self._emptied: asyncio.Future[None] | None = None
         self._waking = self._reporting = False
         """Whether the other thread was woken and hasn't checked yet."""
@@ -192,7 +192,10 @@ class _Loop:
         with contextlib.suppress(RuntimeError):  # it is closed: the worker ends
             self._aio.call_soon_threadsafe(function, *given)
 
-    def submit(self, calls: Sequence[LoopCall[Any]]) -> None:
+    def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._aio)
+
+    def submit(self, calls: Sequence[HandlerCall]) -> None:
         for call in calls:
             call.home = self
         waiting = dict.fromkeys(calls, True)
@@ -201,12 +204,6 @@ class _Loop:
         if not self._waking:  # one wake-up for all calls of this turn of the worker's loop
             self._waking = True
             self._worker.call_soon(self.call, self._start_waiting)
-
-    def end(self, call: LoopCall[Any], result: Any, error: BaseException | None) -> None:
-        """Resolve a call that has ended, or won't begin."""
-        self.calls.pop(call, None)
-        self._check_emptied()
-        call.resolve(result, error)
 
     def _check_emptied(self) -> None:
         if self._emptied is not None and not self.calls and not self._emptied.done():
@@ -217,16 +214,24 @@ class _Loop:
         """Whether some calls haven't begun."""
         return bool(self._inbox)
 
-    def withdraw(self, call: LoopCall[Any]) -> bool:
+    def cancel(self, call: HandlerCall) -> None:
+        """Cancel a call: at once if it hasn't begun, otherwise by canceling its task."""
+        if self._withdraw(call):
+            call.resolve(None, None)
+        else:
+            self.call(_cancel_task, call)
+
+    def _withdraw(self, call: HandlerCall) -> bool:
         """Remove a call that hasn't begun. Return False if it has."""
         if not self._inbox.pop(call, False):
             return False
         self.calls.pop(call, None)
+        self._check_emptied()
         return True
 
-    def withdraw_all(self) -> Sequence[LoopCall[Any]]:
+    def withdraw_all(self) -> Sequence[HandlerCall]:
         """Remove all calls that haven't begun."""
-        return [call for call in [*self._inbox] if self.withdraw(call)]
+        return [call for call in [*self._inbox] if self._withdraw(call)]
 
     def probe(self, now: float) -> None:
         """Send a probe, unless one is unanswered."""
@@ -252,7 +257,7 @@ class _Loop:
                 cancel(task)
 
         for call in self.withdraw_all():
-            self.end(call, None, asyncio.CancelledError("the worker is shutting down"))
+            call.resolve(None, asyncio.CancelledError("the worker is shutting down"))
         self.call(cancel_all)
         if self.calls:
             self._emptied = self._worker.create_future()
@@ -262,7 +267,6 @@ class _Loop:
     def resolve_ended(self) -> None:
         self._reporting = False
         calls, outbox = self.calls, self._outbox
-        mark_ended([call for call, _, _ in [*outbox]])
         try:
             while outbox:
                 call, result, error = outbox.popleft()
@@ -280,7 +284,7 @@ class _Loop:
             if inbox.pop(call, False):
                 begin(self._run(call), call)
 
-    async def _run(self, call: LoopCall[Any]) -> None:
+    async def _run(self, call: HandlerCall) -> None:
         result = error = None
         try:
             result = await call.work()
@@ -312,20 +316,28 @@ class HandlerLoops:
     def __init__(self, metrics: WorkerMetrics, block_after: float = BLOCK_AFTER) -> None:
         self._metrics = metrics
         self._block_after = block_after
-        self._loops: list[_Loop] = []
+        self._loops: list[HandlerLoop] = []
 
-    def submit(self, function: Callable[[], Awaitable[T]]) -> CoroutineCall[T]:
-        call = CoroutineCall(function)
-        self.submit_all([call])
-        return call
-
-    def submit_all(self, calls: Sequence[LoopCall[Any]]) -> None:
+    def submit(self, calls: Sequence[HandlerCall]) -> None:
         """Run these calls.
 
         Raises:
             OSError: there is no loop, and the host has no resources for one.
         """
         self._free().submit(calls)
+
+    async def await_there(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Await `work` on a loop, with its exceptions of any kind."""
+
+        async def awaited() -> BaseException | None:
+            try:
+                await work()
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                return error
+            return None
+
+        if (error := await asyncio.wrap_future(self._free().run(awaited()))) is not None:
+            raise error
 
     @property
     def blocks(self) -> Sequence[LoopBlock]:
@@ -369,13 +381,13 @@ class HandlerLoops:
             for loop in self._loops:
                 group.create_task(loop.close(0.0 if loop.block else within))
 
-    def _free(self) -> _Loop:
+    def _free(self) -> HandlerLoop:
         for loop in self._loops:
             if loop.block is None:
                 return loop
         if len(self._loops) < MOST_LOOPS:
             try:
-                self._loops.append(_Loop(len(self._loops) + 1))
+                self._loops.append(HandlerLoop(len(self._loops) + 1))
             except (OSError, RuntimeError) as error:  # no descriptor, no thread
                 if not self._loops and isinstance(error, RuntimeError):
                     raise OSError(errno.EAGAIN, str(error)) from error
@@ -384,7 +396,7 @@ class HandlerLoops:
                 log.warning("can't start another event loop for handlers: %s", error)
         return self._loops[-1]
 
-    def _check_loop(self, loop: _Loop, now: float) -> None:
+    def _check_loop(self, loop: HandlerLoop, now: float) -> None:
         if loop.probed_at is None:
             if loop.block is not None:
                 self._unblocked(loop, loop.block)
@@ -403,12 +415,12 @@ class HandlerLoops:
             block.run.blocked = f"blocked its event loop for {seconds:.1f} s at {block.place}"
         self._metrics.blocked_for.labels(block.handler).set(seconds)
         for call in loop.calls:
-            if call.run is not None and call.run is not block.run:
-                call.run.beat()  # it can't send one itself
+            if call is not block.run:
+                call.beat()  # it can't send one itself
         if loop.waiting and (free := self._free()).block is None:
             free.submit(loop.withdraw_all())
 
-    def _blocked(self, loop: _Loop, block: LoopBlock) -> None:
+    def _blocked(self, loop: HandlerLoop, block: LoopBlock) -> None:
         self._metrics.blocks.labels(block.handler).inc()
         about = block.run.log_fields if block.run is not None else {"handler": block.handler}
         stack = "".join(traceback.format_list(_summary(loop.stack())))
@@ -423,7 +435,7 @@ class HandlerLoops:
             },
         )
 
-    def _unblocked(self, loop: _Loop, block: LoopBlock) -> None:
+    def _unblocked(self, loop: HandlerLoop, block: LoopBlock) -> None:
         loop.block = None
         seconds = (utcnow() - block.since) / timedelta(seconds=1)
         about = block.run.log_fields if block.run is not None else {"handler": block.handler}
@@ -434,18 +446,18 @@ class HandlerLoops:
         self._metrics.blocked_for.labels(block.handler).set(0.0)
 
 
-def _block(loop: _Loop, seconds: float) -> LoopBlock:
+def _block(loop: HandlerLoop, seconds: float) -> LoopBlock:
     frames = loop.stack()
     run = _run_of(frames)
     return LoopBlock(run, loop.probed, seconds, _place(frames), max(len(loop.calls) - 1, 0))
 
 
-def _run_of(frames: Sequence[FrameType]) -> CurrentRun | None:
+def _run_of(frames: Sequence[FrameType]) -> HandlerCall | None:
     """Return the run in whose context the outermost callback of the loop runs."""
     context = None
     for frame in reversed(frames):
         if frame.f_code is _BEGIN:
-            return cast("LoopCall[Any]", frame.f_locals["call"]).run
+            return cast("HandlerCall", frame.f_locals["call"])
         if frame.f_code is _HANDLE_RUN and context is None:
             context = getattr(frame.f_locals.get("self"), "_context", None)
     return None if context is None else context.get(current)
@@ -472,6 +484,11 @@ def _place(frames: Sequence[FrameType]) -> str:
         code = frame.f_code
         return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"[-MOST_PLACE:]
     return "unknown"
+
+
+def _cancel_task(call: HandlerCall) -> None:
+    if call.task is not None:
+        cancel(call.task)
 
 
 def _report(loop: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
