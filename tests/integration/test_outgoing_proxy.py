@@ -16,11 +16,12 @@ from schedd.core.jobs.notifications import NotificationChannel, NotificationKind
 from schedd.notify.senders.webhook import Webhook
 from schedkit.egress.policy import Egress, ignored_proxies
 from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc, job_pb2
+from support.attempts import attempt_start
 from support.fake_member import FakeMember
 from support.forward_proxy import ForwardProxy, forward_proxy
 from support.runs import NOW
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
-from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.base import Stop
 from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.http import HttpExecutor
 
@@ -33,7 +34,7 @@ async def run(executor: HttpExecutor | GrpcExecutor, **action: Any) -> AttemptOu
     given = FakeMember().assignment(incarnation="i", **action)
     deadline = datetime.now(UTC) + timedelta(seconds=10)
     try:
-        return await executor.run(AttemptStart.of(given, "w1", deadline), Stop())
+        return await executor.run(attempt_start(given, "w1", deadline), Stop())
     finally:
         await executor.close()
 

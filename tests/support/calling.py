@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schedproto.v1 import job_pb2
+from support.attempts import attempt_start
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome
@@ -36,7 +37,7 @@ def attempt_of(payload: str = "null", **how: Any) -> AttemptStart:
     """Return an attempt of the handler `h`."""
     action = job_pb2.PythonAction(handler="h")
     assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload, **how)
-    return AttemptStart.of(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+    return attempt_start(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
 
 
 async def called(

@@ -25,6 +25,7 @@ from pathlib import Path
 from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.attempts import attempt_start
 from support.descriptors import only, open_files
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptOutcome, Cause
@@ -45,7 +46,7 @@ def attempt(run: str, script: str, user: str = "") -> AttemptStart:
     shell = job_pb2.ShellAction(script=script, user=user)
     assignment = pb.Assignment(key=key, shell=shell)
     assignment.kill_after.FromTimedelta(timedelta(seconds=0.5))
-    return AttemptStart.of(assignment, "worker", utcnow() + timedelta(hours=1))
+    return attempt_start(assignment, "worker", utcnow() + timedelta(hours=1))
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ the judging clock (cluster_time), for `start_by` and for the removal of entries.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from enum import Enum, auto
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from schedkit.records import dataclass
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
@@ -131,15 +131,12 @@ class NotYet:
     until: float
 
 
-class _Seen:
+class _Seen(NamedTuple):
     """The greatest tokens of some runs, and whether they were taken."""
 
-    __slots__ = ("forget_at", "keys", "taken")
-
-    def __init__(self, keys: Sequence[AssignmentKey], taken: bool, forget_at: float) -> None:
-        self.keys = keys
-        self.taken = taken
-        self.forget_at = forget_at
+    keys: Sequence[AssignmentKey]
+    taken: bool
+    forget_at: float
 
     def token(self, run: RunId) -> Token:
         """Return the greatest token of one of the runs."""

@@ -79,7 +79,7 @@ class StartedBatch:
 class AttemptStart:
     """A run of a batch at its start."""
 
-    __slots__ = ("_tail", "batch", "key", "place", "started", "stop")
+    __slots__ = ("_tail", "batch", "key", "most_result", "place", "started", "stop", "worker")
 
     def __init__(self, started: StartedBatch, place: int) -> None:
         self.started = started
@@ -87,35 +87,13 @@ class AttemptStart:
         self.place = place
         """In the batch."""
         self.key = self.batch.keys[place]
+        self.worker = started.worker
+        self.most_result = started.most_result
+        """Maximum bytes of the result."""
         self.stop = Stop()
         if (call := started.calls[place]) is not None:
             self.stop.listen(call.end)
         self._tail: Tail | None = None
-
-    @classmethod
-    def of(
-        cls,
-        assignment: pb.Assignment,
-        worker: str,
-        deadline: datetime,
-        *,
-        most_result: int = MAX_RESULT,
-    ) -> AttemptStart:
-        """Return an attempt without followers of its output."""
-        assigned = AssignedBatch.of_one(assignment)
-        started = StartedBatch(assigned, worker, lambda *_: None, most_result)
-        started.deadlines[0] = deadline
-        return started.attempt(0)
-
-    @property
-    def worker(self) -> str:
-        """The worker's name."""
-        return self.started.worker
-
-    @property
-    def most_result(self) -> int:
-        """Maximum bytes of the result."""
-        return self.started.most_result
 
     @property
     def deadline(self) -> datetime:

@@ -70,11 +70,8 @@ frees its slot, so results pile up beside running runs if members are slow to st
 
 End: TypeAlias = tuple[HeldBatch, Sequence[int], AttemptOutcome]
 """Attempts of a batch that ended with the same outcome, by place."""
-_LISTED = {
-    HELD: AssignmentState.HELD,
-    RUNNING: AssignmentState.RUNNING,
-    ENDING: AssignmentState.ENDED,
-}
+Begun: TypeAlias = tuple[BatchExecutor, HeldBatch, Sequence[int]]
+_LISTED = dict(zip((HELD, RUNNING, ENDING), AssignmentState, strict=True))
 """Runs that use slots, as members see them."""
 _PLAIN = SUCCESS.verdict.name, SUCCESS.reason.name
 
@@ -289,7 +286,7 @@ class HeldRuns:
     def _attempts_in_hand(self) -> Iterator[HeldAssignment]:
         """Return the runs with an object of their own."""
         for batch in self._batches:
-            yield from batch.held_attempts()
+            yield from cast("list[HeldAssignment]", [*batch.attempts.values()])
 
     # -- Requests of the worker itself --
 
@@ -372,7 +369,7 @@ class HeldRuns:
         BEFORE_START()
         now = boottime()
         judged, trusted = self._clock.read(now), self._trusted(now)
-        together: list[tuple[BatchExecutor, HeldBatch, Sequence[int]]] = []
+        together: list[Begun] = []
         for batch, part in parts:
             places, answer = self._admission.start(batch, part, now, judged, trusted=trusted)
             if answer is None and places:
@@ -385,16 +382,9 @@ class HeldRuns:
         if together:
             self._tasks.start(self._begin_many(together), f"begin runs of {len(together)} batches")
 
-    def _start(
-        self,
-        batch: HeldBatch,
-        places: Sequence[int],
-        together: list[tuple[BatchExecutor, HeldBatch, Sequence[int]]],
-    ) -> None:
+    def _start(self, batch: HeldBatch, places: Sequence[int], together: list[Begun]) -> None:
         """Begin the attempts of runs that admission has started; add those that begin together."""
-        # Never before the due time of pre-dispatched runs, whose lower bound has passed.
-        fill(batch.started_at, places, max(self._attempts.now(), batch.assigned.not_before or 0))
-        self._attempts.limit(batch, places)
+        self._attempts.start(batch, places)
         self._metrics.started(batch.assigned.action).inc(len(places))
         if (executor := self._attempts.many(batch.assigned)) is not None:
             together.append((executor, batch, places))
@@ -404,9 +394,7 @@ class HeldRuns:
             name = f"run {item.key.run} {item.key.token}"
             item.task = self._tasks.start(self._attempt(item), name)
 
-    async def _begin_many(
-        self, together: Iterable[tuple[BatchExecutor, HeldBatch, Sequence[int]]]
-    ) -> None:
+    async def _begin_many(self, together: Iterable[Begun]) -> None:
         await BEFORE_EXEC()
         for executor, batch, places in together:
             self._attempts.begin(executor, batch, places)
@@ -429,9 +417,13 @@ class HeldRuns:
 
     def _end(self, batch: HeldBatch, place: int) -> bool:
         """End an attempt. Return False if it has ended, or ends with the worker."""
-        item = batch.attempts.get(place)
-        if batch.states[place] != RUNNING or (item is not None and item.stop.over):
+        if batch.states[place] != RUNNING:
             return False
+        if place in batch.attempts:
+            item = batch.held_attempt(place)
+            if item.stop.over:
+                return False
+            item.close()
         batch.states[place] = ENDING
         return True
 

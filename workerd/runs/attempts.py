@@ -227,10 +227,6 @@ class HeldBatch(OfferedBatch, StartedBatch):
         """Return a run as an object."""
         return cast("HeldAssignment", self.attempt(place))
 
-    def held_attempts(self) -> list[HeldAssignment]:
-        """Return the runs with an object of their own."""
-        return cast("list[HeldAssignment]", [*self.attempts.values()])
-
     def successes(self, places: Sequence[int], finished_at: int) -> SuccessBatch:
         """Return the results of plain successes. `finished_at`: in microseconds since 1970."""
         keys, scheduled, started_at = self.keys, self.assigned.scheduled, self.started_at
@@ -352,9 +348,23 @@ class Attempts:
         executor = self._many.get(batch.action)
         return executor if executor is not None and executor.runs_many(batch.common) else None
 
+    def start(self, held: HeldBatch, places: Sequence[int]) -> None:
+        """Set the times and limits of attempts that start now. Their deadline is on the clock of
+        the jobs' host.
+        """
+        self._loop, batch = asyncio.get_running_loop(), held.assigned
+        # Never before the due time of pre-dispatched runs, whose lower bound has passed.
+        fill(held.started_at, places, max(self.now(), batch.not_before or 0))
+        fill(held.deadlines, places, utcnow() + batch.timeout)
+        limit = batch.timeout.total_seconds()
+        held.timers.append(self._loop.call_later(limit, self._time_over, held, places))
+        if silence := batch.heartbeat_timeout:
+            for place in places:
+                item = held.held_attempt(place)
+                item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
+
     def begin(self, executor: BatchExecutor, held: HeldBatch, places: Sequence[int]) -> None:
         """Begin attempts of a batch now. `on_end` receives their outcomes."""
-        self._start(held, places)
         try:
             executor.begin(held, places)
         except Exception as error:
@@ -365,7 +375,6 @@ class Attempts:
     async def run(self, item: HeldAssignment) -> AttemptOutcome:
         """Run an attempt, starting now, until its outcome."""
         batch = item.batch
-        self._start(item.held, [item.place])
         await BEFORE_EXEC()
         try:
             outcome = await self._single[batch.action].run(item, item.stop)
@@ -386,22 +395,6 @@ class Attempts:
             item.held.states[item.place] = ENDING
             item.close()
         return outcome
-
-    def limit(self, held: HeldBatch, places: Sequence[int]) -> None:
-        """Set the timeout of attempts that start now."""
-        self._loop = asyncio.get_running_loop()
-        timeout = held.assigned.timeout.total_seconds()
-        held.timers.append(self._loop.call_later(timeout, self._time_over, held, places))
-
-    def _start(self, held: HeldBatch, places: Sequence[int]) -> None:
-        """Set the deadline of attempts, on the clock of the jobs' host, and start their heartbeat
-        timeouts.
-        """
-        fill(held.deadlines, places, utcnow() + held.assigned.timeout)
-        if silence := held.assigned.heartbeat_timeout:
-            for place in places:
-                item = held.held_attempt(place)
-                item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
 
     def judged(self, held: HeldBatch, place: int, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of an attempt that has ended just now and isn't a plain success."""

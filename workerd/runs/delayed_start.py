@@ -11,13 +11,11 @@ smaller after a turn of the loop that took long, down to one run. The results of
 wait briefly until all due runs have started: a result may be a second late, a start must not. An
 ended run keeps its slot meanwhile, so the number of starts is limited. Ended runs that were
 pre-dispatched themselves wait longest; other results may unblock the next run of their job.
-Python's cycle collector is disabled meanwhile: it would take a quarter of the time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import heapq
 from collections.abc import Callable, Sequence
 from math import inf
@@ -28,7 +26,7 @@ from workerd.core.admission import HELD, OfferedBatch
 
 B = TypeVar("B", bound=OfferedBatch)
 
-AT_ONCE: Final = 100
+AT_ONCE: Final = 256
 """Starts, or ends, in one turn of the loop at most: about 1 ms."""
 FIRST: Final = 4
 """Starts in the first of several turns."""
@@ -46,8 +44,6 @@ MAX_DELAYED_END_DELAY: Final = 4.0
 """The same for runs that were pre-dispatched. A run that isn't started within 5 s is returned,
 which is more expensive than a late result.
 """
-MOST_UNSWEPT: Final = 5.0
-"""Maximum seconds without cycle collection: cycles of handlers use memory."""
 
 
 class DelayedStarts(Generic[B]):
@@ -65,10 +61,6 @@ class DelayedStarts(Generic[B]):
         self._rings_at = 0.0
         self._batch, self._last_turn = FIRST, inf
         """The size of the next part, and when the last one was started."""
-        self._herd_since: float | None = None
-        """Since when due runs have waited for others."""
-        self._rests = False
-        """Whether the cycle collector is disabled here."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -126,7 +118,6 @@ class DelayedStarts(Generic[B]):
             herd = first is not None and first[0] <= now
             self._last_turn = now if herd else inf
             self._let_end(AT_ONCE - most + room, before=now if herd else inf)
-            self._sweep(now, herd=herd)
             if first is not None or self._ended:
                 self._ring(first[0] if first and not self._ended else boottime())
 
@@ -140,18 +131,6 @@ class DelayedStarts(Generic[B]):
         else:
             self._batch = min(GROWTH * self._batch, AT_ONCE)
         return self._batch
-
-    def _sweep(self, now: float, *, herd: bool) -> None:
-        """Disable the cycle collector while many runs start, for a limited time."""
-        if herd and self._herd_since is None:
-            self._herd_since, self._rests = now, gc.isenabled()
-            gc.disable()
-        over = self._herd_since is not None and now - self._herd_since > MOST_UNSWEPT
-        if self._rests and (over or not herd):
-            self._rests = False
-            gc.enable()
-        if not herd:
-            self._herd_since = None
 
     def _let_end(self, most: int, *, before: float) -> None:
         """Let at most `most` ended runs continue whose wait ends before then."""

@@ -42,7 +42,7 @@ from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns, slots_of
-from workerd.runs.delayed_start import FIRST
+from workerd.runs.delayed_start import FIRST, DelayedStarts
 
 ME = Incarnation("11111111-2222-3333-4444-555555555555")
 of_a_handler: ContextVar[str | None] = ContextVar("of_a_handler", default=None)
@@ -554,6 +554,74 @@ async def test_a_pre_dispatched_batch_starts_when_it_is_due_without_revoked_runs
         assert sorted(worker.handler.began) == sorted(key.run_id for key in keys[2:])
         (batch,) = worker.stream.batches
         assert min(batch.started_at) >= utcnow().timestamp() * 1e6 - 60e6
+
+
+async def test_a_cancel_of_a_run_that_has_ended_changes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ended runs wait for starts before they are reported."""
+    waits, go = asyncio.Event(), asyncio.Event()
+
+    async def herd(_starts: DelayedStarts[Any], *, pre_dispatched: bool) -> None:
+        waits.set()
+        await go.wait()
+
+    monkeypatch.setattr(DelayedStarts, "let_start", herd)
+    async with working(tmp_path) as worker:
+        keys = worker.assign(FIRST)
+        async with asyncio.timeout(WAIT_TIMEOUT):
+            await waits.wait()
+        assert {*worker.states().values()} == {AssignmentState.ENDED}
+        worker.work.cancel(pb.Cancel(key=keys[0], kill=True), worker.stream)
+        worker.work.stop_all(Cause.DRAIN)
+        assert worker.work.revoke(keys[1]).outcome == pb.RevokeAnswer.OUTCOME_STARTED
+        go.set()
+        await worker.ended(*keys)
+        assert len(worker.handler.began) == FIRST
+        assert not worker.stream.results
+        assert not worker.stream.refused
+
+
+async def test_a_batch_whose_worker_loses_trust_before_the_due_time_starts_nothing(
+    tmp_path: Path,
+) -> None:
+    trust = WorkerLeaseTrust(60.0, boottime())
+    async with working(tmp_path, trust=trust) as worker:
+        keys = worker.assign(10, start_in=0.3)
+        trust.ttl = 0.0
+        await wait_until_async(lambda: len(worker.stream.refused) == 10, WAIT_TIMEOUT, "refusals")
+        assert worker.stream.whys == dict.fromkeys(
+            (key.run_id for key in keys), pb.Refusal.WHY_TOO_LATE
+        )
+        assert not worker.handler.began
+        assert not worker.work.runs
+
+
+async def test_a_run_that_has_ended_reports_no_progress_and_no_output(tmp_path: Path) -> None:
+    """A thread that a handler has left behind still has its context."""
+    async with working(tmp_path) as worker:
+        left: list[Context] = []
+        handle = worker.handler.handle
+
+        async def leaves(payload: Any, ctx: Context) -> Any:
+            left.append(ctx)
+            return await handle(payload, ctx)
+
+        python = worker.work._attempts._many["python"]
+        assert isinstance(python, PythonExecutor)
+        python._handlers = {"h": RegisteredHandler(leaves, Mode.LOOP)}
+        seen: list[pb.Progress] = []
+        worker.work.on_progress = seen.append
+        keys = worker.assign(3)
+        await worker.ended(*keys)
+        for ctx in left:
+            await asyncio.to_thread(ctx.progress, 0.5)
+            await asyncio.to_thread(ctx.log.info, "late")
+            assert ctx.cancel.is_set()
+        await asyncio.sleep(0.05)
+        assert not seen
+        assert not worker.stream.results
+        assert not [*worker.work.progress()]
 
 
 async def test_a_drain_returns_the_waiting_batch_and_lets_the_running_one_end(

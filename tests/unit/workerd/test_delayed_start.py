@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable, Sequence
 from math import inf
 
@@ -244,30 +243,6 @@ async def test_an_end_of_another_run_has_priority_over_ends_of_delayed_starts(
     await wait_until_async(lambda: len(ended) == 2, WAIT_TIMEOUT, "both")
     assert ended == ["another's", "of the herd"]
     assert 1 in started, "it didn't wait for all of them"
-
-
-@pytest.mark.parametrize("runs", [True, False])
-@pytest.mark.parametrize("most", [60.0, -1.0])
-async def test_garbage_collection_is_off_for_a_bounded_time_while_many_runs_start(
-    monkeypatch: pytest.MonkeyPatch, runs: bool, most: float
-) -> None:
-    """All that has started would be gone through; and who has turned it off finds it so."""
-    monkeypatch.setattr(module, "MOST_UNSWEPT", most)
-    looked: list[bool] = []
-    starts, instant = one_by_one(lambda _run: looked.append(gc.isenabled())), boottime() + 0.02
-    for _ in range(3 * module.AT_ONCE):
-        starts.put(run(), instant)
-    if not runs:
-        gc.disable()
-    try:
-        await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, WAIT_TIMEOUT, "the herd")
-        await starts.let_start(pre_dispatched=True)
-        first, rest = looked[: module.FIRST], looked[module.FIRST :]
-        assert first == [runs] * module.FIRST, "it isn't known yet"
-        assert rest == [runs and most < 0] * len(rest)
-        assert gc.isenabled() == runs
-    finally:
-        gc.enable()
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from schedkit.egress.policy import Egress
 from schedkit.egress.targets import Targets
 from schedproto.v1 import common_pb2, job_handler_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.attempts import attempt_start
 from support.descriptors import open_files
 from support.wait import wait_until_async
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
@@ -52,7 +53,7 @@ def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> A
         grpc=job_pb2.GrpcAction(**action),
         payload=common_pb2.Payload(json="{}"),
     )
-    return AttemptStart.of(assignment, "w1", utcnow() + timedelta(seconds=timeout))
+    return attempt_start(assignment, "w1", utcnow() + timedelta(seconds=timeout))
 
 
 async def ran(endpoint: str, method: str = "", timeout: float = 20) -> AttemptOutcome:
@@ -126,7 +127,7 @@ async def test_a_large_answer_is_checked_outside_of_the_loop(
     monkeypatch.setattr(executors_grpc, "_is_json", looked)
     async with serving(handler(large)) as port:
         call = attempt(endpoint=f"127.0.0.1:{port}")
-        call.started.most_result = 1 << 20
+        call.most_result = 1 << 20
         outcome = await GrpcExecutor(LOOPBACK).run(call, Stop())
     assert outcome.result is not None, outcome.error
     assert (outcome.result.json, len(outcome.result.data)) == (True, size + 2)

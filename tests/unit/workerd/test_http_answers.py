@@ -16,10 +16,11 @@ import pytest
 
 from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
+from support.attempts import attempt_start
 from support.certs import Authority
 from support.fake_member import FakeMember
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
-from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.base import Stop
 from workerd.executors.http import HttpExecutor
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -57,7 +58,7 @@ async def call(url: str, stop: Stop | None = None, **action: Any) -> AttemptOutc
     executor = HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
     try:
         return await executor.run(
-            AttemptStart.of(given, "w1", datetime.now(UTC), most_result=1 << 24), stop or Stop()
+            attempt_start(given, "w1", datetime.now(UTC), most_result=1 << 24), stop or Stop()
         )
     finally:
         await executor.close()

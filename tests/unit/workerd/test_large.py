@@ -19,11 +19,12 @@ from schedkit.egress.policy import Egress
 from schedkit.protojson import payload_value
 from schedkit.text.json_text import TooDeep
 from schedproto.v1 import job_pb2
+from support.attempts import attempt_start
 from support.calling import called
 from support.fake_member import FakeMember
 from workerd.core.outcome import AttemptVerdict, OutcomeReason
 from workerd.executors import http
-from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.base import Stop
 from workerd.executors.handlers import large_json
 from workerd.executors.handlers.invocation import returned
 from workerd.executors.handlers.large_json import LARGE, TooLong, is_json, light, written
@@ -253,7 +254,7 @@ async def test_a_large_answer_is_checked_outside_of_the_loop(
     async with TestServer(answer) as server:
         action = job_pb2.HttpAction(url=str(server.make_url("/")))
         assignment = FakeMember().assignment(incarnation="i", http=action)
-        attempt = AttemptStart.of(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+        attempt = attempt_start(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
         executor = http.HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
         outcome = await executor.run(attempt, Stop())
         await executor.close()

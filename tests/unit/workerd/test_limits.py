@@ -21,6 +21,7 @@ from schedkit.clock import utcnow
 from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.attempts import attempt_start
 from support.calling import outcome_of
 from support.descriptors import only, open_files
 from workerd.core.ids import AssignmentKey, RunId, Token
@@ -52,7 +53,7 @@ def nothing_old_is_open() -> None:
 
 def attempt(**action: object) -> AttemptStart:
     assignment = pb.Assignment(key=pb.AssignmentKey(run_id="run", fencing_token=1), **action)  # type: ignore[arg-type]  # one of the actions
-    return AttemptStart.of(assignment, "worker", utcnow() + timedelta(hours=1))
+    return attempt_start(assignment, "worker", utcnow() + timedelta(hours=1))
 
 
 def children() -> set[int]:

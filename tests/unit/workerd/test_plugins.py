@@ -16,12 +16,12 @@ import pytest
 from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import common_pb2, job_pb2
+from support.attempts import attempt_start
 from support.calling import handler_loops, outcome_of
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
 from workerd.executors import plugins
-from workerd.executors.base import AttemptStart
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.plugins import PluginExecutor
 from workerd.executors.python import HandlerCaller
@@ -135,4 +135,4 @@ async def carried_out(plugin: PluginExecutor, place: str) -> AttemptOutcome:
     config = common_pb2.Payload(json=json.dumps({"at": place}))
     action = job_pb2.PluginAction(executor="x", config=config)
     assignment = FakeMember().assignment(incarnation="i", plugin=action)
-    return await outcome_of(plugin.begin, AttemptStart.of(assignment, "w1", datetime.now(UTC)))
+    return await outcome_of(plugin.begin, attempt_start(assignment, "w1", datetime.now(UTC)))

@@ -17,11 +17,12 @@ import pytest
 from schedclient import Context
 from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
+from support.attempts import attempt_start
 from support.calling import called, handler_loops
 from support.fake_member import FakeMember
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.core.outcome import AttemptVerdict, Cause, OutcomeReason
-from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.base import Stop
 from workerd.executors.handlers import attempt_call
 from workerd.executors.handlers.attempt_call import (
     CANCELED,
@@ -288,7 +289,7 @@ async def test_a_finalizer_may_use_a_context_while_another_is_filled(
     member = FakeMember()
 
     def context() -> AttemptContext:
-        attempt = AttemptStart.of(member.assignment(incarnation="i"), "w", utcnow())
+        attempt = attempt_start(member.assignment(incarnation="i"), "w", utcnow())
         target = CalledFunction("h", print, fit_of(print))
         return AttemptContext.of(HandlerCall(target, attempt.started, 0))
 

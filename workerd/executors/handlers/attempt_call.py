@@ -373,6 +373,6 @@ class HandlerCall:
 
 
 current: Final = cast("ContextVar[HandlerCall | None]", current_output)
-"""The run of a handler that calls this: in its coroutine, tasks, callbacks, and threads with a copy of
-the context. In this process handlers alone set it. A second variable would take 1 µs of each run.
+"""The run of a handler, in its coroutine, tasks, callbacks, and threads with a copy of the context.
+In this process handlers alone set it. Setting a second variable would take 1 µs of each run.
 """
