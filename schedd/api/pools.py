@@ -157,13 +157,13 @@ def deleted(what: str) -> FailedPreconditionError:
 def _violations(pool: pool_service_pb2.Pool) -> Iterator[FieldViolation]:
     yield from validation.check_name(pool.name, "pool.name")
     if not 0 <= pool.limit <= MOST_AT_ONCE:
-        problem = f"is {pool.limit:,}: must be from 1 to {MOST_AT_ONCE:,}, or 0 for no limit"
+        problem = f"must be from 1 to {MOST_AT_ONCE:,}, or 0 for no limit, not {pool.limit:,}"
         yield FieldViolation("pool.limit", problem)
     if not pool.HasField("rate"):
         return
     if not 1 <= pool.rate.count <= MOST_AT_ONCE:
         yield FieldViolation(
-            "pool.rate.count", f"is {pool.rate.count:,}: must be from 1 to {MOST_AT_ONCE:,}"
+            "pool.rate.count", f"must be from 1 to {MOST_AT_ONCE:,}, not {pool.rate.count:,}"
         )
     if not LEAST_PER <= _per(pool) <= MOST_PER:
         yield FieldViolation("pool.rate.per", "must be from 1s to 1d")

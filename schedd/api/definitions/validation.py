@@ -335,7 +335,7 @@ def _number_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
         problem = "requires overlap: allow"
         yield FieldViolation("overlap_limit", problem)
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):
-        problem = "requires a python or plugin action: others send no heartbeats"
+        problem = "requires a python or plugin action: other actions send no heartbeats"
         yield FieldViolation("heartbeat_timeout", problem)
     if job.HasField("retention") and not LEAST <= seconds(job.retention) <= MOST:
         yield FieldViolation("retention", f"must be from 1s to {MOST.days:,}d")

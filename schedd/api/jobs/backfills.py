@@ -192,7 +192,7 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
     wanted = request.max_parallel
     policy = job_codec.overlap_of(request.overlap) or definition.overlap
     if not 0 <= wanted <= MOST_PARALLEL:
-        problem = f"is {wanted}: must be from 1 to {MOST_PARALLEL:,}"
+        problem = f"must be from 1 to {MOST_PARALLEL:,}, not {wanted}"
     elif wanted > 1 and policy not in TOGETHER:
         problem = (
             f"is {wanted} with overlap: {policy.lower()}, which would drop all but one of the"

@@ -404,8 +404,8 @@ async def test_a_range_of_too_many_instants_is_refused_with_their_number(past: P
         ({"last": -1}, "to: is before from; both are inclusive"),
         ({"last": 60 * 24 * 366 * 100}, "to: is in the future: a backfill ends by now"),
         ({"max_parallel": 2}, "max_parallel: is 2 with overlap: skip, which would drop"),
-        ({"max_parallel": -1}, "max_parallel: is -1: must be from 1 to 1,000"),
-        ({"max_parallel": 1_001}, "max_parallel: is 1001: must be from 1 to 1,000"),
+        ({"max_parallel": -1}, "max_parallel: must be from 1 to 1,000, not -1"),
+        ({"max_parallel": 1_001}, "max_parallel: must be from 1 to 1,000, not 1001"),
     ],
 )
 async def test_a_dry_run_rejects_an_invalid_backfill_too(
