@@ -10,8 +10,6 @@ before the first effect. If trust ends between this check and COMMIT, the shard 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Generic, TypeVar
 
 from schedd.cluster.ownership import ExhaustedEpoch, Ownership
@@ -23,8 +21,6 @@ from schedkit.records import dataclass
 
 T = TypeVar("T", bound=OfShard)
 A = TypeVar("A")
-
-_shard_of: Callable[[OfShard], ShardId] = attrgetter("shard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +51,9 @@ class Transactor:
         """
         lanes: dict[int, list[T]] = defaultdict(list)
         epochs, lane_of = self.ownership.epochs, self.ownership.lane_of
-        for shard, alike in groupby(items, key=_shard_of):
-            if shard in epochs:
-                lanes[lane_of(shard)] += alike
+        for item in items:
+            if item.shard in epochs:
+                lanes[lane_of(item.shard)].append(item)
         async with asyncio.TaskGroup() as group:
             started = [
                 group.create_task(self._write(lane, batch, write), name=f"lane {lane}")

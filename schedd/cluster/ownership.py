@@ -73,9 +73,10 @@ class Ownership:
         meanwhile. Each shard has one lane, so two calls for one shard never overlap. The function
         raises ExhaustedEpoch when an epoch has no sequence numbers left.
         """
+        ats = {shard: (shard, epoch) for shard, epoch in claim.epochs.items()}
 
         def next_token(shard: ShardId) -> Token:
-            at = (shard, claim.epochs[shard])
+            at = ats[shard]
             sequence = self._sequences[at] + 1
             if sequence > SEQUENCES:
                 raise ExhaustedEpoch(shard)

@@ -59,9 +59,8 @@ class DeadLettered(Event):
 class AssignedRuns(Event):
     """A batch of runs was dispatched."""
 
-    count: int
-    waits: tuple[timedelta, ...]
-    """Time from ready to dispatched, for each run."""
+    waits: Sequence[float]
+    """Seconds from ready to dispatched, for each run; negative if pre-dispatched."""
 
 
 @dataclass(frozen=True, slots=True)

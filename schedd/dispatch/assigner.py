@@ -15,17 +15,15 @@ runs of its job block it, it is blocked until one of them ends, and runs that it
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Final
 
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.dispatch.placement import need_of
 from schedd.core.events import AssignedRuns, Emit, EndedUnreported
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
+from schedd.core.runs.model import Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
-from schedd.dispatch.assignment import Alike, Chosen, alike, drafts_of
+from schedd.dispatch.assignment import Chosen, Handed, drafts_of
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
@@ -37,8 +35,6 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
 from schedkit import failpoints
-
-AT_ONCE: Final = timedelta(0)
 
 AFTER_COMMIT = failpoints.awaited("assign.after_commit")
 
@@ -82,7 +78,7 @@ class Assigner:
         refused: list[tuple[LiveRun, CachedDefinition]] = []
         held: list[LiveRun] = []
         full: list[LiveRun] = []
-        unpushed: list[Assigned] = []
+        unpushed: list[Handed] = []
         for answer in answers:
             if not isinstance(answer, Failed):
                 unpushed += self._push(answer, known, runs)
@@ -112,7 +108,7 @@ class Assigner:
             self._run_index.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
             self._pools.forget({draft.terms.pool for draft in answer.items})
         if unpushed:
-            await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
+            await self._send_elsewhere(unpushed)
         if failed:
             self._definition_cache.forget(run.job_id for run, _ in refused)
             raise failed[0].error
@@ -140,12 +136,13 @@ class Assigner:
             need, paced = need_of(definition, run), run.paced_by(definition)
             self._run_index.ready.add([run], need, paced=paced)
 
-    async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
+    async def _send_elsewhere(self, batches: Sequence[Handed]) -> None:
         """Send assignments through other members: their streams here broke meanwhile.
 
         If a worker is attached nowhere, it never received the token. Its run can't start and is
         made ready again.
         """
+        handed = [each for batch, of in batches for each in zip(batch.single(), of, strict=True)]
         absent = [each.run for each in await self._workers.elsewhere.assign(handed)]
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in absent]
         back = await self._transactor.rows(unstarted, self._store.give_back)
@@ -159,11 +156,12 @@ class Assigner:
 
     def _push(
         self, answer: Assignments, known: dict[RunId, CachedDefinition], runs: dict[RunId, LiveRun]
-    ) -> list[Assigned]:
+    ) -> list[Handed]:
         """Push the assigned runs and report the others; return those that couldn't be pushed."""
         self._transactor.lost(answer.lost, "assign")
-        handed = [(each, known[each.run.key.run_id]) for each in answer.assigned]
-        unpushed = [assigned for assigned, _ in self._push_all(handed)]
+        unpushed = self._push_all(
+            [(batch, [known[run_id] for run_id in batch.places]) for batch in answer.batches]
+        )
         turns = []
         for key in answer.ended:
             run = runs[key.run_id]
@@ -177,34 +175,25 @@ class Assigner:
         self._wake_ups.runs_changed([runs[key.run_id].hint for key in answer.ended])
         return unpushed
 
-    async def push_fired(
-        self, handed: Sequence[tuple[Assigned, CachedDefinition]], choice: SlotReservation
-    ) -> None:
+    async def push_fired(self, handed: Sequence[Handed], choice: SlotReservation) -> None:
         """Push runs that were fired as RUNNING, after their COMMIT was seen."""
         unpushed = self._push_all(handed)
         choice.release()
         if unpushed:
             await self._send_elsewhere(unpushed)
 
-    def _push_all(
-        self, handed: Sequence[tuple[Assigned, CachedDefinition]]
-    ) -> list[tuple[Assigned, CachedDefinition]]:
+    def _push_all(self, handed: Sequence[Handed]) -> list[Handed]:
         """Push these assignments and report them; return those that couldn't be pushed."""
-        if not handed:
-            return []
+        unpushed: list[Handed] = []
         now = self._clock.now()
-        unpushed: list[tuple[Assigned, CachedDefinition]] = []
-        batches: dict[Alike, list[tuple[Assigned, CachedDefinition]]] = {}
-        for each in handed:
-            batches.setdefault(alike(*each), []).append(each)
-        runs = [assigned.run for assigned, _ in handed]
-        self._run_index.dispatched(runs)
-        for batch in batches.values():
-            if not self._workers.push(batch):
-                unpushed += batch
-        waits = tuple([max(AT_ONCE, now - run.ready_at) for run in runs])
-        self._emit(AssignedRuns(len(runs), waits))
-        self._wake_ups.runs_changed([(run.key.run_id, run.job_id) for run in runs])
+        for batch, known in handed:
+            self._run_index.dispatched(batch)
+            if not self._workers.push(batch, known):
+                unpushed.append((batch, known))
+        runs = [run for batch, _ in handed for run in batch.runs]
+        if runs:
+            self._emit(AssignedRuns([(now - run.ready_at).total_seconds() for run in runs]))
+            self._wake_ups.runs_changed([(run.key.run_id, run.job_id) for run in runs])
         return unpushed
 
     async def _look_into(self, refused: Sequence[tuple[LiveRun, CachedDefinition]]) -> bool:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from schedd.core.dispatch.placement import SlotOffer
 from schedd.core.jobs.definition import Definition
-from schedd.core.runs.deadlines import START_WITHIN
-from schedd.core.runs.model import (
-    SMALL_PAYLOAD,
-    Assigned,
-    Draft,
-    Incarnation,
-    LiveRun,
-    Terms,
-)
+from schedd.core.runs.model import DispatchedBatch, Draft, Incarnation, LiveRun, Terms
 from schedd.core.runs.overlap import limit_of
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
-Alike: TypeAlias = tuple[object, ...]
-"""Assignments with equal values of this kind are sent in one batch."""
+Handed: TypeAlias = tuple[DispatchedBatch, Sequence[CachedDefinition]]
+"""A batch, with the definition of each run. They have one text, and so one message
+(`DefinitionTexts`).
+"""
 Chosen: TypeAlias = tuple[LiveRun, CachedDefinition, "SlotOffer | BroadcastTargets"]
 
 
@@ -74,25 +68,4 @@ def terms_of(
         definition.pool,
         targets,
         definition.run_timeout is not None,
-    )
-
-
-def alike(assigned: Assigned, known: CachedDefinition) -> Alike:
-    """Return what the assignments of a batch have in common. Their definitions have one text, and
-    so one message (`DefinitionTexts`). Name, run, token, scheduled time and small payload differ.
-    """
-    run, definition = assigned.run, known.definition
-    payload = assigned.payload
-    large = payload is not None and len(payload) > SMALL_PAYLOAD
-    alone = large or definition.run_timeout is not None
-    return (
-        run.incarnation,
-        id(known.spec),
-        definition.namespace,
-        definition.generation,
-        run.attempt,
-        run.start_by,
-        run.start_by is not None and run.start_by - START_WITHIN == run.ready_at,
-        payload is None,
-        run.key.run_id if alone else None,
     )

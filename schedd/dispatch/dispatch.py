@@ -20,10 +20,11 @@ The choice is provisional until the assigner has checked it on rows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from math import inf
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from schedd.cluster.cluster_pause import ClusterPause
@@ -34,7 +35,6 @@ from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.events import Emit, Waiting
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.definition import Placement
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedd.core.timers.pre_dispatch import early_rank, may_be_pre_dispatched
@@ -71,18 +71,10 @@ have changed them.
 """
 
 
-_Going: TypeAlias = tuple[LiveRun, CachedDefinition, Need]
-
-
-def _spreads(going: _Going) -> Need | None:
-    """Return the need of a run that goes to any able worker, the one with most slots first, and
-    has no limit but that; None for another run.
-    """
-    run, entry, need = going
-    definition = entry.definition
-    if need.pool or definition.prefer or definition.placement is not Placement.SPREAD:
-        return None
-    return None if run.ready_at > run.due_at and run.late else need
+_Going: TypeAlias = tuple[LiveRun, CachedDefinition, Need, bool]
+"""A run with its definition and need, and whether it goes to any able worker, the one with most
+slots first, and has no limit but that.
+"""
 
 
 class Dispatch:
@@ -223,20 +215,20 @@ class Dispatch:
                 self._run_index.ready.add([*batch, *(run for run, _, _ in chosen)])
                 raise
             offers, now = self._workers.still_offered(), self._clock.now()
-            for spreads, alike in groupby(self._going(batch, known, taken, now), key=_spreads):
-                going = [*alike]
-                need = going[0][2]
-                offered = offers.spread(need, len(going)) if spreads else None
+            going = self._going(batch, known, taken, now)
+            for (need, spreads), alike in groupby(going, key=itemgetter(2, 3)):
+                those = [*alike]
+                offered = offers.spread(need, len(those)) if spreads else None
                 if offered is not None:
                     for offer, taking in Counter(offered).items():
                         choice.reserve_slots(offer, taking * need.slots)
                     chosen += [
                         (run, entry, offer)
-                        for (run, entry, _), offer in zip(going, offered, strict=False)
+                        for (run, entry, _, _), offer in zip(those, offered, strict=False)
                     ]
-                    self._run_index.ready.add([run for run, _, _ in going[len(offered) :]], need)
+                    self._run_index.ready.add([each[0] for each in those[len(offered) :]], need)
                     continue
-                for run, entry, need in going:
+                for run, entry, *_ in those:
                     paced = run.paced_by(entry.definition)
                     fits = not run.late or late.fits(need.slots, paced=paced)
                     fits = fits and rooms.fits(need.pool)
@@ -258,28 +250,27 @@ class Dispatch:
         known: Mapping[JobId, CachedDefinition],
         taken: Collection[RunId],
         now: datetime,
-    ) -> Iterator[_Going]:
-        """Yield the runs that may go now, with their definitions and needs."""
+    ) -> list[_Going]:
+        """Return the runs that may go now."""
+        going: list[_Going] = []
         for run in batch:
             entry = known.get(run.job_id)
             if entry is None or run.key.run_id in taken:
                 continue  # its definition can't be read; the scan reads the run again
-            definition = entry.definition
-            if (
-                run.generation < definition.generation
-                or definition.start_deadline is not None
-                or definition.run_timeout is not None
-            ) and entry.ends(run, now) is not None:
+            generation = entry.definition.generation
+            if (entry.hurried or run.generation < generation) and entry.ends(run, now) is not None:
                 self._passed(run)
                 continue
-            alone = entry.need is None or run.parent is not None or run.target is not None
-            need = need_of(definition, run) if alone else entry.need
-            assert need is not None, "it is computed or known"
-            if run.line is None or self._run_index.ready.learn(run, need, definition.generation):
-                yield run, entry, need
+            need = entry.need
+            if need is None or run.parent is not None or run.target is not None:
+                need = need_of(entry.definition, run)
+            if run.line is None or self._run_index.ready.learn(run, need, generation):
+                spreads = entry.spreads and not (run.ready_at > run.due_at and run.late)
+                going.append((run, entry, need, spreads))
             else:
                 self._definition_cache.forget([run.job_id])
                 self._run_index.ready.add([run])  # its need is looked up again first
+        return going
 
     async def _pre_dispatch(self) -> bool:
         """Pre-dispatch runs that are due soon into remaining slots; return whether more wait."""

@@ -28,7 +28,7 @@ from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import DispatchedBatch, LiveRun
 from schedd.core.timers.due_index import DueIndex
 from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_early
 from schedd.dispatch.held_timers import HERD, HeldTimers
@@ -114,8 +114,11 @@ class RunIndex:
 
         Return whether another late run may take the place of one without a new grant.
         """
-        runs = self.running.report(run_ids, tokens)
-        return self.ready.late > 0 and any(run.late for run in runs)
+        self.running.report(run_ids, tokens)
+        if not self.ready.late:
+            return False
+        runs = map(self.running.get, run_ids)
+        return any(run is not None and run.late for run in runs)
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by state; return how many are ready and new to the queue."""
@@ -197,13 +200,13 @@ class RunIndex:
             self._waits_no_more(run.key.run_id, run.job_id)
         return taken
 
-    def dispatched(self, runs: Sequence[LiveRun]) -> None:
+    def dispatched(self, batch: DispatchedBatch) -> None:
         """Note that runs were dispatched; a scan may have read them as waiting meanwhile."""
-        self.running.add_all(runs)
-        for run_id in self.ready.ids() & {run.key.run_id for run in runs}:
+        self.running.add_batch(batch)
+        for run_id in self.ready.ids() & batch.places.keys():
             self.ready.discard(run_id)
         if self.waiting or self._kept:
-            for run in runs:
+            for run in batch.runs:
                 if run.key.run_id in self.waiting or run.job_id in self._kept:
                     self._waits_no_more(run.key.run_id, run.job_id)
 
@@ -252,12 +255,15 @@ class RunIndex:
         """Jobs with blocked runs."""
         return self._held.jobs
 
-    def remove_ended(self, runs: Iterable[LiveRun]) -> int:
-        """Remove ended runs; return how many runs may go now (`release_after_end`)."""
+    def remove_ended(self, runs: Sequence[LiveRun], tokens: Sequence[Token]) -> int:
+        """Remove runs that ended under these tokens; return how many runs may go now
+        (`release_after_end`).
+        """
         owned = self.ownership.epochs
         here = {run.key.run_id: run for run in runs if run.shard in owned}
         if self._reading:
-            self._over.update({run_id: run.token for run_id, run in here.items()})
+            ids = [run.key.run_id for run in runs]
+            self._over |= {one: t for one, t in zip(ids, tokens, strict=True) if one in here}
         gone = self.running.pop_all(here)
         self._attempts_ended(len(gone))
         kept, judged, held = self._kept, self._judged, self._held
@@ -386,11 +392,11 @@ class RunIndex:
         ready = self.ready.discard(run_id)
         held = self._held.discard(run_id, job)
         begun = self.broadcasts.pop(run_id, None)
-        return any(place is not None for place in (running, waiting, ready, held, begun))
+        return running or any(place is not None for place in (waiting, ready, held, begun))
 
-    def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
-        running = self.running.pop(run_id)
-        self._attempts_ended(0 if running is None else 1)
+    def _no_longer_runs(self, run_id: RunId) -> bool:
+        running = self.running.discard(run_id)
+        self._attempts_ended(running)
         return running
 
     def _attempts_ended(self, count: int) -> None:

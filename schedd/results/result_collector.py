@@ -275,59 +275,59 @@ class ResultCollector:
         room = min(SUCCESSES, QUEUE - len(self._results))
         batch = dict(islice(self._successes.items(), max(0, room)))
         plain = self._plain_of([*batch])
+        others = [at for at in batch if at not in plain] if len(plain) < len(batch) else []
         if plain:
+            times = [batch[at] for at in plain] if others else [*batch.values()]
             run_ids, tokens, senders = zip(*plain, strict=True)
-            scheduled, started, finished, _ = zip(*[batch[at] for at in plain], strict=True)
+            scheduled, started, finished, _ = zip(*times, strict=True)
             left = await self._store.accept_successes(
                 Successes(run_ids, tokens, senders, scheduled, started, finished)
             )
             await AFTER_COMMIT()
             for one in left:
-                del plain[one.run_id, one.token, one.sender]
+                others.append((one.run_id, one.token, one.sender))
+                del plain[others[-1]]
             self._succeeded(plain)
-        async for at in in_turns([at for at in batch if at not in plain]):
+        async for at in in_turns(others):
             if len(self._results) >= QUEUE:
                 break  # others arrived meanwhile: the rest stays here
-            *times, (worker, line) = self._successes.pop(at)
-            single = single_result(Success(*at, *times), worker)
+            *its_times, (worker, line) = self._successes.pop(at)
+            single = single_result(Success(*at, *its_times), worker)
             self._results[single.key.run_id, single.token, single.digest] = single, line
 
     def _plain_of(self, batch: Sequence[_Ended]) -> dict[_Ended, LiveRun]:
-        """Return the plain successes among these, with the runs as dispatched here."""
+        """Return the plain successes among these, with their runs (`of_senders`)."""
         if self.run_index is None:
             return {}
-        runs = self.run_index.running.of_ids([at[0] for at in batch])
-        known = self._definition_cache.cached({run.job_id for run in runs if run is not None})
+        found = self.run_index.running.of_senders(batch)
+        known = self._definition_cache.cached({one[0].job_id for one in found if one is not None})
         return {
-            at: run
-            for at, run in zip(batch, runs, strict=True)
-            if run is not None
-            and run.token == at[1]
-            and run.incarnation == at[2]
-            and run.state is State.RUNNING
-            and not run.cancelling
-            and run.parent is None
-            and (definition := known.get(run.job_id)) is not None
+            at: one[0]
+            for at, one in zip(batch, found, strict=True)
+            if one is not None
+            and (definition := known.get(one[0].job_id)) is not None
             and definition.plain_success
-            and definition.definition.generation >= run.generation
+            and definition.definition.generation >= one[1]
         }
 
     def _succeeded(self, stored: Mapping[_Ended, LiveRun]) -> None:
         """Acknowledge stored plain successes, and remove their runs."""
+        times = [*map(self._successes.pop, stored)]  # with the newest stream of each
         answers: dict[AttachedStream, list[_Ended]] = defaultdict(list)
-        latenesses: list[float] = []
-        durations: list[float] = []
-        for at, run in stored.items():
-            _, started, finished, (_, line) = self._successes.pop(at)  # the newest stream
+        for at, (_, _, _, (_, line)) in zip(stored, times, strict=True):
             answers[line].append(at)
-            ready = run.due_at if run.attempt <= 1 else run.ready_at
-            latenesses.append(started / SECOND - ready.timestamp())
-            durations.append((finished - started) / SECOND)
         for line, ended in answers.items():
             line.acknowledge_all([at[0] for at in ended], [at[1] for at in ended])
         if stored:
+            runs = [*stored.values()]
+            ready = [run.due_at if run.attempt <= 1 else run.ready_at for run in runs]
+            latenesses = [
+                started / SECOND - since.timestamp()
+                for (_, started, _, _), since in zip(times, ready, strict=True)
+            ]
+            durations = [(finished - started) / SECOND for _, started, finished, _ in times]
             self._emit(RunsSucceeded(latenesses, durations))
-            self._remove_ended([*stored.values()])
+            self._remove_ended(runs, [at[1] for at in stored])
 
     async def _store_results(self) -> None:
         batch = list(self._results.items())[:BATCH]
@@ -354,7 +354,8 @@ class ResultCollector:
         changed = [
             report for report, verdict in answers if verdict in TAKEN and report.key in runs
         ]  # rows of others can't be read: the next scan finds that they have ended
-        self._remove_ended([runs[report.key] for report in changed if report.state not in LIVE])
+        ended = [runs[report.key] for report in changed if report.state not in LIVE]
+        self._remove_ended(ended, [run.token for run in ended])
         await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
             (run.job_id, run.shard)
@@ -432,11 +433,11 @@ class ResultCollector:
         if self.run_index is not None:
             self.run_index.ownership.drop([run.shard])
 
-    def _remove_ended(self, runs: Sequence[LiveRun]) -> None:
-        """Remove ended runs from the run index."""
+    def _remove_ended(self, runs: Sequence[LiveRun], tokens: Sequence[Token]) -> None:
+        """Remove runs that ended under these tokens from the run index."""
         self._wake_ups.runs_changed([(run.key.run_id, run.job_id) for run in runs])
         self._definition_cache.forget_ended([run.job_id for run in runs])
-        if self.run_index is not None and self.run_index.remove_ended(runs):
+        if self.run_index is not None and self.run_index.remove_ended(runs, tokens):
             self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:

@@ -94,9 +94,11 @@ class DefinitionCache:
                 self._store_definition(row.job_id, self._wordings.known(row))
 
     def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
-        found = {job: self._known[job] for job in jobs if job in self._known}
-        for job in found:
-            self._known.move_to_end(job)
+        known = self._known
+        found = {job: known[job] for job in jobs if job in known}
+        if self._taken > self._capacity // 2:  # before that, nothing is dropped soon
+            for job in found:
+                known.move_to_end(job)
         return found
 
     def knows(self, job: JobId) -> bool:
@@ -151,19 +153,20 @@ class DefinitionCache:
 
     def forget(self, jobs: Iterable[JobId]) -> None:
         """Forget these jobs: their definitions are read again when requested."""
-        for job in jobs:
-            known = self._known.pop(job, None)
-            if known is None:
-                continue
-            words = id(known.spec)
-            self._sharing[words] -= 1
-            self._taken -= ITSELF if self._sharing[words] else ITSELF + known.words
+        known = self._known
+        gone = [known.pop(job) for job in jobs if job in known]
+        self._taken -= ITSELF * len(gone)
+        sizes = {id(each.spec): each.words for each in gone}
+        for words, count in Counter([id(each.spec) for each in gone]).items():
+            self._sharing[words] -= count
             if not self._sharing[words]:
                 del self._sharing[words]
+                self._taken -= sizes[words]
 
     def forget_ended(self, jobs: Iterable[JobId]) -> None:
         """Forget jobs that run only once, of those with an ended run."""
-        self.forget([job for job in jobs if job in self._known and self._known[job].once])
+        known = self._known
+        self.forget([job for job in jobs if job in known and known[job].once])
 
     async def _read(self, jobs: list[JobId]) -> dict[JobId, CachedDefinition]:
         """Return the definitions that were read, even if others forget them meanwhile."""

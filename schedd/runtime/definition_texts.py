@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from schedd.core.dispatch.placement import Need, job_need
-from schedd.core.jobs.definition import Definition
+from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.runs.deadlines import hurried, overdue
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import LiveRun
@@ -74,6 +74,8 @@ class CachedDefinition:
     delivery guarantee and the timer's times: no quota, jitter or exclusion.
     """
 
+    spreads: bool = field(init=False, compare=False)
+    """Whether each run goes to any able worker, the one with most slots first."""
     fires_running: bool = field(init=False, compare=False)
     """Whether a run may be fired as RUNNING (`core/timers/pre_dispatch.py`)."""
 
@@ -85,6 +87,8 @@ class CachedDefinition:
         self.shares_steps = shares  # type: ignore[misc]
         self.fires_running = may_be_fired_running(definition)  # type: ignore[misc]
         self.hurried = hurried(definition)  # type: ignore[misc]
+        spreads = definition.placement is Placement.SPREAD and not definition.prefer
+        self.spreads = spreads and not definition.pool  # type: ignore[misc]
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
         """Return why a waiting run of the job must end now; None if it may wait longer."""

@@ -15,7 +15,6 @@ from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.model import (
-    Assigned,
     Claim,
     Draft,
     Firing,
@@ -49,7 +48,7 @@ from schedd.store.statements.operations import operations
 from schedd.store.timers import backfill_feed, fire
 from schedd.store.timers.fire_running import fire_running
 from schedkit import failpoints
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 Fired = TypeVar("Fired", Firing, FiringToSlot)
 
@@ -163,16 +162,17 @@ class OwnerStore:
         distinct = list({draft.run.key.run_id: draft for draft in drafts}.values())
         answers, broken = await halved(distinct, write) if distinct else ([], [])
         outcomes = [outcome for _, (_, outcome) in answers]
-        assigned = [each for outcome in outcomes for each in outcome.assigned]
+        batches = [each for outcome in outcomes for each in outcome.assigned]
         unread = [key for outcome in outcomes for key in outcome.unread]
         if unread:
             payloads = await self.database.call(assign.read_payloads, unread)
-            assigned = [
-                Assigned(each.run, payloads.get(each.run.key.run_id, each.payload))
-                for each in assigned
+            batches = [
+                batch if found is None else replace(batch, payloads=[found])
+                for batch in batches
+                for found in (payloads.get(batch.first.key.run_id),)
             ]
         return Assignments(
-            assigned,
+            batches,
             [key for outcome in outcomes for key in outcome.ended],
             [key for outcome in outcomes for key in outcome.waiting],
             frozenset().union(*(lost for _, (lost, _) in answers)),

@@ -189,8 +189,8 @@ def _missed(metrics: MemberMetrics, event: events.RunsMissed) -> None:
 
 
 def _assigned(metrics: MemberMetrics, event: events.AssignedRuns) -> None:
-    metrics.runs.assigned.inc(event.count)
-    metrics.runs.wait.observe_all(map(timedelta.total_seconds, event.waits))
+    metrics.runs.assigned.inc(len(event.waits))
+    metrics.runs.wait.observe_all(event.waits)
 
 
 def _record_attempt_end(metrics: MemberMetrics, event: events.AttemptEnded) -> None:

@@ -41,7 +41,15 @@ from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Epoch, Hint, JobId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Assigned, Claim, Firing, FiringToSlot, Timer
+from schedd.core.runs.model import (
+    Claim,
+    DispatchedBatch,
+    Firing,
+    FiringToSlot,
+    LiveRun,
+    Timer,
+    alike,
+)
 from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule.work_budget import OF_TURN, TooMuchWork
 from schedd.core.timers import fire_plan
@@ -290,11 +298,15 @@ class FireLoop:
             return fired
 
         done, answers, failed = await self._write([one for one, _ in chosen], timers, write)
-        dispatched = [run for one in answers for run in one.runs if run.state is State.RUNNING]
+        terms = {one.job_id: one.terms for one, _ in chosen}
+        batches: dict[object, list[LiveRun]] = {}
+        for run in (run for one in answers for run in one.runs if run.state is State.RUNNING):
+            batches.setdefault(alike(run, terms[run.job_id]), []).append(run)
         self._advance(done, timers, answers)
         self._ready()  # they need no more slots
         await self._assigner.push_fired(
-            [(Assigned(run, None), known[run.job_id]) for run in dispatched], choice
+            [(DispatchedBatch.of(b), [known[run.job_id] for run in b]) for b in batches.values()],
+            choice,
         )
         if failed is not None:
             raise failed

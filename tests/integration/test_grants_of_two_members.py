@@ -19,7 +19,7 @@ import grpc.aio
 
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import JobId, ShardId, Token
-from schedd.core.runs.model import Claim, Draft
+from schedd.core.runs.model import Claim, DispatchedBatch, Draft
 from schedd.core.runs.records import Assignments
 from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
@@ -134,10 +134,8 @@ class Member:
         await asyncio.sleep(WRITING)
         self.writing = False
         start_by = self.clock.now() + timedelta(seconds=WAIT_TIMEOUT)
-        assigned = [
-            replace(each, run=replace(each.run, start_by=start_by)) for each in written.assigned
-        ]
-        return replace(written, assigned=assigned)
+        runs = [replace(each.run, start_by=start_by) for each in written.assigned]
+        return replace(written, batches=[DispatchedBatch.of([run]) for run in runs])
 
 
 async def test_an_assignment_sent_while_its_slot_is_regranted_isnt_refused(

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
+from schedd.core.runs.model import DispatchedBatch, Incarnation, LiveRun, RunKey
 from schedd.rpc.workers import frames
 from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import worker_service_pb2 as pb
@@ -54,8 +54,8 @@ class Frames(RecordingLine):
         super().__init__()
         self.sent: deque[Down] = deque()
 
-    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
-        self._open().runs.extend([assigned.run for assigned, _ in handed])
+    def assign(self, batch: DispatchedBatch, known: Sequence[CachedDefinition]) -> None:
+        self._open().runs.extend([one.run for one in batch.single()])
 
     def demand(self, heads: Sequence[QueueHead]) -> None:
         self._open().demand = frames.demand(heads)

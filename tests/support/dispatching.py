@@ -26,8 +26,8 @@ from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Definition, Overlap
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import (
-    Assigned,
     Claim,
+    DispatchedBatch,
     Draft,
     Incarnation,
     LiveRun,
@@ -121,7 +121,7 @@ class Rows:
                 incarnation=draft.terms.incarnation,
                 start_by=NOW + timedelta(seconds=5),
             )
-            assigned.append(Assigned(made, None))
+            assigned.append(DispatchedBatch.of([made]))
         self.meanwhile()
         if self.fails:
             raise self.fails.pop()

@@ -22,7 +22,7 @@ from schedd.core.ids import (
 )
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
+from schedd.core.runs.model import DispatchedBatch, Incarnation, LiveRun, RunKey, Trigger
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime.definition_texts import CachedDefinition
 
@@ -105,8 +105,9 @@ class RecordingLine:
         self.reached: list[tuple[int, int]] = []
         """Serials, and how far this member goes."""
 
-    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
-        self.assigned.extend([assigned.run for assigned, _ in handed])
+    def assign(self, batch: DispatchedBatch, known: Sequence[CachedDefinition]) -> None:
+        assert len(known) == len(batch.runs)
+        self.assigned.extend([one.run for one in batch.single()])
 
     def revoke(self, key: RunKey, token: Token) -> None:
         self.revoked.append((key.run_id, token))

@@ -64,7 +64,7 @@ DEAD = DeadRun(RUN, JobId(new_id()), Reason.EXIT_CODE, 3)
 
 EVENTS: list[Event] = [
     TimersFired(2, 1, (3 * MS, -5 * MS)),
-    AssignedRuns(1, (2 * MS,)),
+    AssignedRuns([0.002]),
     AttemptEnded(State.FAILED, Reason.EXIT_CODE, 4 * MS, timedelta(seconds=3)),
     RunsSucceeded([0.5, -0.25], [1.5, 2.5]),
     StaleResult(RUN, Token(77), "w1"),
@@ -378,7 +378,7 @@ def test_a_cluster_pause_is_logged_and_exported_until_it_ends(
 
 def test_routine_events_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        telemetry_after(TimersFired(1, 0, ()), AssignedRuns(1, ()), Waiting(0, 0, 0))
+        telemetry_after(TimersFired(1, 0, ()), AssignedRuns([0.0]), Waiting(0, 0, 0))
     assert not caplog.records
 
 

@@ -9,8 +9,9 @@ late runs in progress, and a run that is known not to be paced is examined once.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar, overload
 
-from schedd.core.ids import RunId, ShardId, Token
-from schedd.core.runs.model import LiveRun
+from schedd.core.ids import IncarnationId, RunId, ShardId, Token
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import DispatchedBatch, LiveRun
 
 D = TypeVar("D")
 
@@ -19,9 +20,12 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
     """Dispatched runs by run id, each as last dispatched or read."""
 
     def __init__(self) -> None:
-        self._runs: dict[RunId, LiveRun] = {}
+        self._runs: dict[RunId, LiveRun | DispatchedBatch] = {}
+        """The runs, or the batches in which they were dispatched: an object is created for a run
+        only when it is looked up.
+        """
         self._reported: dict[RunId, Token] = {}
-        """Runs whose result has arrived but isn't stored yet. They take no slot."""
+        """Late runs whose result has arrived but isn't stored yet. They take no slot."""
         self._late: dict[RunId, LiveRun] = {}
         """Late runs in progress, except those known not to be paced."""
         self._unpaced: dict[RunId, Token] = {}
@@ -30,7 +34,10 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         """
 
     def __getitem__(self, run_id: RunId) -> LiveRun:
-        return self._runs[run_id]
+        run = self._runs[run_id]
+        if isinstance(run, DispatchedBatch):
+            run = self._runs[run_id] = run.run(run.places[run_id])
+        return run
 
     def __iter__(self) -> Iterator[RunId]:
         return iter(self._runs)
@@ -46,7 +53,7 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
     @overload
     def get(self, run_id: RunId, default: D, /) -> LiveRun | D: ...
     def get(self, run_id: RunId, default: D | None = None, /) -> LiveRun | D | None:
-        return self._runs.get(run_id, default)
+        return self[run_id] if run_id in self._runs else default
 
     @property
     def late(self) -> list[LiveRun]:
@@ -68,39 +75,56 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         else:
             self._late.pop(run_id, None)
 
-    def of_ids(self, run_ids: Iterable[RunId]) -> list[LiveRun | None]:
-        """Return the runs of these ids, in order; None for one that isn't here."""
-        return [*map(self._runs.get, run_ids)]
-
-    def add_all(self, runs: Iterable[LiveRun]) -> None:
-        """Add runs that were dispatched under new tokens."""
-        for run in runs:
-            if run.ready_at > run.due_at or run.key.run_id in self._late:
-                self.add(run)
-            else:
-                self._runs[run.key.run_id] = run
-
-    def report(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> list[LiveRun]:
-        """Note that results of these assignments arrived. Return their runs that are here."""
-        found: list[LiveRun] = []
-        for run_id, token in zip(run_ids, tokens, strict=True):
-            if (run := self._runs.get(run_id)) is not None:
-                found.append(run)
-                self._reported[run_id] = token
-                if self._late and run.token == token:
-                    self._late.pop(run_id, None)
+    def of_senders(
+        self, ats: Iterable[tuple[RunId, Token, IncarnationId]]
+    ) -> list[tuple[LiveRun, int] | None]:
+        """Return the runs of these assignments, in order, each with the generation of its attempt.
+        The run is as dispatched, or as it waited for its first attempt. None: the assignment isn't
+        here, belongs to a broadcast, or is being canceled.
+        """
+        found: list[tuple[LiveRun, int] | None] = []
+        for run_id, token, sender in ats:
+            here, one = self._runs.get(run_id), None
+            if isinstance(here, DispatchedBatch):
+                place = here.places[run_id]
+                if here.tokens[place] == token and here.first.incarnation == sender:
+                    one = here.runs[place], here.first.generation
+            elif (
+                here is not None
+                and here.token == token
+                and here.incarnation == sender
+                and here.state is State.RUNNING
+                and not (here.cancelling or here.parent)
+            ):
+                one = here, here.generation
+            found.append(one)
         return found
 
-    def pop(self, run_id: RunId) -> LiveRun | None:
-        """Remove and return a run that its worker no longer has."""
+    def add_batch(self, batch: DispatchedBatch) -> None:
+        """Add runs that were dispatched under new tokens."""
+        self._runs.update(dict.fromkeys(batch.places, batch))
+        for place, run in enumerate(batch.runs):
+            if run.ready_at > run.due_at or run.token:
+                self.add(batch.run(place))
+
+    def report(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> None:
+        """Note that results of these assignments arrived: late runs among them take no slot."""
+        if self._late:
+            for run_id, token in zip(run_ids, tokens, strict=True):
+                if (run := self._late.get(run_id)) is not None and run.token == token:
+                    del self._late[run_id]
+                    self._reported[run_id] = token
+
+    def discard(self, run_id: RunId) -> bool:
+        """Remove a run that its worker no longer has; return whether it was here."""
         self._late.pop(run_id, None)
         self._unpaced.pop(run_id, None)
         self._reported.pop(run_id, None)
-        return self._runs.pop(run_id, None)
+        return self._runs.pop(run_id, None) is not None
 
     def pop_all(self, run_ids: Iterable[RunId]) -> set[RunId]:
         """Remove runs that their workers no longer have; return the ids of those that were here."""
-        gone = self._runs.keys() & set(run_ids)
+        gone = self._runs.keys() & run_ids
         for run_id in gone:
             del self._runs[run_id]
         for marks in (self._reported, self._late, self._unpaced):
@@ -111,5 +135,5 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
         gone = set(shards)
-        for run_id in [run_id for run_id, run in self._runs.items() if run.shard in gone]:
-            self.pop(run_id)
+        for run_id in [run_id for run_id, run in self.items() if run.shard in gone]:
+            self.discard(run_id)

@@ -4,9 +4,11 @@ Definitions of jobs are in `core/jobs/definition.py`. All values are frozen. Tim
 datetimes in UTC, durations are timedeltas. Nothing here reads a clock.
 """
 
+from collections.abc import Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import repeat
 from typing import Protocol
 
 from schedd.core.dispatch.ready_bucket_ids import LineId
@@ -27,7 +29,7 @@ from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap, Prio
 from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.pools import NO_POOL, PoolKey
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 
 class Trigger(StrEnum):
@@ -336,6 +338,63 @@ class Assigned:
     run: LiveRun
     payload: bytes | None
     """The run's own payload (serialized `Payload`), from its trigger. None: the definition's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DispatchedBatch:
+    """Committed assignments to one worker that are sent in one message: they differ only in run,
+    job, token and payload. Columns have the same length.
+    """
+
+    first: LiveRun
+    """The first run, as dispatched."""
+    runs: Sequence[LiveRun]
+    """The runs, each as dispatched, or as it waited for its first attempt."""
+    tokens: Sequence[Token]
+    payloads: Sequence[bytes] = ()
+    """The runs' own payloads. Empty: the definition's."""
+    places: dict[RunId, int] = field(init=False)
+    """Index of each run in the columns."""
+
+    def __post_init__(self) -> None:
+        places = {run.key.run_id: place for place, run in enumerate(self.runs)}
+        self.places = places  # type: ignore[misc]  # frozen for others
+
+    @staticmethod
+    def of(runs: Sequence[LiveRun], *payloads: bytes) -> "DispatchedBatch":
+        """Return a batch of dispatched runs."""
+        return DispatchedBatch(runs[0], runs, [run.token for run in runs], payloads)
+
+    def run(self, place: int) -> LiveRun:
+        """Return a run as dispatched."""
+        run = self.runs[place]
+        if run.state is State.RUNNING:
+            return run
+        return replace(
+            self.first,
+            key=run.key,
+            job_id=run.job_id,
+            shard=run.shard,
+            priority=run.priority,
+            due_at=run.due_at,
+            ready_at=run.ready_at,
+            token=self.tokens[place],
+            created_at=run.created_at,
+        )
+
+    def single(self) -> list[Assigned]:
+        """Return each assignment."""
+        payloads = self.payloads or repeat(None)
+        runs = map(self.run, range(len(self.runs)))
+        return [Assigned(*each) for each in zip(runs, payloads, strict=False)]
+
+
+def alike(run: LiveRun, terms: Terms) -> tuple[object, ...]:
+    """Return a value that is equal for dispatched runs that one batch may contain: those without
+    payloads. A `run_timeout` leaves each run a time of its own.
+    """
+    early = run.start_by is not None and run.start_by - terms.start_by_after == run.ready_at
+    return id(terms), run.attempt, run.start_by, early, terms.limited and run.key.run_id
 
 
 @dataclass(frozen=True, slots=True)

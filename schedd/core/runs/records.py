@@ -12,7 +12,15 @@ from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.dispatch.ready_bucket_ids import LineId
 from schedd.core.ids import IncarnationId, JobId, RedriveId, RunId, ShardId, Timeline, Token
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import Assigned, AuditRecord, Incarnation, LiveRun, NewRun, RunKey
+from schedd.core.runs.model import (
+    Assigned,
+    AuditRecord,
+    DispatchedBatch,
+    Incarnation,
+    LiveRun,
+    NewRun,
+    RunKey,
+)
 from schedd.core.runs.redrive import LetterOutcome
 from schedd.core.runs.run_records import RunRecord
 from schedkit.records import dataclass
@@ -96,7 +104,7 @@ class FireOutcome:
 class Assignments:
     """The outcome of a batch of drafts."""
 
-    assigned: list[Assigned]
+    batches: list[DispatchedBatch]
     ended: list[RunKey]
     """Runs that the statement skipped for overlap."""
     waiting: list[RunKey]
@@ -111,6 +119,11 @@ class Assignments:
     """Runs not assigned because their pools are full."""
     begun: list[LiveRun] = field(default_factory=list)
     """Broadcasts that started, and their children."""
+
+    @property
+    def assigned(self) -> list[Assigned]:
+        """Each assignment of the batches."""
+        return [one for batch in self.batches for one in batch.single()]
 
 
 @dataclass(frozen=True, slots=True)

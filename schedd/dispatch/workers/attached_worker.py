@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from schedd.core.dispatch.placement import Unable
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId, RunId, Token
-from schedd.core.runs.model import Assigned, Incarnation, RunKey
+from schedd.core.runs.model import DispatchedBatch, Incarnation, RunKey
 from schedd.core.runs.records import SILENT_AFTER, WorkerView
 from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.runtime.definition_texts import CachedDefinition
@@ -44,7 +44,7 @@ def is_news(
 class AttachedStream(Protocol):
     """Sending side of one worker's stream. No method waits; frames are coalesced behind it."""
 
-    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None: ...
+    def assign(self, batch: DispatchedBatch, known: Sequence[CachedDefinition]) -> None: ...
     def revoke(self, key: RunKey, token: Token) -> None: ...
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None: ...
     def demand(self, heads: Sequence[QueueHead]) -> None: ...

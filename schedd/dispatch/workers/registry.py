@@ -26,7 +26,7 @@ from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.events import Emit, WorkerAttached, WorkerDetached
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
-from schedd.core.runs.model import Assigned, Incarnation, LiveRun
+from schedd.core.runs.model import DispatchedBatch, Incarnation, LiveRun
 from schedd.core.runs.records import SILENT_AFTER, WorkerView, view_without_heartbeats
 from schedd.dispatch.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.dispatch.start_confirmation import StartConfirmation
@@ -267,19 +267,19 @@ class WorkerRegistry:
         """Return incarnations attached here that take no more work."""
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
-    def push(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> bool:
-        """Push assignments that are alike to their worker; return False if that isn't possible.
+    def push(self, batch: DispatchedBatch, known: Sequence[CachedDefinition]) -> bool:
+        """Push assignments to their worker; return False if that isn't possible. `known`: the
+        definition of each.
 
         Its stream has ended (see `elsewhere`), or the worker reconnected without permission for the
         namespace.
         """
-        assigned, known = handed[0]
-        attached, definition = self._worker_of(assigned.run), known.definition
+        attached, definition = self._worker_of(batch.first), known[0].definition
         if attached is None or not attached.incarnation.may_work_for(definition.namespace):
             return False
-        attached.pushed += definition.slots * len(handed)
+        attached.pushed += definition.slots * len(known)
         self._offering.changed(attached.incarnation.id)
-        attached.line.assign(handed)
+        attached.line.assign(batch, known)
         return True
 
     def demand(self, demand: Demand, asked: PlacementCriteria = NOTHING) -> None:

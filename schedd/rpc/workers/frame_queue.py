@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import RunId, Token
-from schedd.core.runs.model import Assigned, RunKey
+from schedd.core.runs.model import DispatchedBatch, RunKey
 from schedd.rpc.workers import frames
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds.frames import MOST_IN_BATCH
@@ -93,12 +93,12 @@ class WorkerFrameQueue:
             self._waiting.set()
         return frame
 
-    def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
-        """Queue assignments that are alike."""
-        if self._reads_batches and (self._reads_payloads or handed[0][0].payload is None):
-            self._run_batches.append(frames.run_batch(handed))
+    def assign(self, batch: DispatchedBatch, known: Sequence[CachedDefinition]) -> None:
+        """Queue assignments. `known`: the definition of each."""
+        if self._reads_batches and (self._reads_payloads or not batch.payloads):
+            self._run_batches.append(frames.run_batch(batch, known))
         else:
-            self._assignments.extend([frames.assignment(*each) for each in handed])
+            self._assignments.extend(map(frames.assignment, batch.single(), known))
         self._waiting.set()
 
     def pass_on(self, frame: wire.MemberFrame) -> None:

@@ -22,7 +22,7 @@ from schedd.core.dispatch.successes import Successes
 from schedd.core.ids import Id, IncarnationId, RunId, Token, run_ids_of
 from schedd.core.runs.deadlines import START_WITHIN, time_left
 from schedd.core.runs.lifecycle import Reason
-from schedd.core.runs.model import Assigned, Incarnation, RunKey
+from schedd.core.runs.model import Assigned, DispatchedBatch, Incarnation, RunKey
 from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.timers.pre_dispatch import start_not_before
 from schedd.results.result_collector import AssignmentRefusal
@@ -183,26 +183,24 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
 
 
 def run_batch(
-    handed: Sequence[tuple[Assigned, CachedDefinition]],
+    batch: DispatchedBatch, known: Sequence[CachedDefinition]
 ) -> worker_service_pb2.RunBatch:
-    """Return assignments as sent to a worker that reads batches. They are `alike`
-    (`dispatch/assignment.py`).
+    """Return assignments as sent to a worker that reads batches. `known`: the definition of each;
+    they have one text.
     """
-    runs = [assigned.run for assigned, _ in handed]
-    common = assignment(*handed[0])
+    common = assignment(Assigned(batch.first, None), known[0])
     for name in ("key", "due_at", "traceparent"):
         common.ClearField(name)
-    jobs = [known.definition.name for _, known in handed]
-    payloads = [assigned.payload for assigned, _ in handed if assigned.payload is not None]
-    if payloads:
+    jobs = [each.definition.name for each in known]
+    if batch.payloads:
         common.ClearField("payload")
     return worker_service_pb2.RunBatch(
         common=common,
-        run_ids=b"".join([run.key.run_id for run in runs]),
-        fencing_tokens=[run.token for run in runs],
-        scheduled_at=[(run.key.scheduled_at - _EPOCH) // _MICROSECOND for run in runs],
+        run_ids=b"".join(batch.places),
+        fencing_tokens=batch.tokens,
+        scheduled_at=[(run.key.scheduled_at - _EPOCH) // _MICROSECOND for run in batch.runs],
         jobs=jobs if len({*jobs}) > 1 else (),
-        payloads=[*map(common_pb2.Payload.FromString, payloads)],
+        payloads=[*map(common_pb2.Payload.FromString, batch.payloads)],
     )
 
 

@@ -40,7 +40,15 @@ from sqlalchemy import Connection
 from schedd.core.ids import NO_TOKEN, JobId, RunId, ShardId, TenureId, Token
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import SMALL_PAYLOAD, Assigned, Draft, LiveRun, RunKey, Terms
+from schedd.core.runs.model import (
+    SMALL_PAYLOAD,
+    DispatchedBatch,
+    Draft,
+    LiveRun,
+    RunKey,
+    Terms,
+    alike,
+)
 from schedd.core.runs.pools import PoolKey
 from schedd.store.dispatch import broadcasts, pool_limits
 from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
@@ -281,9 +289,9 @@ WHERE r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
 class AssignOutcome:
     """The outcomes of the drafts."""
 
-    assigned: list[Assigned] = field(default_factory=list)
+    assigned: list[DispatchedBatch] = field(default_factory=list)
     unread: list[RunKey] = field(default_factory=list)
-    """Assigned runs whose payloads `read_payloads` must read."""
+    """Assigned runs whose payloads `read_payloads` must read. Each is a batch of its own."""
     ended: list[RunKey] = field(default_factory=list)
     held: list[RunKey] = field(default_factory=list)
     """Blocked by other runs of their jobs."""
@@ -323,6 +331,7 @@ def assign(
         keys | _arguments(drafts, tokens, beside, locked),
     )
     dispatched: list[tuple[LiveRun, PoolKey]] = []
+    batches: dict[object, list[LiveRun]] = {}
     begun: dict[RunKey, tuple[str, ...]] = {}
     decided = set()
     for n, goes, *columns in sorted(rows, key=itemgetter(0)):
@@ -332,12 +341,14 @@ def assign(
             begun[draft.key] = draft.terms.targets
         elif goes:
             run = _assigned(draft, tokens[n - 1], columns)
-            outcome.assigned.append(Assigned(run, None))
+            dispatched.append((run, draft.terms.pool))
+            of = alike(run, draft.terms), columns[-1] and run.key
+            batches.setdefault(of, []).append(run)
             if columns[-1]:
                 outcome.unread.append(run.key)
-            dispatched.append((run, draft.terms.pool))
         else:
             (outcome.held if goes is None else outcome.ended).append(draft.key)
+    outcome.assigned.extend(map(DispatchedBatch.of, batches.values()))
     pool_limits.add_places(connection, dispatched)
     if begun:
         outcome.begun.extend(broadcasts.begin(connection, tenure, begun))
@@ -409,14 +420,28 @@ def _dispatch_plain(
         n: bytes(contents[end - size : end])
         for n, size, end in zip(small or (), sizes or (), ends, strict=True)
     }
-    limits = {id(each): at + each.start_by_after for each in terms}
     dispatched = range(1, len(mine) + 1) if count == len(mine) else sorted(went or ())
+    early = {n: mine[n - 1].run.ready_at for n in dispatched if mine[n - 1].run.ready_at > at}
+    alone = {*(large or ())}
+    special = {*early, *payloads, *alone}
+    batches: dict[object, list[int]] = {}
     for n in dispatched:
+        which: object = of[n - 1]
+        if n in special:
+            which = which, early.get(n), n in payloads, n in alone and n
+        batches.setdefault(which, []).append(n)
+    for numbers_of in batches.values():
+        n = numbers_of[0]
         run, with_terms = mine[n - 1].run, mine[n - 1].terms
-        early = run.ready_at > at
-        start_by = run.ready_at + with_terms.start_by_after if early else limits[id(with_terms)]
-        assigned = _first_attempt(run, with_terms, tokens[n - 1], start_by)
-        outcome.assigned.append(Assigned(assigned, payloads.get(n)))
+        start_by = early.get(n, at) + with_terms.start_by_after
+        outcome.assigned.append(
+            DispatchedBatch(
+                _first_attempt(run, with_terms, tokens[n - 1], start_by),
+                [mine[n - 1].run for n in numbers_of],
+                [tokens[n - 1] for n in numbers_of],
+                [payloads[n] for n in numbers_of] if n in payloads else (),
+            )
+        )
     if len(dispatched) == len(drafts):
         return ()
     gone = {mine[n - 1].run.key.run_id for n in dispatched}

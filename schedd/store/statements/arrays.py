@@ -7,19 +7,23 @@ the server parses one constant instead of thousands, and the planner still sees 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 from schedd.core.ids import Id
 
 _SHORT: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def ids(values: Iterable[Id | None]) -> str:
     """Return a `uuid[]`."""
-    return _joined(["NULL" if value is None else value.hex() for value in values])
+    listed = [*values]
+    if None in listed:
+        return _joined(["NULL" if value is None else value.hex() for value in listed])
+    return "{" + b"".join(cast("list[Id]", listed)).hex(",", 16) + "}"
 
 
 def numbers(values: Iterable[float | None]) -> str:
@@ -44,14 +48,7 @@ def microseconds(values: Iterable[datetime | None]) -> str:
     and to read than a `timestamptz[]`.
     """
     since = [None if value is None else value - _EPOCH for value in values]
-    return _joined(
-        [
-            "NULL"
-            if one is None
-            else str((one.days * 86_400 + one.seconds) * 1_000_000 + one.microseconds)
-            for one in since
-        ]
-    )
+    return numbers([None if one is None else one // _MICROSECOND for one in since])
 
 
 def texts(values: Iterable[str | None]) -> str:

@@ -214,9 +214,9 @@ UNAWARE = (
 TWICE = (
     Edit(
         "schedd/dispatch/workers/registry.py",
-        "        attached.line.assign(handed)\n        return True\n",
-        "        attached.line.assign(handed)\n"
-        "        attached.line.assign(handed)\n        return True\n",
+        "        attached.line.assign(batch, known)\n        return True\n",
+        "        attached.line.assign(batch, known)\n"
+        "        attached.line.assign(batch, known)\n        return True\n",
     ),
 )
 """Every assignment is sent twice."""

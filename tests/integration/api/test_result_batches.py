@@ -16,7 +16,7 @@ from schedd.core.events import AttemptEnded, Event, RunsSucceeded, StaleResult
 from schedd.core.ids import IncarnationId, RunId, Token, new_id
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import LIVE, Reason, State
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import DispatchedBatch, LiveRun
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import WakeUps
@@ -75,7 +75,8 @@ class Collecting:
             found += await self.me.assigned(draft(of[id_], overlap=Overlap.ALLOW))
         index = self.collector.run_index
         assert index is not None
-        index.dispatched(found)
+        for one in found:
+            index.dispatched(DispatchedBatch.of([one]))
         await self.collector._definition_cache.of_runs(found)
         return found
 
@@ -175,7 +176,7 @@ async def test_a_run_that_this_member_doesnt_know_ends_as_the_others_of_its_batc
     await at.job("a")
     some = await at.dispatched("a", "a", "a")
     assert at.collector.run_index is not None
-    at.collector.run_index.running.pop(some[0].key.run_id)
+    at.collector.run_index.running.discard(some[0].key.run_id)
     await at.collect(some)
     assert at.plain == 2
     assert await at.states("a") == ["SUCCEEDED"] * 3

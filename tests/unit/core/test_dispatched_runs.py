@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from schedd.core.dispatch.dispatched_runs import DispatchedRuns
-from schedd.core.ids import ShardId, Token
-from schedd.core.runs.model import LiveRun
-from support.runs import NOW, running, worker
+from schedd.core.ids import NO_TOKEN, ShardId, Token
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import DispatchedBatch, LiveRun
+from support.runs import NOW, run, running, worker
 
 
 def late(number: int, *, token: int = 7, shard: int = 0) -> LiveRun:
@@ -41,7 +42,7 @@ def test_a_run_on_time_isnt_among_the_late_ones():
 def test_a_run_with_a_received_result_takes_no_slot_before_it_is_stored():
     runs = of(late(1), late(2))
     ids = [late(1).key.run_id, late(3).key.run_id]
-    assert runs.report(ids, [Token(7), Token(7)]) == [late(1)]
+    runs.report(ids, [Token(7), Token(7)])
     assert (len(runs), numbers(runs)) == (2, [2])
 
     runs.add(late(1))
@@ -81,8 +82,8 @@ def test_no_state_of_a_removed_run_is_kept():
     runs = of(late(1), running(2, worker()))
     runs.report([late(1).key.run_id], [Token(7)])
     runs.unpaced([late(1)])
-    assert runs.pop(late(1).key.run_id) == late(1)
-    assert runs.pop(late(1).key.run_id) is None
+    assert runs.discard(late(1).key.run_id)
+    assert not runs.discard(late(1).key.run_id)
     assert (list(runs), numbers(runs)) == ([running(2, worker()).key.run_id], [])
 
     runs.add(late(1))
@@ -107,7 +108,26 @@ def test_runs_are_removed_at_once_with_all_that_is_known_of_them():
     assert sorted(numbers(runs)) == [1, 2]
 
 
-def test_runs_are_looked_up_in_order():
-    runs = of(late(1), late(2))
-    ids = [late(n).key.run_id for n in (2, 3, 1)]
-    assert runs.of_ids(ids) == [late(2), None, late(1)]
+def test_runs_of_a_batch_are_found_by_their_assignments_and_as_dispatched():
+    waiting, dispatched = [run(1), run(2)], [running(1, worker()), running(2, worker(), token=8)]
+    runs = of(running(3, worker()))
+    runs.add_batch(DispatchedBatch(dispatched[0], waiting, [Token(7), Token(8)]))
+    one = worker().id
+    ats = [(run(n).key.run_id, Token(token), one) for n, token in ((2, 8), (1, 7), (3, 7))]
+    wrong = [(run(1).key.run_id, Token(8), one), (run(1).key.run_id, Token(7), worker(2).id)]
+    unknown = (run(4).key.run_id, Token(7), one)
+    found = runs.of_senders([*ats, *wrong, unknown])
+    expected = [waiting[1], waiting[0], running(3, worker())]
+    assert found == [*((each, running(3, worker()).generation) for each in expected), *[None] * 3]
+    assert {*runs} == {running(n, worker()).key.run_id for n in (1, 2, 3)}
+    assert [runs[one.key.run_id] for one in dispatched] == dispatched
+    assert runs.of_senders(ats[:1]) == [(dispatched[1], dispatched[1].generation)]
+
+
+def test_a_late_run_of_a_batch_takes_a_slot():
+    waiting = replace(late(1), state=State.PENDING, token=NO_TOKEN, attempt=0)
+    runs = DispatchedRuns()
+    runs.add_batch(DispatchedBatch(late(1), [waiting], [Token(7)]))
+    assert numbers(runs) == [1]
+    runs.report([late(1).key.run_id], [Token(7)])
+    assert numbers(runs) == []

@@ -9,7 +9,7 @@ from schedd.core.dispatch.ready_bucket_ids import HURRIED, LineId
 from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import Timer
+from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.pools import PoolKey
 from schedd.dispatch.held_timers import HERD
 from schedd.dispatch.run_index import RunIndex
@@ -21,6 +21,10 @@ LONG = 2 * FAR
 
 def jobs(*numbers: int) -> list[JobId]:
     return [run(number).job_id for number in numbers]
+
+
+def remove_ended(run_index: RunIndex, *runs: LiveRun) -> int:
+    return run_index.remove_ended(runs, [one.token for one in runs])
 
 
 def timer(number: int, shard: int = 0, seconds: float = 0) -> Timer:
@@ -106,7 +110,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
     one = run(HERD, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0))
     run_index.hold(replace(run(HERD + 1), job_id=one.job_id))
     run_index.put_runs([one], NOW)
-    assert run_index.remove_ended([one]) == 1, "what was held goes when it has ended"
+    assert remove_ended(run_index, one) == 1, "what was held goes when it has ended"
 
 
 def test_a_lost_or_retaken_shard_removes_its_timers_and_runs():
@@ -247,13 +251,13 @@ def test_a_run_that_ends_during_a_read_isnt_added_by_its_row() -> None:
     run_index.put_runs([ended], NOW)
 
     with run_index.reading():
-        run_index.remove_ended([ended])
+        remove_ended(run_index, ended)
         run_index.put_runs([ended], NOW)
         assert run_index.running == {}
         again = replace(ended, token=Token(10))
         run_index.put_runs([again], NOW)
         assert list(run_index.running.values()) == [again], "it was dispatched again since"
-        run_index.remove_ended([again])
+        remove_ended(run_index, again)
 
     run_index.put_runs([ended], NOW)
     assert list(run_index.running.values()) == [ended], "what is read now is as it stands"
@@ -268,7 +272,7 @@ def test_runs_that_end_at_once_let_one_blocked_run_of_each_job_go() -> None:
         run_index.hold(replace(run(number), job_id=one.job_id))
         run_index.hold(replace(run(number + 10), job_id=one.job_id))
 
-    assert run_index.remove_ended(ended) == 2
+    assert remove_ended(run_index, *ended) == 2
     assert run_index.running == {}
     assert run_index.ended == 2
     assert len(run_index.ready) == 2, "the first blocked one of each job"
@@ -279,7 +283,7 @@ def test_an_ended_run_of_a_shard_that_was_dropped_counts_for_no_run() -> None:
     run_index = RunIndex(owning(0))
     elsewhere = running(1, worker(), shard=1)
     run_index.hold(replace(run(10), job_id=elsewhere.job_id))
-    assert run_index.remove_ended([elsewhere]) == 0
+    assert remove_ended(run_index, elsewhere) == 0
     assert run_index.held == [elsewhere.job_id]
 
 
@@ -289,10 +293,10 @@ def test_room_in_pools_is_reported_once_for_runs_that_end_at_once() -> None:
     run_index.put_runs(ended, NOW)
     rooms: list[int] = []
     run_index.on_room = lambda: rooms.append(run_index.ended)
-    run_index.remove_ended(ended[:1])
+    remove_ended(run_index, *ended[:1])
     assert rooms == [], "no run waits for a pool"
     need = Need("shell", pool=PoolKey("default/p"))
     run_index.ready.add([run(3)], need)
     run_index.put_runs([running(4, worker())], NOW)
-    run_index.remove_ended([ended[1], running(4, worker())])
+    remove_ended(run_index, ended[1], running(4, worker()))
     assert rooms == [3]

@@ -12,7 +12,7 @@ from schedd.core.dispatch.placement import PlacementCriteria
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import Id, IncarnationId, JobId, RunId, Token
 from schedd.core.jobs.definition import Definition, Priority
-from schedd.core.runs.model import Assigned, Incarnation, LiveRun
+from schedd.core.runs.model import DispatchedBatch, Incarnation, LiveRun
 from schedd.core.runs.records import WorkerView, view_without_heartbeats
 from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.revocations import ASKED_AT_ONCE
@@ -46,7 +46,7 @@ def test_pushed_but_unreceived_runs_are_taken_off_the_grant(workers: WorkerRegis
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
     workers.granted(attached, slots=3, received=0)
-    workers.push([(Assigned(running(1, one), None), cached_definition())])
+    workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
     assert [offer.slots for offer in workers.offers()] == [2]
     # The worker has it and keeps two more free: the same two, reported again.
     workers.granted(attached, slots=2, received=1)
@@ -56,7 +56,7 @@ def test_pushed_but_unreceived_runs_are_taken_off_the_grant(workers: WorkerRegis
 def test_a_wide_run_takes_its_slots_off_the_grant(workers: WorkerRegistry):
     one = worker()
     workers.granted(workers.attach(one, RecordingLine()), slots=4, received=0)
-    workers.push([(Assigned(running(1, one), None), cached_definition(slots=3))])
+    workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition(slots=3)])
     assert [offer.slots for offer in workers.offers()] == [1]
 
 
@@ -64,7 +64,7 @@ def test_a_grant_below_the_assignments_in_flight_offers_no_slots(workers: Worker
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
-    workers.push([(Assigned(running(1, one), None), cached_definition())])
+    workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
     workers.granted(attached, slots=0, received=0)
     assert not workers.offers()
 
@@ -76,7 +76,7 @@ def test_a_chosen_slot_is_offered_to_no_other_run_before_the_push(workers: Worke
     with workers.choosing() as choice:
         choice.reserve_slots(next(iter(workers.offers())), 3)
         assert [offer.slots for offer in workers.offers()] == [1]
-        workers.push([(Assigned(running(1, one), None), cached_definition(slots=2))])
+        workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition(slots=2)])
     assert attached.under_way == 0
     assert [offer.slots for offer in workers.offers()] == [2], "one of them was let go of"
 
@@ -104,14 +104,14 @@ def test_a_worker_that_grants_less_gets_the_slots_in_use_at_once(
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
         choice.reserve_slots(next(iter(workers.offers())), 2)
-        workers.push([(Assigned(running(1, one), None), cached_definition())])
+        workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
         choice.release()
         choice.reserve_slots(next(iter(workers.offers())), 2)
         workers.granted(attached, slots=0, received=0, serial=7)
         assert line.reached == [(7, 3)]
         workers.granted(attached, slots=1, received=0, serial=7)
         for number in (2, 3):
-            workers.push([(Assigned(running(number, one), None), cached_definition())])
+            workers.push(DispatchedBatch.of([running(number, one)]), [cached_definition()])
     assert line.reached == [(7, 3)], "once; as far as it went"
 
 
@@ -151,7 +151,7 @@ def test_a_run_of_a_detached_worker_isnt_pushed(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.detach(attached)
-    assert not workers.push([(Assigned(running(1, one), None), cached_definition())])
+    assert not workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
 
 
 def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: WorkerRegistry):
@@ -159,7 +159,7 @@ def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: WorkerR
     old = workers.attach(one, RecordingLine())
     workers.granted(workers.attach(one, line), slots=1, received=0)
     workers.detach(old)
-    assert workers.push([(Assigned(running(1, one), None), cached_definition())])
+    assert workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
     assert len(line.assigned) == 1
 
 

@@ -23,7 +23,7 @@ from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardI
 from schedd.core.jobs.definition import Definition, Overlap, Priority
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Claim, LiveRun, Loss, OverlapCandidates, RunKey
+from schedd.core.runs.model import Claim, DispatchedBatch, LiveRun, Loss, OverlapCandidates, RunKey
 from schedd.core.runs.records import OverlapOutcome, Unstarted
 from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.pre_dispatch import Lookahead
@@ -651,8 +651,8 @@ async def test_a_running_run_whose_row_has_another_token_is_read() -> None:
     row = replace(running(1, worker()), token=Token(9))
     world = World(row)
     await world.rescue.step()
-    world.run_index.running.pop(row.key.run_id)
-    world.run_index.dispatched([replace(row, token=Token(7))])
+    world.run_index.running.discard(row.key.run_id)
+    world.run_index.dispatched(DispatchedBatch.of([replace(row, token=Token(7))]))
     await read_by_a_scan(world)
     assert world.run_index.running[row.key.run_id] == row
 
@@ -661,7 +661,7 @@ async def test_a_run_that_runs_only_by_the_run_index_is_read_again() -> None:
     waits = run(1, token=Token(7))
     world = World(waits)
     await world.rescue.step()
-    world.run_index.dispatched([running(1, worker())])
+    world.run_index.dispatched(DispatchedBatch.of([running(1, worker())]))
     await read_by_a_scan(world)
     assert [*world.run_index.ready] == [waits]
 

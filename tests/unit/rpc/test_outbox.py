@@ -2,14 +2,14 @@
 
 from schedd.core.ids import run_ids_of
 from schedd.core.jobs.definition import Definition
-from schedd.core.runs.model import Assigned
+from schedd.core.runs.model import DispatchedBatch
 from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers.frame_queue import BYTES_IN_FRAME, WorkerFrameQueue
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
-from support.runs import running, worker
+from support.runs import run, running, worker
 
 FRAME_LIMIT = 4 * 1024 * 1024
 
@@ -31,9 +31,8 @@ def payload(size: int) -> bytes:
 async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes():
     outbox = WorkerFrameQueue()
     for number in range(40):
-        outbox.assign(
-            [(Assigned(running(number, worker()), payload(256 * 1024)), cached_definition())]
-        )
+        large = DispatchedBatch.of([running(number, worker())], payload(256 * 1024))
+        outbox.assign(large, [cached_definition()])
     seen = 0
     while seen < 40:
         frame = await outbox.next()
@@ -45,59 +44,48 @@ async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes(
 async def test_an_assignment_over_the_frame_size_is_sent_in_a_frame_of_its_own():
     outbox = WorkerFrameQueue()
     for number in range(2):
-        outbox.assign(
-            [
-                (
-                    Assigned(running(number, worker()), payload(BYTES_IN_FRAME + 1)),
-                    cached_definition(),
-                )
-            ]
-        )
+        large = DispatchedBatch.of([running(number, worker())], payload(BYTES_IN_FRAME + 1))
+        outbox.assign(large, [cached_definition()])
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
 
 
 async def test_a_batch_says_of_each_run_what_its_own_assignment_would_say():
     runs = [running(number, worker()) for number in range(1, 4)]
-    handed = [(Assigned(run, None), cached_definition()) for run in runs]
+    waiting = [run(number) for number in range(1, 4)]
+    batch = DispatchedBatch(runs[0], waiting, [one.token for one in runs])
     singly, together = WorkerFrameQueue(), WorkerFrameQueue(reads_batches=True)
     for outbox in (singly, together):
-        outbox.assign(handed)
+        outbox.assign(batch, [cached_definition()] * 3)
 
-    [batch] = (await together.next()).run_batches
+    [sent] = (await together.next()).run_batches
     said = [*(await singly.next()).assignments]
 
-    ids = [batch.run_ids[at : at + 16].hex() for at in range(0, len(batch.run_ids), 16)]
+    ids = [sent.run_ids[at : at + 16].hex() for at in range(0, len(sent.run_ids), 16)]
     assert ids == [one.key.run_id.replace("-", "") for one in said]
-    assert [*batch.fencing_tokens] == [one.key.fencing_token for one in said]
-    assert [*batch.scheduled_at] == [one.key.scheduled_at.ToMicroseconds() for one in said]
-    assert (batch.common.job, [*batch.jobs]) == (said[0].job, [])
+    assert [*sent.fencing_tokens] == [one.key.fencing_token for one in said]
+    assert [*sent.scheduled_at] == [one.key.scheduled_at.ToMicroseconds() for one in said]
+    assert (sent.common.job, [*sent.jobs]) == (said[0].job, [])
     for one in said:
         for name in ("key", "due_at", "traceparent"):
             one.ClearField(name)
-        assert batch.common == one
+        assert sent.common == one
 
 
 async def test_a_batch_of_several_jobs_names_the_job_of_each_run():
     known = cached_definition()
     other = replace(known, definition=replace(known.definition, name="other"))
     outbox = WorkerFrameQueue(reads_batches=True)
-    outbox.assign(
-        [
-            (Assigned(running(1, worker()), None), known),
-            (Assigned(running(2, worker()), None), other),
-        ]
-    )
+    batch = DispatchedBatch.of([running(1, worker()), running(2, worker())])
+    outbox.assign(batch, [known, other])
     [batch] = (await outbox.next()).run_batches
     assert [*batch.jobs] == ["j", "other"]
 
 
 async def test_a_batch_has_the_payload_of_each_run():
-    handed = [
-        (Assigned(running(number, worker()), payload(number)), cached_definition())
-        for number in (1, 2, 3)
-    ]
+    numbers = (1, 2, 3)
+    runs = [running(number, worker()) for number in numbers]
     outbox = WorkerFrameQueue(reads_batches=True, reads_payloads=True)
-    outbox.assign(handed)
+    outbox.assign(DispatchedBatch.of(runs, *map(payload, numbers)), [cached_definition()] * 3)
     [batch] = (await outbox.next()).run_batches
     assert [each.raw for each in batch.payloads] == [b"x", b"xx", b"xxx"]
     assert not batch.common.HasField("payload")
@@ -105,14 +93,9 @@ async def test_a_batch_has_the_payload_of_each_run():
 
 async def test_a_worker_that_reads_no_payloads_gets_such_runs_as_single_assignments():
     outbox = WorkerFrameQueue(reads_batches=True)
-    of_definition = [(Assigned(running(3, worker()), None), cached_definition())]
-    outbox.assign(of_definition)
-    outbox.assign(
-        [
-            (Assigned(running(number, worker()), payload(number)), cached_definition())
-            for number in (1, 2)
-        ]
-    )
+    outbox.assign(DispatchedBatch.of([running(3, worker())]), [cached_definition()])
+    runs = [running(number, worker()) for number in (1, 2)]
+    outbox.assign(DispatchedBatch.of(runs, payload(1), payload(2)), [cached_definition()] * 2)
     first, second = await outbox.next(), await outbox.next()
     assert [each.payload.raw for each in first.assignments] == [b"x", b"xx"]
     assert len(second.run_batches) == 1
@@ -121,8 +104,8 @@ async def test_a_worker_that_reads_no_payloads_gets_such_runs_as_single_assignme
 async def test_batches_with_large_payloads_go_in_frames_that_a_worker_takes():
     outbox = WorkerFrameQueue(reads_batches=True, reads_payloads=True)
     for number in range(40):
-        large = Assigned(running(number, worker()), payload(256 * 1024))
-        outbox.assign([(large, cached_definition())])
+        large = DispatchedBatch.of([running(number, worker())], payload(256 * 1024))
+        outbox.assign(large, [cached_definition()])
     seen = 0
     while seen < 40:
         frame = await outbox.next()
