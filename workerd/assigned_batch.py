@@ -116,7 +116,6 @@ class AssignedBatch:
         return messages.date_at(self.scheduled[place])
 
     def traceparent(self, place: int) -> str:
-        """Return a run's W3C trace context."""
         if self._single:
             return self.common.traceparent
         run, token = self.keys[place]

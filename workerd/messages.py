@@ -180,7 +180,6 @@ def action_of(message: pb.Assignment) -> str:
 
 
 def heads_of(message: pb.Demand) -> Sequence[DemandHead]:
-    """Return the heads of a member's ready queue."""
     return [
         DemandHead(head.priority, seconds(head.waiting_since), head.slots, max(head.least, 1))
         for head in message.heads

@@ -14,8 +14,6 @@ log = logging.getLogger(__name__)
 
 
 class TaskSet:
-    """Tasks of one running event loop."""
-
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[NoReturn] | None = None

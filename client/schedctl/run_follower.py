@@ -75,7 +75,6 @@ class WaitMessages:
             message(f"run {run.run_id}: {found.answer} Details: schedctl run why {run.run_id}")
 
     async def on_change(self, run: Run) -> None:
-        """Print what is new about a changed run."""
         if (
             run.retry_at is not None
             and (at := (run.run_id, run.fencing_token)) not in self._printed

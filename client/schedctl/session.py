@@ -57,12 +57,10 @@ class Session:
 
     @property
     def tabular(self) -> bool:
-        """Return whether the output is a table for people."""
         return self.output in ("table", "wide")
 
     @property
     def headers(self) -> bool:
-        """Return whether tables have a header row."""
         return not self.given.get("no_headers")
 
     @property

@@ -141,7 +141,6 @@ class GroupCommit(Generic[Request, Answer]):
             self._begin()
 
     async def _write_all(self) -> None:
-        """Write until no caller waits."""
         try:
             while self._waiting:
                 if self._rest:

@@ -166,7 +166,6 @@ class Admission:
         return self._used
 
     def holdings(self) -> Iterator[tuple[AssignmentKey, AssignmentState]]:
-        """Return all assignments that were accepted and aren't acknowledged."""
         for key in self._holdings:
             if (state := self.state(key)) is not None:
                 yield key, state

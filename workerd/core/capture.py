@@ -72,7 +72,6 @@ class Mask:
         return first
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the ranges of secrets, by their beginning."""
         found: list[tuple[int, int]] = []
         for secret in self._secrets:
             start = data.find(secret)

@@ -59,8 +59,6 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class MemberTime:
-    """The time of one member, as received over one stream."""
-
     _trips: deque[RoundTrip] = field(default_factory=lambda: deque(maxlen=KEPT))
     _best: RoundTrip | None = None
     width: float = inf

@@ -79,8 +79,6 @@ class KillEntry:
 
 @dataclass(slots=True)
 class LeaseKillList:
-    """The programs that one keeper will kill."""
-
     _due: dict[KillEntry, float] = field(default_factory=dict)
 
     def passed(self, until: float, mortals: Collection[KillEntry]) -> None:

@@ -112,7 +112,6 @@ class ChildProcess:
         return self._process.excess
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process group."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -188,7 +188,6 @@ class PythonExecutor:
         return self._handlers[common.python.handler].mode is not Mode.PROCESS
 
     def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
-        """Call a handler that runs in this process."""
         name = batch.assigned.common.python.handler
         handler = self._handlers[name]
         target = CalledFunction(name, handler.function, self._fits[name])

@@ -155,7 +155,6 @@ class RunStream(io.TextIOBase):
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """The error handler for characters that can't be encoded."""
         return "backslashreplace"
 
     def write(self, text: str) -> int:
@@ -187,7 +186,6 @@ class RunStream(io.TextIOBase):
         """Do nothing: the encoding is UTF-8."""
 
     def detach(self) -> Any:
-        """Raise UnsupportedOperation."""
         raise io.UnsupportedOperation("detach")
 
     def close(self) -> None:

@@ -75,11 +75,9 @@ class Starter:
 
     @property
     def slot(self) -> str:
-        """The name of its cgroup in the worker's tree."""
         return self._group.path.name
 
     def fileno(self) -> int:
-        """The socket that reports the end."""
         return self._socket.fileno()
 
     def wait(self) -> int:

@@ -90,8 +90,6 @@ _AT_ONCE = 0.3
 
 
 class Keeper:
-    """The worker's handle of its keeper process."""
-
     def __init__(
         self, path: Path, lease: SharedLease, *, picture: bool = False, leased: bool = False
     ) -> None:

@@ -60,7 +60,6 @@ class Orphans:
         self._attribution.add_attempt(process.pid, process.start)
 
     def end_attempt(self, pid: int) -> None:
-        """Record the end of that attempt; the next `end_orphans` ends its leftovers."""
         del self._jobs[pid]
         self._over.append(pid)
         self._attribution.end_attempt(pid)

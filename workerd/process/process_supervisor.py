@@ -41,8 +41,6 @@ _KEEPER_LOOK = 0.5
 
 
 class ProcessSupervisor:
-    """The supervisor of all programs that executors start."""
-
     def __init__(self, directory: Path, *, wanted: bool, handlers: bool) -> None:
         """Start the helper processes. `wanted`: whether to use cgroups if possible.
 
@@ -254,7 +252,6 @@ class ProcessSupervisor:
             self._launcher.remove_idle_starters()
 
     async def keep_keeper(self) -> NoReturn:
-        """Restart the keeper whenever it ends."""
         while True:
             await asyncio.sleep(_KEEPER_LOOK)
             if self._keeper.alive():

@@ -96,7 +96,6 @@ class PlainProgram:
         return self._pidfd
 
     def wait(self) -> int:
-        """Kill the group and reap the program."""
         os.close(self._pidfd)
         return self._reap()
 

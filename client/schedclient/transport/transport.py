@@ -311,7 +311,6 @@ class _Channels:
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     async def close(self) -> None:
-        """Close every channel. Calls in progress end."""
         channels, self._channels = list(self._channels.values()), {}
         self._callables.clear()
         await asyncio.gather(*(channel.close() for channel in channels), *self._retiring)
@@ -415,7 +414,6 @@ class _Channels:
     async def stream(
         self, method: Method[Req, Res], request: Req, timeout: float | None, use: _Use
     ) -> AsyncGenerator[Res, None]:
-        """Yield the messages of one stream, from one endpoint."""
         connect_within = (
             self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
         )
@@ -615,11 +613,9 @@ class _Deadline:
         self._at = self._began + seconds
 
     def passed(self) -> float:
-        """Return the seconds since the call began."""
         return self._loop.time() - self._began
 
     def remaining_seconds(self) -> float:
-        """Return the remaining seconds, never below zero."""
         return max(0.0, self._at - self._loop.time())
 
 
@@ -631,7 +627,6 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 def _is_cancelled() -> bool:
-    """Return whether someone cancelled the running task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -28,7 +28,6 @@ class ApplyPlan:
 
     @property
     def verbs(self) -> list[str]:
-        """Return created, updated or unchanged for each."""
         kinds: tuple[Sequence[PoolStep | CalendarStep | JobStep], ...]
         kinds = (self.pools, self.calendars, self.jobs)
         return [one.verb for steps in kinds for one in steps]

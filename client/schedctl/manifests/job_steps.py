@@ -123,7 +123,6 @@ class JobStep:
 
     @property
     def verb(self) -> str:
-        """Return created, updated or unchanged."""
         if self.before is None:
             return "created"
         return "updated" if self.edited or self.pause else "unchanged"
@@ -277,5 +276,4 @@ def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
 
 
 def _jobs(client: Client, job: job_pb2.Job) -> Jobs:
-    """Return the calls for jobs in the manifest's namespace."""
     return client.jobs.in_namespace(job.namespace) if job.namespace else client.jobs

@@ -22,7 +22,6 @@ class PoolStep:
 
     @property
     def edited(self) -> bool:
-        """Return whether the limit or the rate changes."""
         return bool(job_diff.of_pool(self.before, self.after))
 
     @property
@@ -33,14 +32,12 @@ class PoolStep:
 
     @property
     def verb(self) -> str:
-        """Return created, updated or unchanged."""
         if self.before is None:
             return "created"
         return "updated" if self.edited or self.pauses else "unchanged"
 
     @property
     def lines(self) -> list[str]:
-        """Return the changes of an existing pool, as lines of text."""
         if self.before is None:
             return []
         paused = f"  paused: {self.manifest.pool.pause_note or 'true'}"
@@ -55,7 +52,6 @@ class CalendarStep:
 
     @property
     def verb(self) -> str:
-        """Return created, updated or unchanged."""
         if self.before is None:
             return "created"
         return "unchanged" if self.before.version == self.after.version else "updated"

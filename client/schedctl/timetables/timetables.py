@@ -128,7 +128,6 @@ class SpanType(click.ParamType[timedelta]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Return the length, from 1 s to three years."""
         if isinstance(value, timedelta):
             return value
         try:

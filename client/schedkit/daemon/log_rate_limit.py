@@ -48,8 +48,6 @@ class _Line:
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines of one place in the code."""
-
     since: float
     written: int = 0
     suppressed: int = 0

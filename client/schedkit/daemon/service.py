@@ -76,7 +76,6 @@ class Notifier:
         self._send(_status(text))
 
     def beat(self) -> None:
-        """Report that the daemon is alive."""
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
@@ -87,7 +86,6 @@ class Notifier:
         self._send("STOPPING=1", _status(status))
 
     def close(self) -> None:
-        """Close the connection; further notifications are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -287,7 +285,6 @@ async def _feed(daemon: Daemon, period: float | None) -> None:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions inside of exception groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _leaves(inner)

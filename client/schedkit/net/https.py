@@ -117,7 +117,6 @@ def _failure(error: ssl.SSLError, peer: Any, refused: int) -> str:
 
 
 def showing(app: ASGIApp, connection: ssl.SSLObject | None) -> ASGIApp:
-    """Return the app for the requests of one connection, with its caller's certificate."""
     shown = None if connection is None else connection.getpeercert(binary_form=True)
     if connection is None or not shown:
         return app

@@ -84,7 +84,6 @@ class Files:
             self._remove_empty(folders[:depth])
 
     def check(self) -> None:
-        """Check that the folder exists or can be created."""
         with _away(f"the folder {self._root} of the result store can't be used"):
             self._root.mkdir(_MODE_OF_FOLDERS, parents=True, exist_ok=True)
             if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):

@@ -40,7 +40,6 @@ def fields_to_json(message: Message, names: Collection[str]) -> dict[str, Any]:
 
 
 def fields_of(message: Message) -> Sequence[FieldDescriptor]:
-    """Return the fields of a message, in the order of the proto file."""
     return cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)  # upb's class is equal
 
 

@@ -115,7 +115,6 @@ def check_width(text: str | bytes) -> None:
 
 
 def _signs(content: bytes) -> int:
-    """Return the number of characters that a value follows."""
     return sum(content.count(sign) for sign in (b",", b"[", b"{"))
 
 

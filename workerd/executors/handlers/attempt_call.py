@@ -321,7 +321,6 @@ class HandlerCall:
         return await beside_surely(partial(self._returned, answer))
 
     def called(self) -> AttemptOutcome:
-        """Call the function in this thread, in a context of its own."""
         if self.reported:
             return _ENDED
         current.set(self)

@@ -54,7 +54,6 @@ class ReportSender:
         self._due.set()
 
     def end(self, outcome: AttemptOutcome) -> None:
-        """Send the last progress and the end."""
         self._over.set()
         self._report()
         self._send(handler_protocol.end_frame(outcome))
@@ -81,7 +80,6 @@ class ReportSender:
 
 
 def main() -> NoReturn:
-    """Execute the order, and exit."""
     me = os.getpid()
     worker = _control()
     order = _received(worker)

@@ -42,12 +42,10 @@ def issue(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> None:
 
 
 def files_of(folder: ClusterFolder, name: str) -> TLS:
-    """Return the files of a daemon, or of the user (`YOU`)."""
     return TLS(folder.tls / "ca.pem", folder.tls / f"{name}.pem", folder.tls / f"{name}.key")
 
 
 def settings_of(folder: ClusterFolder, state: ClusterState, name: str) -> dict[str, dict[str, str]]:
-    """Return the TLS settings of a daemon's configuration."""
     if not state.tls:
         return {}
     tls = files_of(folder, name)
