@@ -15,7 +15,7 @@ import signal
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from schedkit.outcome_digest import outcome_digest
 from schedkit.records import dataclass, replace
@@ -94,6 +94,18 @@ SUCCESS: Final = AttemptOutcome(AttemptVerdict.SUCCEEDED)
 """The outcome of a plain success: no returned value, no output. Its results are sent in batches."""
 
 
+def failed(error: str, reason: OutcomeReason, **more: Any) -> AttemptOutcome:
+    return AttemptOutcome(AttemptVerdict.FAILED, reason, error[:MAX_ERROR], **more)
+
+
+def given_back(why: str, *, began: bool = False) -> AttemptOutcome:
+    """Return the outcome of an attempt that this worker, not the job, is the reason to give back.
+    `began`: part of it has run.
+    """
+    error = f"not started on this worker: {why}"
+    return AttemptOutcome(AttemptVerdict.RETURNED, error=error, began=began)
+
+
 def stopped(
     cause: Cause,
     detail: str = "",
@@ -140,12 +152,10 @@ def exited(
     last = f": {words}" if words else ""
     if code < 0:
         error = f"ended by {_signal_name(-code)}{last}"
-        return AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.SIGNAL, error, exit_code=128 - code, output=output
-        )
+        return failed(error, OutcomeReason.SIGNAL, exit_code=128 - code, output=output)
     reason = OutcomeReason.DONT_RETRY if code == DONT_RETRY_CODE else OutcomeReason.EXIT_CODE
     error = f"exit code {code}{last}"
-    return AttemptOutcome(AttemptVerdict.FAILED, reason, error, exit_code=code, output=output)
+    return failed(error, reason, exit_code=code, output=output)
 
 
 def last_words(output: Sequence[Piece]) -> str:
@@ -163,9 +173,7 @@ def judged(
     """Return the outcome of a program that wasn't stopped, corrected by exceeded limits."""
     if excess.memory:
         error, code = out_of_memory(bounds), 128 + signal.SIGKILL
-        return AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.SIGNAL, error, code, output=outcome.output
-        )
+        return failed(error, OutcomeReason.SIGNAL, exit_code=code, output=outcome.output)
     if excess.processes and outcome.verdict is AttemptVerdict.FAILED:
         error = f"{outcome.error}; process limit reached (limit {bounds.processes})"
         return replace(outcome, error=error)

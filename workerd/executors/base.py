@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from schedclient.handlers import Progress
 from schedkit.text.duration import render
@@ -27,8 +27,6 @@ from workerd.core.capture import Piece
 from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, Content, stopped
 from workerd.core.resource_limits import ResourceLimits
 from workerd.logs.log_tail import Tail
-
-T = TypeVar("T")
 
 DEFAULT_KILL_AFTER = 10.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -244,24 +242,31 @@ class BatchExecutor(ActionExecutor, Protocol):
         ...
 
 
-async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | None:
-    """Return the result of `work`, or None if a stop canceled it. Runs in the caller's task."""
+async def until_stopped(
+    work: Coroutine[object, object, AttemptOutcome],
+    attempt: AttemptStart,
+    stop: Stop,
+    doing: Callable[[], str] = str,
+) -> AttemptOutcome:
+    """Return the outcome of `work`, or that of a stop, which cancels it. Runs in the caller's task.
+    `doing`: returns what a timeout interrupted.
+    """
     me = asyncio.current_task()
     assert me is not None
     stop.listen(lambda _kill: me.cancel())
     try:
-        answer = await work
+        outcome = await work
     except asyncio.CancelledError:
         if stop.cause is None:
             raise
-        answer = None
     finally:
         stop.deafen()
         work.close()
     if stop.cause is None:
-        return answer
+        return outcome
     await uncancelled(me, stop)
-    return None
+    detail = doing() if stop.cause is Cause.TIMEOUT else ""
+    return outcome_of_stop(attempt.batch, stop.cause, detail)
 
 
 async def uncancelled(me: asyncio.Task[object], stop: Stop) -> None:

@@ -51,6 +51,8 @@ from workerd.core.outcome import (
     Cause,
     Content,
     OutcomeReason,
+    failed,
+    given_back,
 )
 from workerd.core.resource_limits import at_limit, limit_in, need_descriptor
 from workerd.executors import reflection
@@ -124,11 +126,7 @@ class GrpcExecutor:
         return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        outcome = await until_stopped(self._call(attempt), stop)
-        if outcome is None:
-            assert stop.cause is not None, "nothing else ends it"
-            return outcome_of_stop(attempt.batch, stop.cause)
-        return outcome
+        return await until_stopped(self._call(attempt), attempt, stop)
 
     async def close(self) -> None:
         if self._idle is not None:
@@ -141,22 +139,22 @@ class GrpcExecutor:
             endpoint = endpoint_of(action.endpoint)
             channel = await self._open(endpoint)
         except (ForbiddenTarget, ValueError) as error:
-            return _failed(str(error), OutcomeReason.DONT_RETRY)
+            return failed(str(error), OutcomeReason.DONT_RETRY)
         except OSError as error:
             if at_limit(error):
-                return _given_back(error.strerror or str(error))
-            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
+                return given_back(error.strerror or str(error))
+            return failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
         async with channel:
             try:
                 if action.method:
                     return await _any_method(channel, attempt, *method_of(action.method))
                 return await _job_handler(channel, attempt)
             except NoAnswer as error:
-                return _failed(str(error), OutcomeReason.EXCEPTION)
+                return failed(str(error), OutcomeReason.EXCEPTION)
             except MethodNotFound as error:
                 return _status(grpc.StatusCode.UNIMPLEMENTED, str(error))
             except (MethodNotCallable, ValueError) as error:
-                return _failed(str(error), OutcomeReason.DONT_RETRY)
+                return failed(str(error), OutcomeReason.DONT_RETRY)
             except grpc.aio.AioRpcError as error:
                 return _outcome_of_error(error, channel.get_state(), attempt)
 
@@ -204,7 +202,7 @@ async def _job_handler(channel: grpc.aio.Channel, attempt: AttemptStart) -> Atte
     try:
         answer.ParseFromString(data)
     except DecodeError:
-        return _failed(
+        return failed(
             "the target's answer isn't a valid RunResponse message", OutcomeReason.EXCEPTION
         )
     if len(data) > LARGE:
@@ -234,13 +232,11 @@ def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutc
     """Return the outcome of an answer of `JobHandler.Run`."""
     if answer.dont_retry:
         error = answer.error or "the target failed, and requested no retry (dont_retry)"
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, error[:MAX_ERROR])
+        return failed(error, OutcomeReason.DONT_RETRY)
     if answer.error:
         wait = _retry_delay(answer.retry_after) if answer.HasField("retry_after") else None
         error = answer.error[:MAX_ERROR]
-        return AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, error, retry_after=wait
-        )
+        return failed(error, OutcomeReason.EXCEPTION, retry_after=wait)
     if answer.result.WhichOneof("kind") is None:
         return AttemptOutcome(AttemptVerdict.SUCCEEDED)
     said = answer.result.WhichOneof("kind") == "json"
@@ -312,17 +308,16 @@ def _outcome_of_error(
         return outcome_of_stop(attempt.batch, Cause.TIMEOUT)
     unreached = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
     if code is grpc.StatusCode.UNAVAILABLE and unreached and (limit := limit_in(details)):
-        return _given_back(limit)
+        return given_back(limit)
     return _status(code, details, _retry_after(error))
 
 
 def _status(
     code: grpc.StatusCode, details: str, retry_after: timedelta | None = None
 ) -> AttemptOutcome:
-    return AttemptOutcome(
-        AttemptVerdict.FAILED,
+    return failed(
+        f"{code.name}: {details}".removesuffix(": "),
         OutcomeReason.GRPC_STATUS,
-        f"{code.name}: {details}".removesuffix(": ")[:MAX_ERROR],
         exit_code=code.value[0],
         retry_after=retry_after,
     )
@@ -355,7 +350,7 @@ def _succeeded(data: bytes, *, json: bool, most: int) -> AttemptOutcome:
             AttemptVerdict.SUCCEEDED, result=Content(data, json=json and _is_json(data))
         )
     except standard.TooDeep as error:
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"response {error}")
+        return failed(f"response {error}", OutcomeReason.DONT_RETRY)
 
 
 def _is_json(data: bytes) -> bool:
@@ -373,12 +368,3 @@ def _is_json(data: bytes) -> bool:
 
 def _piece(data: bytes, *, stderr: bool = False) -> Piece:
     return Piece(stderr=stderr, data=data, offset=0, at=utcnow())
-
-
-def _given_back(limit: str) -> AttemptOutcome:
-    error = f"not started on this worker: {limit}"
-    return AttemptOutcome(AttemptVerdict.RETURNED, error=error, began=False)
-
-
-def _failed(error: str, reason: OutcomeReason) -> AttemptOutcome:
-    return AttemptOutcome(AttemptVerdict.FAILED, reason, error[:MAX_ERROR])

@@ -32,18 +32,17 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
-    MAX_ERROR,
     AttemptOutcome,
     AttemptVerdict,
-    Cause,
     Content,
     OutcomeReason,
+    failed,
+    given_back,
 )
 from workerd.core.resource_limits import at_limit
 from workerd.executors.base import (
     AttemptStart,
     Stop,
-    outcome_of_stop,
     until_stopped,
 )
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
@@ -73,12 +72,8 @@ class HttpExecutor:
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         progress = CallProgress()
-        outcome = await until_stopped(self._call(attempt, progress), stop)
-        if outcome is None:
-            assert stop.cause is not None, "nothing else ends it"
-            detail = progress.doing if stop.cause is Cause.TIMEOUT else ""
-            return outcome_of_stop(attempt.batch, stop.cause, detail)
-        return outcome
+        work = self._call(attempt, progress)
+        return await until_stopped(work, attempt, stop, lambda: progress.doing)
 
     async def close(self) -> None:
         await self._client.close()
@@ -88,24 +83,21 @@ class HttpExecutor:
         try:
             pattern = Pattern(action.success_pattern)
         except ValueError as error:
-            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.DONT_RETRY)
+            return failed(f"{type(error).__name__}: {error}", OutcomeReason.DONT_RETRY)
         try:
             signing = keys(action.signing_key, self._secrets) if action.signing_key else ()
         except (ValueError, OSError) as error:
-            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
+            return failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
         try:
             return await self._follow(action, attempt, pattern, signing, progress)
         except (aiohttp.InvalidURL, ForbiddenTarget) as error:
-            return _failed(str(error), OutcomeReason.DONT_RETRY)
+            return failed(str(error), OutcomeReason.DONT_RETRY)
         except CallFailed as error:
             if error.os_error and at_limit(error.os_error):  # no descriptor: not the job's fault
-                text = f"not started on this worker: {error.os_error.strerror}"
-                return AttemptOutcome(
-                    AttemptVerdict.RETURNED, error=text, began=progress.answers > 0
-                )
-            return _failed(str(error), OutcomeReason.EXCEPTION)
+                return given_back(str(error.os_error.strerror), began=progress.answers > 0)
+            return failed(str(error), OutcomeReason.EXCEPTION)
         except (OSError, ValueError) as error:
-            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
+            return failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
 
     async def _follow(
         self,
@@ -137,7 +129,7 @@ class HttpExecutor:
                 target = url.join(URL(onward))
             except ValueError as error:
                 text = f"the target redirects to {onward[:200]!r}, which isn't a valid URL: {error}"
-                return _failed(text, OutcomeReason.HTTP_STATUS)
+                return failed(text, OutcomeReason.HTTP_STATUS)
             self._client.check(target)
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
@@ -150,7 +142,7 @@ class HttpExecutor:
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             url = target
-        return _failed(
+        return failed(
             f"the target sent more than {MAX_REDIRECTS} redirects", OutcomeReason.HTTP_STATUS
         )
 
@@ -164,19 +156,16 @@ async def _judged(
     output = (Piece(stderr=False, data=kept, offset=0, at=utcnow()),) if kept else ()
     expected = action.success_statuses
     if answer.status not in expected if expected else not 200 <= answer.status < 300:
-        return AttemptOutcome(
-            AttemptVerdict.FAILED,
-            OutcomeReason.HTTP_STATUS,
+        return failed(
             f"HTTP {answer.status} {answer.reason or ''}".rstrip(),
+            OutcomeReason.HTTP_STATUS,
             exit_code=answer.status,
             output=output,
             retry_after=_retry_after(answer.headers),
         )
     if not pattern.found_in(kept):
         wrong = f"HTTP {answer.status}, but the body doesn't match {action.success_pattern!r}"
-        return AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.HTTP_STATUS, wrong, answer.status, output=output
-        )
+        return failed(wrong, OutcomeReason.HTTP_STATUS, exit_code=answer.status, output=output)
     await _read(answer, data, most)
     result = None
     try:
@@ -185,7 +174,7 @@ async def _judged(
         elif 0 < len(data) <= most:
             result = await beside(partial(_content, bytes(data), answer.content_type))
     except TooDeep as error:
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"response {error}")
+        return failed(f"response {error}", OutcomeReason.DONT_RETRY)
     return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=result, output=() if result else output)
 
 
@@ -237,7 +226,3 @@ def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
         return max(at - datetime.now(UTC), timedelta(0))
     except (ValueError, OverflowError):
         return None
-
-
-def _failed(error: str, reason: OutcomeReason) -> AttemptOutcome:
-    return AttemptOutcome(AttemptVerdict.FAILED, reason, error[:MAX_ERROR])

@@ -25,9 +25,10 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import (
     AttemptOutcome,
-    AttemptVerdict,
     OutcomeReason,
     exited,
+    failed,
+    given_back,
     judged,
 )
 from workerd.core.resource_limits import at_limit, need_descriptor
@@ -154,10 +155,7 @@ class ShellExecutor:
             about = f": {error.filename}" if error.filename else ""
             detail = f"{error.strerror or error}{about}"
             if at_limit(error):
-                text = f"not started on this worker: {detail}"
-                return AttemptOutcome(
-                    AttemptVerdict.RETURNED, error=text, began=isinstance(error, Begun)
-                )
+                return given_back(detail, began=isinstance(error, Begun))
             if error.errno in LASTING:
                 return _missing(detail, NOT_EXECUTABLE)
             return _not_started(detail, NOT_EXECUTABLE)
@@ -262,12 +260,8 @@ def _home(account: pwd.struct_passwd) -> Path:
 
 def _missing(error: str, code: int) -> AttemptOutcome:
     """Return the outcome of a program that doesn't exist or isn't executable; not retried."""
-    return AttemptOutcome(
-        AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"not started: {error}", exit_code=code
-    )
+    return failed(f"not started: {error}", OutcomeReason.DONT_RETRY, exit_code=code)
 
 
 def _not_started(error: str, code: int) -> AttemptOutcome:
-    return AttemptOutcome(
-        AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, f"not started: {error}", exit_code=code
-    )
+    return failed(f"not started: {error}", OutcomeReason.EXIT_CODE, exit_code=code)

@@ -28,7 +28,7 @@ from schedclient import handlers as sdk
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey
-from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, Content
+from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, Content, given_back
 from workerd.executors.base import AttemptStart, StartedBatch, Stop, outcome_of_stop
 from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
 from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
@@ -264,8 +264,7 @@ class HandlerCall:
 
     def not_started(self, error: OSError) -> None:
         """Report that the host has no resources for the call."""
-        text = f"not started on this worker: {error.strerror}"
-        self.report(AttemptOutcome(AttemptVerdict.RETURNED, error=text, began=False))
+        self.report(given_back(str(error.strerror)))
 
     def end(self, kill: bool) -> None:
         """End the call: cancel its task, or set `cancel` of its context."""

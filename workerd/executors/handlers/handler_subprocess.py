@@ -31,6 +31,8 @@ from workerd.core.outcome import (
     AttemptVerdict,
     OutcomeReason,
     exited,
+    failed,
+    given_back,
     judged,
 )
 from workerd.core.resource_limits import ResourceLimits, at_limit
@@ -67,19 +69,12 @@ class SubprocessHandlers:
             variables = variables_of(action.env_from, self._secrets)
             child, ours = self._started(attempt, variables)
         except ValueError as error:
-            return AttemptOutcome(
-                AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {error}"
-            )
+            return failed(f"not started: {error}", OutcomeReason.EXCEPTION)
         except OSError as error:
             text = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
             if at_limit(error):
-                text = f"not started on this worker: {text}"
-                return AttemptOutcome(
-                    AttemptVerdict.RETURNED, error=text, began=isinstance(error, Begun)
-                )
-            return AttemptOutcome(
-                AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {text}"
-            )
+                return given_back(text, began=isinstance(error, Begun))
+            return failed(f"not started: {text}", OutcomeReason.EXCEPTION)
         with ours:
             reported, code, output = await self._conversed(child, ours, attempt, stop, variables)
         if stop.cause is not None:
@@ -174,7 +169,7 @@ async def _received(
     except handler_protocol.MalformedFrame as error:
         child.kill()
         text = f"the handler's process sent an invalid message to the worker: {error}"
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
+        return failed(text, OutcomeReason.EXCEPTION)
     except OSError:  # the process has ended, or never read the order
         return None
 
@@ -222,9 +217,7 @@ def _crashed(code: int) -> AttemptOutcome:
     """Return the outcome of a process that ended before its handler returned."""
     outcome = exited(code, ())
     if outcome.verdict is AttemptVerdict.SUCCEEDED:
-        outcome = AttemptOutcome(
-            AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 0", exit_code=0
-        )
+        outcome = failed("exit code 0", OutcomeReason.EXIT_CODE, exit_code=0)
     return replace(
         outcome, error=f"the handler's process ended before the handler returned: {outcome.error}"
     )

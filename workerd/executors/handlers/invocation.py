@@ -25,6 +25,7 @@ from workerd.core.outcome import (
     AttemptVerdict,
     Content,
     OutcomeReason,
+    failed,
 )
 from workerd.executors.handlers.large_json import TooLong, written
 
@@ -58,9 +59,7 @@ def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
 
 def unfit(error: BaseException) -> AttemptOutcome:
     """Return the outcome of a payload that doesn't fit the handler; a retry can't fix it."""
-    return AttemptOutcome(
-        AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, _sayable(words_of(error))
-    )
+    return failed(_sayable(words_of(error)), OutcomeReason.DONT_RETRY)
 
 
 def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
@@ -73,16 +72,16 @@ def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
             content = Content(written(answer, most), json=True)
         except TooLong:
             wrong = f"the result is too large: more than {most} bytes"
-            return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
+            return failed(wrong, OutcomeReason.DONT_RETRY)
         except TooDeep as error:
             wrong = f"the result {error}; return a value with fewer levels, or bytes"
-            return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
+            return failed(wrong, OutcomeReason.DONT_RETRY)
         except (TypeError, ValueError) as error:
             wrong = f"the result can't be written as JSON: {error}; return JSON types, or bytes"
-            return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
+            return failed(wrong, OutcomeReason.DONT_RETRY)
     if len(content.data) > most:
         wrong = f"the result is too large: {len(content.data)} bytes; at most {most} are allowed"
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
+        return failed(wrong, OutcomeReason.DONT_RETRY)
     return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
 
 
@@ -92,11 +91,9 @@ def raised(error: BaseException) -> AttemptOutcome:
     output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
     final = isinstance(error, SystemExit) and _exit_code(error) == DONT_RETRY_CODE
     if final or isinstance(error, sdk.DontRetry):
-        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, text, output=output)
+        return failed(text, OutcomeReason.DONT_RETRY, output=output)
     wait = _wait(error) if isinstance(error, sdk.RetryAfter) else None
-    return AttemptOutcome(
-        AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text, retry_after=wait, output=output
-    )
+    return failed(text, OutcomeReason.EXCEPTION, retry_after=wait, output=output)
 
 
 def trace(error: BaseException) -> bytes:
