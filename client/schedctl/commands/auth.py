@@ -57,12 +57,10 @@ def auth() -> None:
 
 @auth.command()
 @_ca_option
-@pass_session
-def init(session: Session, ca_dir: Path | None) -> None:
+def init(ca_dir: Path | None) -> None:
     """Create the certificate authority of a new cluster."""
     from schedctl.authority import Authority
 
-    del session
     folder = _folder(ca_dir)
     with using(folder):
         made = Authority.create(folder)
@@ -104,9 +102,7 @@ def init(session: Session, ca_dir: Path | None) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
 )
-@pass_session
 def issue(
-    session: Session,
     kind: str,
     name: str,
     hosts: tuple[str, ...],
@@ -122,7 +118,6 @@ def issue(
     """
     from schedctl.authority import Authority
 
-    del session
     subject = _subject(kind, name, hosts, role, namespaces)
     lifetime = timedelta(days=days or DAYS[kind])
     with using(out):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -60,17 +60,7 @@ WAIT: Final = (
 @key_option("backfill")
 @pass_session
 def backfill(
-    session: Session,
-    name: str,
-    first: datetime,
-    last: datetime,
-    overlap: str | None,
-    max_parallel: int,
-    priority: str | None,
-    rerun: str | None,
-    dry_run: bool,
-    wait: bool,
-    idempotency_key: str | None,
+    session: Session, /, name: str, first: datetime, last: datetime, wait: bool, **asked: Any
 ) -> None:
     """Run a job for the scheduled times of a past range, such as `--from 7d --to 1h`.
 
@@ -80,17 +70,7 @@ def backfill(
     session.asked_job = name
 
     async def work(client: Client) -> tuple[BackfillPlan, Backfill | None]:
-        plan = await client.jobs.backfill(
-            name,
-            first,
-            last,
-            overlap=overlap,
-            max_parallel=max_parallel,
-            priority=priority,
-            rerun=rerun,
-            dry_run=dry_run,
-            idempotency_key=idempotency_key,
-        )
+        plan = await client.jobs.backfill(name, first, last, **asked)
         if not wait or plan.backfill is None:
             return plan, plan.backfill
         _show_omitted(session, plan)
@@ -107,7 +87,11 @@ def backfill(
     if made is not None and not wait:
         _show_omitted(session, plan)
         message(f"the backfill continues: schedctl job backfills {made.job}")
-    if made is not None and wait and not _is_done(made, by_key=idempotency_key is not None):
+    if (
+        made is not None
+        and wait
+        and not _is_done(made, by_key=asked["idempotency_key"] is not None)
+    ):
         click.get_current_context().exit(RUN_FAILED)
 
 

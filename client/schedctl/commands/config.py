@@ -36,20 +36,16 @@ def contexts(session: Session) -> None:
 
 @config.command()
 @click.argument("name")
-@pass_session
-def use(session: Session, name: str) -> None:
+def use(name: str) -> None:
     """Select the current context."""
-    del session
     kept.use(name)
     message(f"current context: {name}")
 
 
 @config.command()
 @click.argument("name")
-@pass_session
-def delete(session: Session, name: str) -> None:
+def delete(name: str) -> None:
     """Delete a context. The cluster of the context isn't changed."""
-    del session
     kept.delete(name)
     message(f"deleted context {name}")
 
@@ -91,9 +87,7 @@ _file = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @option("--key", "PEM file of the private key of --cert.  [default: no key]", type=_file)
 @option("--token-file", "File with your access token.  [default: no token]", type=_file)
-@pass_session
 def set_context(
-    session: Session,
     name: str,
     endpoints: str,
     ca: Path | None,
@@ -102,7 +96,6 @@ def set_context(
     token_file: Path | None,
 ) -> None:
     """Create or change a context, and select it as the current context."""
-    del session
     if ca is None and (cert or key):
         raise click.UsageError(
             "--cert and --key need --ca, the certificate authority of the cluster: add --ca FILE"

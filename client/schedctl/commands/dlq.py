@@ -273,19 +273,12 @@ def _many(
     payload: object,
     *,
     rate: float | None,
-    dry_run: bool,
     wait: bool,
-    note: str,
-    idempotency_key: str | None,
+    **asked: Any,
 ) -> None:
     async def work(client: Client) -> RedrivePlan | Redrive:
         plan = await client.dead_letters.redrive(
-            **chosen.asked,
-            rate=rate or 0.0,
-            payload=payload,
-            dry_run=dry_run,
-            note=note,
-            idempotency_key=idempotency_key,
+            **chosen.asked, rate=rate or 0.0, payload=payload, **asked
         )
         if plan.redrive is None or not wait:
             return plan.redrive or plan

@@ -269,15 +269,13 @@ def resume(session: Session, name: str) -> None:
 @pass_session
 def trigger(
     session: Session,
+    /,
     name: str,
     payload: str | None,
-    priority: str | None,
-    overlap: str | None,
-    delay: str | None,
-    idempotency_key: str | None,
     wait: bool,
     follow: bool,
     exit_status: bool,
+    **asked: Any,
 ) -> None:
     """Start a run of a job now, also while the job is paused."""
     session.asked_job = name
@@ -285,14 +283,7 @@ def trigger(
     wait = wait or follow or exit_status
 
     async def work(client: Client) -> Run:
-        run = await client.jobs.trigger(
-            name,
-            given,
-            priority=priority,
-            overlap=overlap,
-            delay=delay,
-            idempotency_key=idempotency_key,
-        )
+        run = await client.jobs.trigger(name, given, **asked)
         return await run_follower.stay(session, client, run, follow=follow) if wait else run
 
     run = session.run(work)

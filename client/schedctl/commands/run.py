@@ -67,33 +67,14 @@ def run() -> None:
 @limit_option
 @pass_session
 def list_runs(
-    session: Session,
-    job: str,
-    state: tuple[str, ...],
-    worker: str,
-    trigger: str | None,
-    backfill: str,
-    parent: str,
-    after: str | None,
-    before: str | None,
-    limit: int | None,
+    session: Session, /, limit: int | None, state: tuple[str, ...], **chosen: Any
 ) -> None:
     """List runs, newest first. Children of broadcasts are listed only with --parent or --worker."""
     states = [word for one in state for word in one.split(",")]
     show_listing(
         session,
         limit,
-        lambda client, most: client.runs.list(
-            job=job,
-            states=states,
-            worker=worker,
-            trigger=trigger,
-            backfill=backfill,
-            parent=parent,
-            after=after,
-            before=before,
-            limit=most,
-        ),
+        lambda client, most: client.runs.list(states=states, limit=most, **chosen),
         RUNS,
     )
 
