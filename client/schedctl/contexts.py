@@ -90,11 +90,7 @@ def current() -> ClusterContext | None:
 
 
 def named(name: str, contexts: Contexts | None = None) -> ClusterContext:
-    """Return a context by its name.
-
-    Raises:
-        Misconfigured: it doesn't exist; with a suggestion.
-    """
+    """Return a context by its name. Raises Misconfigured: it doesn't exist; with a suggestion."""
     contexts = contexts or load()
     if name not in contexts.known:
         hint = did_you_mean(name, contexts.known)

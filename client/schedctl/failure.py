@@ -145,11 +145,7 @@ def open_stdout() -> None:
 
 
 def standard_input() -> bytes:
-    """Read stdin to its end.
-
-    Raises:
-        CommandFailure: stdin is closed (`<&-`) or can't be read.
-    """
+    """Read stdin to its end. Raises CommandFailure: stdin is closed (`<&-`) or can't be read."""
     try:
         if sys.stdin is not None:
             return sys.stdin.buffer.read()

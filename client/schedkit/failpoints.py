@@ -211,11 +211,7 @@ class Failpoints:
 
 
 def parse(described: str) -> list[Point]:
-    """Parse the variable.
-
-    Raises:
-        Misconfigured: a point isn't valid, or a place is given twice.
-    """
+    """Parse the variable. Raises Misconfigured: a point isn't valid, or a place is given twice."""
     points = [_point(each.strip()) for each in described.split(";") if each.strip()]
     for name, times in Counter(point.name for point in points).items():
         if times > 1:

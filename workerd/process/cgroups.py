@@ -131,11 +131,7 @@ def _removed_forgotten(tree: Path, age: float) -> bool:
 
 class Cgroup:
     def __init__(self, path: Path) -> None:
-        """Create the cgroup.
-
-        Raises:
-            OSError: it can't be created.
-        """
+        """Create the cgroup. Raises OSError: it can't be created."""
         self.path = path
         self._folder = str(path)
         self._procs = f"{path}/cgroup.procs"

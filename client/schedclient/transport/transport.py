@@ -216,11 +216,7 @@ class Transport:
     async def call(
         self, method: Method[Req, Res], request: Req, timeout: float | None = None
     ) -> Res:
-        """Make a call and return its answer.
-
-        Raises:
-            ApiError: see `schedclient.errors`.
-        """
+        """Make a call and return its answer. Raises ApiError: see `schedclient.errors`."""
         channels, use = await self._channels_in_use()
         try:
             return await channels.call(method, request, timeout)

@@ -195,11 +195,7 @@ def reset(folder: ClusterFolder, *, say: Say) -> None:
 
 
 def remembered(folder: ClusterFolder) -> ClusterState:
-    """Return the recorded state of the folder's cluster.
-
-    Raises:
-        NotUp: there is none.
-    """
+    """Return the recorded state of the folder's cluster. Raises NotUp: there is none."""
     if (state := folder.load()) is None:
         raise NotUp(f"no cluster found in {folder.root}", "create one: schedctl dev up")
     return state
@@ -220,11 +216,7 @@ def running(folder: ClusterFolder, kind: PartKind, name: str) -> ClusterPart:
 
 
 def leader(folder: ClusterFolder) -> ClusterPart:
-    """Return the member that is the leader.
-
-    Raises:
-        NotUp: no member reports a running leader.
-    """
+    """Return the member that is the leader. Raises NotUp: no member reports a running leader."""
     state = remembered(folder)
     if (name := leader_name(state, certificates.trust(folder, state))) is None:
         raise NotUp(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -123,35 +123,13 @@ class ClusterFolder:
             stored = json.loads(self.state.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        parts = (_part(name, entry) for name, entry in stored["parts"].items())
-        return ClusterState(
-            parts={part.name: part for part in parts},
-            slots=stored["slots"],
-            overrides=tuple(stored["overrides"]),
-            foreign_dsn=stored["foreign_dsn"],
-            tls=stored["tls"],
-            password=stored["password"],
-        )
+        stored["parts"] = {name: _part(entry) for name, entry in stored["parts"].items()}
+        stored["overrides"] = tuple(stored["overrides"])
+        return ClusterState(**stored)
 
     def save(self, state: ClusterState) -> None:
         """Write both files, each atomically."""
-        stored = {
-            "slots": state.slots,
-            "overrides": list(state.overrides),
-            "foreign_dsn": state.foreign_dsn,
-            "tls": state.tls,
-            "password": state.password,
-            "parts": {
-                part.name: {
-                    "kind": part.kind,
-                    "ports": part.ports,
-                    "pid": part.process.pid if part.process else None,
-                    "born": part.process.born if part.process else None,
-                }
-                for part in state.parts.values()
-            },
-        }
-        _write(self.state, stored)
+        _write(self.state, asdict(state))
         _write(self.cluster, describe(self, state))
 
 
@@ -161,6 +139,17 @@ def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
     def pid(part: ClusterPart) -> int | None:
         return part.process.pid if part.process else None
 
+    def daemons(kind: PartKind) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": part.name,
+                "pid": pid(part),
+                **{port: part.address(port) for port in PORTS[kind]},
+                "log": os.fspath(folder.log(part.name)),
+            }
+            for part in state.parts_of_kind(kind)
+        ]
+
     server = next(iter(state.parts_of_kind(PartKind.POSTGRES)), None)
     return {
         "etcd": [
@@ -168,31 +157,14 @@ def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
             for part in state.parts_of_kind(PartKind.ETCD)
         ],
         "postgres": {"pid": pid(server) if server else None, "dsn": state.dsn},
-        "members": [
-            {
-                "name": part.name,
-                "pid": pid(part),
-                "grpc": part.address("grpc"),
-                "http": part.address("http"),
-                "log": os.fspath(folder.log(part.name)),
-            }
-            for part in state.parts_of_kind(PartKind.MEMBER)
-        ],
-        "workers": [
-            {
-                "name": part.name,
-                "pid": pid(part),
-                "http": part.address("http"),
-                "log": os.fspath(folder.log(part.name)),
-            }
-            for part in state.parts_of_kind(PartKind.WORKER)
-        ],
+        "members": daemons(PartKind.MEMBER),
+        "workers": daemons(PartKind.WORKER),
     }
 
 
-def _part(name: str, entry: Mapping[str, Any]) -> ClusterPart:
-    process = DevProcess(entry["pid"], entry["born"]) if entry["pid"] is not None else None
-    return ClusterPart(name, PartKind(entry["kind"]), entry["ports"], process)
+def _part(entry: Mapping[str, Any]) -> ClusterPart:
+    process = DevProcess(**entry["process"]) if entry["process"] else None
+    return ClusterPart(entry["name"], PartKind(entry["kind"]), entry["ports"], process)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

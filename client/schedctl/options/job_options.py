@@ -25,11 +25,7 @@ _SHAPE: Final = re.compile(rf"([0-9]{{1,18}})\s*({'|'.join(_UNITS)})?", re.ASCII
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size.
-
-    Raises:
-        ValueError: with a message for the author of the text.
-    """
+    """Return the bytes of a size. Raises ValueError: with a message for the author of the text."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None:
         raise ValueError(
@@ -53,11 +49,7 @@ LIMIT_FLAGS: Final = {
 
 
 def limits_form(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the limits that the options name.
-
-    Raises:
-        CommandFailure: a limit isn't valid.
-    """
+    """Return the limits that the options name. Raises CommandFailure: a limit isn't valid."""
     limits = {
         limit: flags[flag[2:].replace("-", "_")]
         for limit, flag in _FLAGS.items()

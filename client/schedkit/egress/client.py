@@ -89,11 +89,7 @@ class EgressClient:
             raise CallFailed(_why(error, url, proxy)) from error
 
     def check(self, url: URL) -> None:
-        """Check the URL itself.
-
-        Raises:
-            ForbiddenTarget: the target isn't permitted.
-        """
+        """Check the URL itself. Raises ForbiddenTarget: the target isn't permitted."""
         if url.scheme not in ("http", "https") or not url.host:
             raise ForbiddenTarget(f"{url} isn't an http or https URL")
         self._targets.check_literal(url.host, url.port or 0)

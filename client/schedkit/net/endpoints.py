@@ -33,11 +33,7 @@ class Endpoint:
 
 
 def endpoint_of(text: str) -> Endpoint:
-    """Parse an endpoint.
-
-    Raises:
-        ValueError: it isn't a valid endpoint.
-    """
+    """Parse an endpoint. Raises ValueError: it isn't a valid endpoint."""
     tls = text.startswith(_TLS)
     try:
         host, port = split_address(text.removeprefix(_TLS))

@@ -21,11 +21,7 @@ _BARE: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 def parse(text: str) -> timedelta:
-    """Parse a duration.
-
-    Raises:
-        ValueError: with a message for the author of the text.
-    """
+    """Parse a duration. Raises ValueError: with a message for the author of the text."""
     trimmed = text.strip()
     match = _SHAPE.fullmatch(trimmed)
     if match is None or not trimmed:
