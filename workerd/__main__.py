@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from schedkit import failpoints
 from schedkit.config import loader as settings
 from schedkit.daemon import logs
 from schedkit.daemon.reload import Reload
-from schedkit.daemon.service import MISCONFIGURED, OK, Daemon, run_daemon
+from schedkit.daemon.service import MISCONFIGURED, OK, run_daemon
 from schedkit.errors import Misconfigured, NotNow
 from schedkit.text.streams import put_out
 
@@ -23,10 +24,24 @@ if TYPE_CHECKING:
     from workerd.config import WorkerConfig
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
-_FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
 Judging = Callable[["WorkerConfig"], Iterator[settings.ConfigProblem]]
 """Checks beyond the values: modules of handlers, the spool's location."""
 DEFAULT_FILE = Path("/etc/schedd/workerd.toml")
+_OPTIONS = {
+    "--config FILE": f"TOML file with settings (default: {DEFAULT_FILE})",
+    "--check-config": "check and print the settings, then exit",
+    "--name NAME": "worker name, unique in the cluster (default: the host's name)",
+    "--endpoints HOST:PORT,…": "gRPC addresses of members to connect to first (required here or in"
+    " the file)",
+    "--slots N": "maximum number of runs at once (default: 16)",
+    "--spool DIR": "directory of the spool, which keeps results until a member accepts them"
+    " (required here or in the file)",
+    "--handlers MODULE,…": "Python modules to import, which register handlers (default: none)",
+    "--listen-http HOST:PORT": "address of health and metrics (default: 127.0.0.1:7422)",
+    "--drain-timeout DURATION": "time for running jobs to finish after SIGTERM (default: 30s)",
+    "--log-level LEVEL": "debug, info, warning or error (default: info)",
+}
+"""Options of the command: flag and value, and help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,14 +63,17 @@ def _run(given: argparse.Namespace) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from workerd.config import WorkerConfig
 
-    flags = {name: getattr(given, name) for name in _FLAGS}
-    flags["listen.http"] = given.listen_http
-    default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
+    flags = {
+        name.replace("listen_", "listen."): value
+        for name, value in vars(given).items()
+        if name not in ("config", "check_config")
+    }
+    file = given.config or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
 
     def read(judged: Judging) -> WorkerConfig:
         return settings.load(
             WorkerConfig,
-            file=given.config or default,
+            file=file and Path(file),
             environ=os.environ,
             prefix="WORKERD",
             flags=flags,
@@ -86,32 +104,24 @@ def _run(given: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return MISCONFIGURED
 
-    async def life(daemon: Daemon) -> None:
-        await serve(config, daemon)
-
-    return run_daemon(life, Reload(config, lambda: read(_looked_for), "workerd"))
+    return run_daemon(partial(serve, config), Reload(config, lambda: read(_looked_for), "workerd"))
 
 
 def _as_started(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
     """Return the problems that would end a start, now or later."""
-    yield from _at_the_start(config)
-    yield from _imported(config.handlers)
+    yield from config.unmade()
+    if config.handlers:
+        from workerd.executors import python  # heavy
+
+        try:
+            python.check(config.handlers)
+        except Misconfigured as error:
+            yield settings.ConfigProblem("handlers", str(error).removeprefix("handlers: "))
 
 
 def _at_the_start(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
     """Check without handlers: they are imported after the helper processes were forked."""
     yield from config.unmade()
-
-
-def _imported(modules: Sequence[str]) -> Iterator[settings.ConfigProblem]:
-    if not modules:
-        return
-    from workerd.executors import python  # heavy
-
-    try:
-        python.check(modules)
-    except Misconfigured as error:
-        yield settings.ConfigProblem("handlers", str(error).removeprefix("handlers: "))
 
 
 def _looked_for(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
@@ -127,48 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="workerd", description="Run the jobs that a schedd cluster assigns to this host."
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help=f"TOML file with settings (default: {DEFAULT_FILE})",
-    )
-    parser.add_argument(
-        "--check-config", action="store_true", help="check and print the settings, then exit"
-    )
-    parser.add_argument(
-        "--name", help="worker name, unique in the cluster (default: the host's name)"
-    )
-    parser.add_argument(
-        "--endpoints",
-        metavar="HOST:PORT,…",
-        help="gRPC addresses of members to connect to first (required here or in the file)",
-    )
-    parser.add_argument("--slots", metavar="N", help="maximum number of runs at once (default: 16)")
-    parser.add_argument(
-        "--spool",
-        metavar="DIR",
-        help="directory of the spool, which keeps results until a member accepts them"
-        " (required here or in the file)",
-    )
-    parser.add_argument(
-        "--handlers",
-        metavar="MODULE,…",
-        help="Python modules to import, which register handlers (default: none)",
-    )
-    parser.add_argument(
-        "--listen-http",
-        metavar="HOST:PORT",
-        help="address of health and metrics (default: 127.0.0.1:7422)",
-    )
-    parser.add_argument(
-        "--drain-timeout",
-        metavar="DURATION",
-        help="time for running jobs to finish after SIGTERM (default: 30s)",
-    )
-    parser.add_argument(
-        "--log-level", metavar="LEVEL", help="debug, info, warning or error (default: info)"
-    )
+    for written, text in _OPTIONS.items():
+        flag, _, value = written.partition(" ")
+        if value:
+            parser.add_argument(flag, metavar=value, help=text)
+        else:
+            parser.add_argument(flag, action="store_true", help=text)
     return parser
 
 
