@@ -14,7 +14,6 @@ from schedd.cluster.member import MemberLifecycle
 from schedd.core.checkup.facts import (
     BlockedLoop,
     DatabaseFacts,
-    EtcdEndpoint,
     EtcdFacts,
     Facts,
     FailedDependency,
@@ -30,14 +29,14 @@ from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.runs.records import WorkerView
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.etcd.client import EndpointStatus, EtcdClient
+from schedd.etcd.client import EtcdClient
 from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth, failed_read
 from schedd.store.postgres import Stores
-from schedkit.clock import boottime, utcnow
+from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured, Rejected, Unavailable
 from schedkit.net.certificates import not_after
 from schedkit.net.channel import TLS
@@ -155,10 +154,7 @@ class CheckupCollector:
         return answer
 
     async def _etcd(self) -> EtcdFacts:
-        began = boottime()
-        statuses = await self.etcd.status()
-        took = (boottime() - began) / max(1, len(statuses))
-        endpoints = zip(self.etcd.endpoints, statuses, strict=True)
+        endpoints = await self.etcd.status()
         unread, remedy = "", ""
         try:
             await self.etcd.list("")
@@ -167,7 +163,7 @@ class CheckupCollector:
         except Unavailable as error:
             unread = str(error)
         return EtcdFacts(
-            tuple(_endpoint(endpoint, status, took) for endpoint, status in endpoints),
+            endpoints,
             self.member.cluster.went_back,
             unread,
             remedy,
@@ -281,21 +277,6 @@ def _worker(one: WorkerView) -> WorkerFacts:
         one.spool,
         one.disk_free,
         one.refusal_reason,
-    )
-
-
-def _endpoint(endpoint: str, status: EndpointStatus | Unavailable, took: float) -> EtcdEndpoint:
-    if isinstance(status, Unavailable):
-        return EtcdEndpoint(endpoint, away=str(status))
-    return EtcdEndpoint(
-        endpoint,
-        version=status.version,
-        size=status.size,
-        in_use=status.in_use,
-        leads=status.is_leader,
-        has_leader=status.has_leader,
-        problems=status.problems,
-        took=took,
     )
 
 

@@ -8,9 +8,9 @@ Invariants
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
+from schedd.core.checkup.facts import EtcdEndpoint
 from schedd.core.cluster.coordination import (
     NO_LEASE,
     Compare,
@@ -43,25 +43,13 @@ from schedd.etcd.connection import EtcdConnection
 from schedd.etcd.errors import LeaseGone, RevisionGone
 from schedd.etcd.follow import follow
 from schedd.etcd.last_answer import Silence
+from schedkit.clock import boottime
 from schedkit.errors import Rejected, Unavailable
 
 _PAGE: Final = 2_000
 _NEVER: Final = 2**62
 """A version that no key reaches."""
 _LISTING_TRIES: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointStatus:
-    """An etcd member, as it reports itself. `size` and `in_use`: bytes. `problems`: its alarms."""
-
-    endpoint: str
-    version: str
-    size: int
-    in_use: int
-    is_leader: bool
-    has_leader: bool
-    problems: tuple[str, ...]
 
 
 class EtcdClient:
@@ -207,23 +195,25 @@ class EtcdClient:
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
-    async def status(self) -> tuple[EndpointStatus | Unavailable, ...]:
+    async def status(self) -> tuple[EtcdEndpoint, ...]:
         """Return the status of each configured endpoint, or why it has none."""
-        return tuple([await self._status(at) for at in range(len(self._connection.targets))])
+        return tuple([await self._status(*one) for one in enumerate(self.endpoints)])
 
-    async def _status(self, position: int) -> EndpointStatus | Unavailable:
+    async def _status(self, position: int, endpoint: str) -> EtcdEndpoint:
+        began = boottime()
         try:
             reply = await self._connection.call_one(position, STATUS, wire.StatusRequest())
         except Unavailable as error:
-            return error
-        return EndpointStatus(
-            endpoint=self._connection.targets[position],
+            return EtcdEndpoint(endpoint, away=str(error))
+        return EtcdEndpoint(
+            endpoint,
             version=reply.version,
             size=reply.db_size,
             in_use=reply.db_size_in_use,
-            is_leader=reply.leader == reply.header.member_id,
+            leads=reply.leader == reply.header.member_id,
             has_leader=reply.leader != 0,
             problems=tuple(reply.errors),
+            took=boottime() - began,
         )
 
 

@@ -16,8 +16,8 @@ from schedkit.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class EtcdEndpoint:
-    """An endpoint of etcd. `away`: why it didn't answer. `size`, `in_use` in bytes; `took` in
-    seconds.
+    """An endpoint of etcd, as it reports itself. `away`: why it didn't answer. `size`, `in_use`
+    in bytes; `problems`: its alarms; `took` in seconds.
     """
 
     endpoint: str

@@ -14,8 +14,8 @@ from typing import Any, cast
 from schedd.app.checkup_facts import CheckupCollector
 from schedd.cluster.member import MemberIdentity
 from schedd.cluster.observer import Observer
+from schedd.core.checkup.facts import EtcdEndpoint
 from schedd.core.cluster.coordination import Put, Revision
-from schedd.etcd.client import EndpointStatus
 from schedd.etcd.errors import AccessDenied
 from schedd.runtime.dependency_health import DependencyHealth
 from schedkit.clock import utcnow
@@ -83,8 +83,8 @@ class DenyingEtcd:
 
     endpoints = ("e1:2379",)
 
-    async def status(self) -> tuple[EndpointStatus, ...]:
-        return (EndpointStatus("e1:2379", "3.6.1", 0, 0, True, True, ()),)
+    async def status(self) -> tuple[EtcdEndpoint, ...]:
+        return (EtcdEndpoint("e1:2379", version="3.6.1", leads=True),)
 
     async def list(self, prefix: str) -> None:
         raise AccessDenied("permission_denied", f"etcd denies the read of {prefix!r}", "grant it")
