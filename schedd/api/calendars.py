@@ -27,6 +27,7 @@ from schedd.api.errors import (
     NotFoundError,
     OutcomeUnknownError,
     cut,
+    not_found,
     refuse,
 )
 from schedd.api.jobs import stored_jobs, timer_edit
@@ -236,13 +237,8 @@ def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
 
 
 def _unknown(name: str, version: int = 0) -> NotFoundError:
-    what = f"calendar {cut(name)!r}"
-    what = f"version {version} of {what}" if version else what
-    return NotFoundError(
-        f"{what} not found" if name else "the calendar's name is missing",
-        reason="NO_SUCH_CALENDAR",
-        remedy="see `schedctl calendar list`",
-    )
+    of = f"version {version} of " if version else ""
+    return not_found(f"{of}calendar" if name else "calendar", repr(cut(name)), "calendar list")
 
 
 def _in_use(name: str, users: Sequence[str]) -> FailedPreconditionError:

@@ -146,6 +146,17 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
+def not_found(what: str, name: str, listed: str) -> NotFoundError:
+    """Return the error for an object that doesn't exist. `what`: its kind; `name`: its name in
+    quotes, or its id; `listed`: the command of schedctl that lists such objects.
+    """
+    return NotFoundError(
+        f"{what} {name} not found" if name not in ("", "''") else f"the {what}'s name is missing",
+        reason=f"NO_SUCH_{what.rpartition(' ')[2].upper()}",
+        remedy=f"see `schedctl {listed}`",
+    )
+
+
 def unanswered() -> OutcomeUnknownError:
     """Return the error for a write that was sent and not answered."""
     return OutcomeUnknownError(

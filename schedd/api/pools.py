@@ -13,6 +13,7 @@ from schedd.api.errors import (
     InvalidArgumentError,
     NotFoundError,
     cut,
+    not_found,
     refuse,
     wrong,
 )
@@ -251,11 +252,7 @@ def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
 
 
 def _unknown(name: str) -> NotFoundError:
-    return NotFoundError(
-        f"pool {cut(name)!r} not found" if name else "the pool's name is missing",
-        reason="NO_SUCH_POOL",
-        remedy="see `schedctl pool list`",
-    )
+    return not_found("pool", repr(cut(name)), "pool list")
 
 
 def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPreconditionError:

@@ -12,9 +12,9 @@ from schedd.api.definitions import validation
 from schedd.api.errors import (
     FailedPreconditionError,
     FieldViolation,
-    NotFoundError,
     UnauthenticatedError,
     cut,
+    not_found,
     refuse,
 )
 from schedd.api.field_bounds import id_of
@@ -91,11 +91,7 @@ async def revoke_token(
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
     done = await _revoke(services, caller, token_id, entry)
     if done is None:
-        raise NotFoundError(
-            f"access token {cut(request.token_id)} not found",
-            reason="NO_SUCH_TOKEN",
-            remedy="see `schedctl auth token list`",
-        )
+        raise not_found("access token", cut(request.token_id), "auth token list")
     return _message(done.token, descendants_revoked=len(done.with_it))
 
 

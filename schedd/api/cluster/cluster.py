@@ -7,7 +7,7 @@ from typing import Final
 
 from schedd.api import availability, paging, views
 from schedd.api.definitions import validation
-from schedd.api.errors import NotFoundError, cut, wrong
+from schedd.api.errors import cut, not_found, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.cluster_events import Losses, LostMember
@@ -167,11 +167,7 @@ def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
     """Return the worker of this name. Raises NotFoundError."""
     if (worker := workers.get(name)) is not None:
         return worker
-    raise NotFoundError(
-        f"worker {cut(name)!r} not found",
-        reason="NO_SUCH_WORKER",
-        remedy="see `schedctl worker list`",
-    )
+    raise not_found("worker", repr(cut(name)), "worker list")
 
 
 async def list_audit(

@@ -23,9 +23,9 @@ from schedd.api.definitions import validation
 from schedd.api.errors import (
     AbortedError,
     FailedPreconditionError,
-    NotFoundError,
     OutcomeUnknownError,
     cut,
+    not_found,
 )
 from schedd.api.jobs import quiesce
 from schedd.api.services import Caller, Services
@@ -105,11 +105,7 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
         return old, _fittest(view, old)
     heir = next((member for member in view.members if member.name == wanted), None)
     if heir is None:
-        raise NotFoundError(
-            f"member {cut(wanted)!r} not found",
-            reason="NO_SUCH_MEMBER",
-            remedy="see `schedctl cluster members`",
-        )
+        raise not_found("member", repr(cut(wanted)), "cluster members")
     if heir == old:
         raise FailedPreconditionError(
             f"member {wanted} is already the leader",

@@ -16,7 +16,7 @@ from schedd.api.dead_letters.dead_letter_filter import (
 )
 from schedd.api.dead_letters.dead_letters import check_job
 from schedd.api.definitions import validation
-from schedd.api.errors import FailedPreconditionError, NotFoundError, cut, wrong
+from schedd.api.errors import FailedPreconditionError, cut, not_found, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services, compact
@@ -150,11 +150,7 @@ def _describe_selection(choice: LetterFilter) -> str:
 
 def _redrive_message(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
     if found is None:
-        raise NotFoundError(
-            f"redrive {cut(text)} not found",
-            reason="NO_SUCH_REDRIVE",
-            remedy="see `schedctl dlq redrives`",
-        )
+        raise not_found("redrive", cut(text), "dlq redrives")
     return views.redrive_message(found)
 
 

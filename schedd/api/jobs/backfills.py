@@ -16,6 +16,7 @@ from schedd.api.errors import (
     FieldViolation,
     InvalidArgumentError,
     NotFoundError,
+    not_found,
     refuse,
     wrong,
 )
@@ -250,8 +251,4 @@ def _id(text: str) -> BackfillId:
 
 
 def _unknown(text: str) -> NotFoundError:
-    return NotFoundError(
-        f"backfill {text} not found",
-        reason="NO_SUCH_BACKFILL",
-        remedy="see `schedctl job backfills`",
-    )
+    return not_found("backfill", text, "job backfills")

@@ -17,6 +17,7 @@ from schedd.api.errors import (
     InvalidArgumentError,
     NotFoundError,
     cut,
+    not_found,
     refuse,
 )
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
@@ -97,11 +98,7 @@ def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: s
 
 def unknown(job: str) -> NotFoundError:
     """Return the error for a job that doesn't exist."""
-    return NotFoundError(
-        f"job {cut(job)!r} not found" if job else "the job's name is missing",
-        reason="NO_SUCH_JOB",
-        remedy="see `schedctl job list`",
-    )
+    return not_found("job", repr(cut(job)), "job list")
 
 
 def another_job(name: str, job_id: str) -> InvalidArgumentError:

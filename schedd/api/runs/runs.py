@@ -14,6 +14,7 @@ from schedd.api.errors import (
     MemberUnavailableError,
     NotFoundError,
     cut,
+    not_found,
     wrong,
 )
 from schedd.api.field_bounds import id_of
@@ -244,9 +245,7 @@ def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime |
 
 def unknown(text: str) -> NotFoundError:
     """Return the error for a run that doesn't exist."""
-    return NotFoundError(
-        f"run {text} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
-    )
+    return not_found("run", text, "run list")
 
 
 # Results of runs: up to 64 KiB in the run's row, larger ones in the result store.
@@ -335,9 +334,7 @@ async def retry_run(
     run_id = run_id_of(request.run_id)
     found = await services.store.get_run(run_id)
     if found is None:
-        raise NotFoundError(
-            f"run {run_id} not found", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
-        )
+        raise unknown(str(run_id))
     broadcasts.check_no_child(found)
     _check_again(found)
     after = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
