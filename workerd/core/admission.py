@@ -23,7 +23,7 @@ the judging clock (cluster_time), for `start_by` and for the removal of entries.
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableSequence, Sequence
 from enum import Enum, auto
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from schedkit.records import dataclass
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
@@ -54,11 +54,11 @@ class AssignmentState(Enum):
     ENDED = auto()
 
 
-ABSENT, HELD, RUNNING, ENDING, ENDED = range(5)
-"""States in `OfferedBatch.states`. Runs that aren't in hand are absent. Ending runs have ended, but
+ABSENT, HELD, RUNNING, ENDING = range(4)
+"""States in `OfferedBatch.states`. Runs that use no slots are absent. Ending runs have ended, but
 use their slots.
 """
-_STATES: Final = (None, *AssignmentState, AssignmentState.ENDED)
+_STATES: Final[Sequence[AssignmentState | None]] = (None, *AssignmentState)
 
 
 class OfferedBatch:
@@ -131,16 +131,22 @@ class NotYet:
     until: float
 
 
-class _Seen(NamedTuple):
+class _Seen:
     """The greatest tokens of some runs, and whether they were taken."""
 
-    keys: Sequence[AssignmentKey]
-    taken: bool
-    forget_at: float
+    __slots__ = ("_tokens", "forget_at", "keys", "taken")
+
+    def __init__(self, keys: Sequence[AssignmentKey], taken: bool, forget_at: float) -> None:
+        self.keys = keys
+        self.taken = taken
+        self.forget_at = forget_at
+        self._tokens: dict[RunId, Token] | None = None
 
     def token(self, run: RunId) -> Token:
         """Return the greatest token of one of the runs."""
-        return next(token for each, token in self.keys if each == run)
+        if self._tokens is None:
+            self._tokens = dict(self.keys)
+        return self._tokens[run]
 
 
 class Admission:
@@ -153,7 +159,8 @@ class Admission:
         self._seen: dict[RunId, _Seen] = {}
         self._oldest: deque[_Seen] = deque()
         """Entries of `_seen`, and entries that were replaced there."""
-        self._holdings: dict[AssignmentKey, OfferedBatch] = {}
+        self._holdings: dict[AssignmentKey, OfferedBatch | None] = {}
+        """The batches of runs in hand; None: the run has ended, and needs no batch."""
         self.draining = False
 
     @property
@@ -171,13 +178,14 @@ class Admission:
                 yield key, state
 
     def find(self, key: AssignmentKey) -> OfferedBatch | None:
-        """Return the batch of this assignment; None if it isn't in hand."""
+        """Return the batch of this assignment; None if it uses no slots."""
         return self._holdings.get(key)
 
     def state(self, key: AssignmentKey) -> AssignmentState | None:
         """Return the state of this assignment; None if it isn't in hand."""
-        batch = self._holdings.get(key)
-        return None if batch is None else _STATES[batch.states[batch.place(key)]]
+        if (batch := self._holdings.get(key)) is not None:
+            return _STATES[batch.states[batch.place(key)]]
+        return AssignmentState.ENDED if key in self._holdings else None
 
     def offer(
         self, batch: OfferedBatch, judged: float, *, trusted: bool, unable: str = ""
@@ -270,8 +278,9 @@ class Admission:
 
     def end_executions(self, batch: OfferedBatch, places: Sequence[int]) -> None:
         """Free the slots of ended executions; their results wait to be acknowledged."""
-        fill(batch.states, places, ENDED)
+        fill(batch.states, places, ABSENT)
         self._release(batch, places)
+        self._holdings.update(dict.fromkeys([batch.keys[place] for place in places]))
 
     def _release(self, batch: OfferedBatch, places: Sequence[int]) -> None:
         batch.active -= len(places)
@@ -281,16 +290,14 @@ class Admission:
         """Remove assignments whose results are stored or rejected. Ignore unknown ones."""
         holdings = self._holdings
         for key in keys:
-            batch = holdings.get(key)
-            if batch is not None and (not batch.active or batch.states[batch.place(key)] == ENDED):
+            if holdings.get(key, True) is None:
                 del holdings[key]
 
     def revoke(self, key: AssignmentKey, judged: float) -> bool:
         """Prevent the start of this assignment. Return False if it had started already."""
-        batch = self._holdings.get(key)
-        if batch is not None:
-            place = batch.place(key)
-            if batch.states[place] != HELD:
+        if key in self._holdings:
+            batch = self._holdings[key]
+            if batch is None or batch.states[place := batch.place(key)] != HELD:
                 return False
             self._withdraw(batch, [place])
             return True
@@ -307,7 +314,7 @@ class Admission:
         withdrawn = [
             (batch, places)
             for batch in dict.fromkeys(self._holdings.values())
-            if (places := batch.places(HELD))
+            if batch is not None and (places := batch.places(HELD))
         ]
         for batch, places in withdrawn:
             self._withdraw(batch, places)
@@ -349,7 +356,11 @@ class Admission:
             key = batch.keys[place]
             del self._holdings[key]
             seen = self._seen.get(key.run)
-            if seen is not None and seen.taken and (seen.keys is batch.keys or key in seen.keys):
+            if (
+                seen is not None
+                and seen.taken
+                and (seen.keys is batch.keys or seen.token(key.run) == key.token)
+            ):
                 self._remember(key, taken=False, forget_at=seen.forget_at)
 
     def _remember(self, key: AssignmentKey, *, taken: bool, forget_at: float) -> None:

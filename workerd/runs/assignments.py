@@ -30,7 +30,6 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.assigned_batch import AssignedBatch, violations
 from workerd.core.admission import (
-    ENDED,
     ENDING,
     HELD,
     RUNNING,
@@ -261,9 +260,7 @@ class HeldRuns:
         """Start or stop sending the output of an attempt to a member."""
         key = messages.key_of(follow.key)
         batch = self._find(key)
-        item = None
-        if batch is not None and batch.states[place := batch.place(key)] != ENDED:
-            item = batch.held_attempt(place)
+        item = None if batch is None else batch.held_attempt(batch.place(key))
 
         def send(piece: Piece) -> None:
             origin.send_log(pb.LogChunk(key=follow.key, piece=messages.piece(piece)))

@@ -249,6 +249,37 @@ def test_a_rejected_token_is_remembered_as_long_as_it_could_start() -> None:
     assert verdict.why is RejectReason.REVOKED
 
 
+class Compared(str):
+    """A run's id that counts comparisons."""
+
+    count = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return str.__eq__(self, other)
+
+
+@pytest.mark.parametrize("token", [1, 2], ids=["same", "greater"])
+def test_a_batch_that_is_sent_again_after_its_end_is_decided_in_linear_time(token: int) -> None:
+    """The worker's loop does nothing else meanwhile."""
+    count = 2_000
+
+    def batch(token: int) -> OfferedBatch:
+        keys = [key(token, run=Compared(f"run {number}")) for number in range(count)]
+        return OfferedBatch(keys, ME, 1, 5.0)
+
+    admission, first = worker(count), batch(1)
+    admission.offer(first, 0.0, trusted=True)
+    admission.start(first, range(count), 0.0, 0.0, trusted=True)
+    admission.end_executions(first, range(count))
+    admission.acknowledged(first.keys)
+    Compared.count = 0
+    answers = admission.offer(batch(token), 0.0, trusted=True)
+    assert len(answers) == (count if token == 1 else 0)
+    assert Compared.count < 20 * count
+
+
 def test_each_token_starts_at_most_once_for_any_order_of_messages() -> None:
     """P4.2: 300 random histories of a worker."""
     for seed in range(300):

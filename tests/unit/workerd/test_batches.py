@@ -28,6 +28,7 @@ from support.fake_member import FakeMember, runs_of
 from support.uploads import upload_in
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd import messages
+from workerd.assigned_batch import AssignedBatch
 from workerd.core.admission import Admission, AssignmentState, OfferedBatch
 from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
 from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
@@ -500,6 +501,16 @@ async def test_ended_runs_leave_nothing_to_the_cycle_collector(tmp_path: Path, m
             gc.enable()
             gc.garbage.clear()
         assert not left
+
+
+@pytest.mark.parametrize("mode", [Mode.LOOP, Mode.THREAD])
+async def test_unacknowledged_results_keep_no_payload_in_memory(tmp_path: Path, mode: Mode) -> None:
+    async with working(tmp_path, mode=mode) as worker:
+        await worker.ended(*worker.assign(50))
+        await wait_until_async(lambda: not worker.work.runs, WAIT_TIMEOUT, "the end of the runs")
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, AssignedBatch)]
+        assert len(worker.sender) == 50
 
 
 async def test_the_timeout_ends_the_runs_of_a_batch_that_still_run(tmp_path: Path) -> None:

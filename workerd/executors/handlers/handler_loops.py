@@ -110,7 +110,9 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         """
         self._context = context = contextvars.copy_context()
         call.task = asyncio.Task(work, loop=self, name=call.name, context=context)
-        context.run(self._step)
+        step = self._step
+        del self._step  # it refers to the call, whose batch would be kept until the next one
+        context.run(step)
 
     def call_soon(  # type: ignore[override]  # its arguments are generic
         self,

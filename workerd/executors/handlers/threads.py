@@ -68,16 +68,18 @@ class Threads:
 
     def _start_thread(self, call: _Call) -> None:
         name = f"{self._name} {self._made + 1}"
-        thread = threading.Thread(target=self._serve, args=(call,), name=name, daemon=True)
+        thread = threading.Thread(target=self._serve, args=([call],), name=name, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, str(error)) from error
         self._made += 1
 
-    def _serve(self, call: _Call) -> None:
+    def _serve(self, first: list[_Call]) -> None:
+        call = first.pop()
         while True:
             call()
+            del call  # it refers to a batch, which an idle thread would keep
             self._idle.append(None)
             call = self._calls.get()
 
