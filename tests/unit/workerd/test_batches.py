@@ -38,8 +38,10 @@ from workerd.delivery import result_sender
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
 from workerd.delivery.success_batch import SuccessBatch, violations
-from workerd.executors.handlers.attempt_call import HandlerCall, current
+from workerd.executors.base import StartedBatch
+from workerd.executors.handlers.attempt_call import CalledFunction, HandlerCall, current
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
+from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns, slots_of
@@ -511,6 +513,39 @@ async def test_unacknowledged_results_keep_no_payload_in_memory(tmp_path: Path, 
         gc.collect()
         assert not [each for each in gc.get_objects() if isinstance(each, AssignedBatch)]
         assert len(worker.sender) == 50
+
+
+async def test_a_call_that_ends_while_another_is_reported_adds_no_output_afterwards() -> None:
+    """A task that the handler left behind may still print."""
+    runs, ended = list[HandlerCall](), threading.Event()
+
+    async def handle(_payload: Any, _ctx: Context) -> None:
+        run = current.get()
+        assert run is not None
+        runs.append(run)
+        if run.place == 1:
+            other_may_end.append((asyncio.get_running_loop(), event := asyncio.Event()))
+            await event.wait()
+            asyncio.get_running_loop().call_soon(ended.set)
+
+    def on_end(*_end: object) -> None:
+        ((loop, event),) = other_may_end
+        loop.call_soon_threadsafe(event.set)
+        assert ended.wait(WAIT_TIMEOUT)
+
+    other_may_end: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+    member = FakeMember()
+    action = job_pb2.PythonAction(handler="h")
+    message = member.run_batch([member.key(), member.key()], incarnation=ME, python=action)
+    batch = StartedBatch(AssignedBatch.of(message), "w1", on_end)
+    async with handler_loops() as loops:
+        target = CalledFunction("h", handle, fit_of(handle))
+        HandlerCaller(loops).begin(target, batch, range(2), loop=True)
+        await wait_until_async(lambda: batch.succeeded == [0, 1], WAIT_TIMEOUT, "both ends")
+        for run in (*runs, *runs):
+            run.write(False, b"late")
+        await asyncio.sleep(0)
+        assert not batch.attempts, "none has output"
 
 
 async def test_the_timeout_ends_the_runs_of_a_batch_that_still_run(tmp_path: Path) -> None:

@@ -142,14 +142,13 @@ class HandlerCall:
     def write(self, stderr: bool, data: bytes) -> None:
         """Add bytes to the run's log, from any thread."""
         output = self._output
-        if output is None:
+        if output is None and not self.ended:
             with creating:
                 if self._output is None:
                     self._output = RunOutput(self.attempt.find_tail, self.target.loop)
                 output = self._output
-            if self.ended:  # perhaps without this output: `ended` is set first
-                return
-        output.write(stderr, data)
+        if output is not None and not self.ended:  # `ended` is set before `_output` is read
+            output.write(stderr, data)
 
     def finish_output(self) -> tuple[Piece, ...]:
         """Return the kept output; add nothing more."""
