@@ -99,8 +99,7 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
         ),
         option(
             "--of",
-            "Origin of the runs, as shown in column OF of `dlq groups`; needs --group."
-            "  [default: both]",
+            "Origin of the runs: column OF of `dlq groups`; needs --group.  [default: both]",
             type=click.Choice(["job", "submitted"]),
         ),
         option("--all", "Select all unresolved dead letters.", "every", is_flag=True),
