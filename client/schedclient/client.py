@@ -7,7 +7,6 @@ async with Client("host:7420,host2:7420") as c:
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, Unpack
 from uuid import uuid4
 
@@ -77,12 +76,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -226,22 +226,8 @@ class GuardBusy(GuardError):
 
 
 _BY_STATUS: Final[dict[str, type[ApiError]]] = {
-    **{
-        cls.status: cls
-        for cls in (
-            InvalidArgument,
-            NotBuilt,
-            NotFound,
-            AlreadyExists,
-            Conflict,
-            FailedPrecondition,
-            Unauthenticated,
-            PermissionDenied,
-            ClusterUnavailable,
-            Overloaded,
-            DeadlineExceeded,
-        )
-    },
+    **{cls.status: cls for of in (RequestError, ClusterError) for cls in of.__subclasses__()},
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
     "OUT_OF_RANGE": InvalidArgument,
 }
 

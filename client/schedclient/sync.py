@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import Future, wait
 from datetime import timedelta
 from functools import update_wrapper
-from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
 from schedclient.calls.calendars import Calendars
@@ -388,12 +387,7 @@ class SyncClient(_Face[Client]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -101,6 +101,10 @@ class CommandFailure(Exception):
         self.trouble = Trouble(what, status, reason, tuple(details), remedy)
 
 
+def wrong_flag(what: str, remedy: str) -> CommandFailure:
+    return CommandFailure(what, reason="WRONG_FLAG", remedy=remedy)
+
+
 class UnfitEnvironment(Misconfigured):
     """A local file or setting, outside the contexts, that doesn't fit the command."""
 

@@ -18,7 +18,6 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from workerd.core.ids import AssignmentKey
@@ -164,12 +163,7 @@ class Scratch:
             self.path.mkdir(mode=0o700)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             for path in self._written:
                 path.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from workerd.config import WorkerConfig
@@ -46,12 +45,7 @@ class ExecutorTable:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.close()
         await self._grpc.close()
         await plugins.close(self._plugged)

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
@@ -82,7 +82,7 @@ def group() -> None:
 @option(
     "--postgres DSN",
     "URL of an existing PostgreSQL database to use.  [default: a new PostgreSQL server]",
-    "dsn",
+    "foreign_dsn",
 )
 @option(
     "--tls",
@@ -101,17 +101,7 @@ def group() -> None:
     show_default=True,
 )
 @_reporting
-def up(
-    directory: Path | None,
-    members: int | None,
-    workers: int | None,
-    slots: int | None,
-    overrides: tuple[str, ...],
-    dsn: str | None,
-    tls: bool | None,
-    detach: bool,
-    timeout: float,
-) -> None:
+def up(directory: Path | None, detach: bool, timeout: float, **asked: Any) -> None:
     """Start the cluster, or those of its processes that aren't running.
 
     Sizes and settings are stored: a later `dev up` on the same folder uses them, too. Without
@@ -119,7 +109,7 @@ def up(
     """
     _check_requirements()
     folder = _folder(directory)
-    requested = Requested(members, workers, slots, overrides, dsn, tls)
+    requested = Requested(**asked)
     if detach:
         try:
             state = cluster.up(folder, requested, timeout=timeout, say=_say)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from schedctl.failure import CommandFailure, standard_input
+from schedctl.failure import CommandFailure, standard_input, wrong_flag
 from schedctl.options import notifications
 from schedctl.options.global_options import flag_of, option
 from schedctl.session import TIME, Guard, LocalWhen, TimeType
@@ -59,17 +59,14 @@ def limits_form(flags: Mapping[str, Any]) -> dict[str, Any]:
         try:
             limits["memory_bytes"] = str(parse_size(limits["memory_bytes"]))
         except ValueError as wrong:
-            raise CommandFailure(
-                f"--limit-memory: {wrong}",
-                reason="WRONG_FLAG",
-                remedy="write for example --limit-memory 64MiB",
+            raise wrong_flag(
+                f"--limit-memory: {wrong}", "write for example --limit-memory 64MiB"
             ) from None
     for limit, flag in _FLAGS.items():
         if limits.get(limit, "1").strip().strip("0") == "":
-            raise CommandFailure(
+            raise wrong_flag(
                 f"{flag} 0 isn't valid: a limit must be at least 1",
-                reason="WRONG_FLAG",
-                remedy="to remove the limit of a job, apply a manifest without this limit: schedctl"
+                "to remove the limit of a job, apply a manifest without this limit: schedctl"
                 " apply -f FILE",
             )
     return limits
@@ -285,11 +282,7 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
         raise CommandFailure(first, reason="WRONG_FLAG", details=others) from None
     if flags.get("plugin_config") is not None:
         if flags.get("plugin") is None:
-            raise CommandFailure(
-                "--plugin-config needs --plugin",
-                reason="WRONG_FLAG",
-                remedy="add --plugin EXECUTOR",
-            )
+            raise wrong_flag("--plugin-config needs --plugin", "add --plugin EXECUTOR")
         job.plugin.config.CopyFrom(read_payload(flags["plugin_config"], "--plugin-config"))
     if flags.get("payload") is not None:
         job.payload.CopyFrom(read_payload(flags["payload"]))
@@ -406,10 +399,8 @@ def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_zero(flag: str, given: str | None) -> None:
     """Reject 0: in protobuf it means that the field isn't set."""
     if given is not None and given.strip().strip("0") == "":
-        raise CommandFailure(
-            f"{flag} must be at least 1, not 0",
-            reason="WRONG_FLAG",
-            remedy=f"write {flag} 1, or leave the option out",
+        raise wrong_flag(
+            f"{flag} must be at least 1, not 0", f"write {flag} 1, or leave the option out"
         )
 
 
@@ -447,16 +438,13 @@ def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[st
     for one in written or ():
         key, found, value = one.partition(sign)
         if not found or not key:
-            raise CommandFailure(
+            raise wrong_flag(
                 f"{flag} {one!r} isn't valid: it has no key, or no {sign!r} after the key",
-                reason="WRONG_FLAG",
-                remedy=f"write {flag} KEY{sign}VALUE",
+                f"write {flag} KEY{sign}VALUE",
             )
         if key.strip() in pairs:
-            raise CommandFailure(
-                f"{flag} {key.strip()} is given twice",
-                reason="WRONG_FLAG",
-                remedy=f"give {flag} {key.strip()} once",
+            raise wrong_flag(
+                f"{flag} {key.strip()} is given twice", f"give {flag} {key.strip()} once"
             )
         pairs[key.strip()] = value.strip() if sign == ":" else value
     return pairs
@@ -489,7 +477,7 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
     except ValueError as error:
         if given.endswith(".json"):
             remedy = "correct the JSON; or, to send the bytes unchanged, rename the file"
-            raise _wrong(f"{given[1:]} isn't valid JSON: {error}", remedy) from None
+            raise wrong_flag(f"{given[1:]} isn't valid JSON: {error}", remedy) from None
         return common_pb2.Payload(raw=content)
 
 
@@ -498,7 +486,7 @@ def _inline(text: str, flag: str) -> common_pb2.Payload:
         return _json_payload(text, flag)
     except ValueError as error:
         remedy = """write '"text"' for a string, @FILE for a file, - for standard input"""
-        raise _wrong(f"{flag} isn't valid JSON: {error}", remedy) from None
+        raise wrong_flag(f"{flag} isn't valid JSON: {error}", remedy) from None
 
 
 def _json_payload(text: str, flag: str) -> common_pb2.Payload:
@@ -506,9 +494,5 @@ def _json_payload(text: str, flag: str) -> common_pb2.Payload:
         standard.loads(text)  # only checked: the text is kept byte for byte
     except standard.TooDeep as deep:
         remedy = "use fewer nested levels; or store the data elsewhere, and pass its address"
-        raise _wrong(f"{flag} {deep}", remedy) from None
+        raise wrong_flag(f"{flag} {deep}", remedy) from None
     return common_pb2.Payload(json=text)
-
-
-def _wrong(what: str, remedy: str) -> CommandFailure:
-    return CommandFailure(what, reason="WRONG_FLAG", remedy=remedy)

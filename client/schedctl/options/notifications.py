@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl.failure import CommandFailure
+from schedctl.failure import wrong_flag
 from schedctl.options.global_options import flag_of
 from schedkit.protojson.problems import did_you_mean
 
@@ -54,7 +54,7 @@ def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
         key, equals, value = one.partition("=")
         if not equals or key not in KEYS:
             hint = did_you_mean(key, KEYS) if equals else ""
-            raise _wrong(
+            raise wrong_flag(
                 f"{flag} {one!r} isn't valid: it must be KEY=VALUE with one of the keys"
                 f" {', '.join(KEYS)}",
                 hint or f"write {flag} {METAVAR}",
@@ -62,7 +62,7 @@ def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
         if key == "email":
             notice.setdefault("email", []).append(value)
         elif key in notice:
-            raise _wrong(f"{flag} {key} is given twice", f"give {key} once")
+            raise wrong_flag(f"{flag} {key} is given twice", f"give {key} once")
         else:
             notice[key] = _words(flag, value) if key == "command" else value
     return notice
@@ -72,11 +72,7 @@ def _words(flag: str, value: str) -> list[str]:
     try:
         return shlex.split(value)
     except ValueError as error:
-        raise _wrong(
+        raise wrong_flag(
             f"the command of {flag} can't be split into words: {error}",
             "quote the words as in a shell",
         ) from None
-
-
-def _wrong(problem: str, remedy: str) -> CommandFailure:
-    return CommandFailure(problem, reason="WRONG_FLAG", remedy=remedy)
