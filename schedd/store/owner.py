@@ -48,7 +48,7 @@ from schedd.store.statements.operations import operations
 from schedd.store.timers import backfill_feed, fire
 from schedd.store.timers.fire_running import fire_running
 from schedkit import failpoints
-from schedkit.records import dataclass, replace
+from schedkit.records import dataclass
 
 Fired = TypeVar("Fired", Firing, FiringToSlot)
 
@@ -163,13 +163,13 @@ class OwnerStore:
         answers, broken = await halved(distinct, write) if distinct else ([], [])
         outcomes = [outcome for _, (_, outcome) in answers]
         batches = [each for outcome in outcomes for each in outcome.assigned]
-        unread = [key for outcome in outcomes for key in outcome.unread]
+        unread = {key for outcome in outcomes for key in outcome.unread}
         if unread:
-            payloads = await self.database.call(assign.read_payloads, unread)
+            payloads = await self.database.call(assign.read_payloads, [*unread])
             batches = [
-                batch if found is None else replace(batch, payloads=[found])
+                one
                 for batch in batches
-                for found in (payloads.get(batch.first.key.run_id),)
+                for one in (batch.with_payloads(payloads) if batch.first.key in unread else [batch])
             ]
         return Assignments(
             batches,

@@ -12,6 +12,7 @@ from typing import TypeVar, overload
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import DispatchedBatch, LiveRun
+from schedkit.records import replace
 
 D = TypeVar("D")
 
@@ -101,7 +102,8 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         return found
 
     def add_batch(self, batch: DispatchedBatch) -> None:
-        """Add runs that were dispatched under new tokens."""
+        """Add runs that were dispatched under new tokens, without their payloads."""
+        batch = replace(batch, payloads=()) if batch.payloads else batch
         self._runs.update(dict.fromkeys(batch.places, batch))
         for place, run in enumerate(batch.runs):
             if run.ready_at > run.due_at or run.token:
@@ -135,5 +137,11 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
 
     def drop_shards(self, shards: Iterable[ShardId]) -> None:
         gone = set(shards)
-        for run_id in [run_id for run_id, run in self.items() if run.shard in gone]:
+        found = self._runs.items()
+        for run_id in [one for one, here in found if _as_known(here, one).shard in gone]:
             self.discard(run_id)
+
+
+def _as_known(here: LiveRun | DispatchedBatch, run_id: RunId) -> LiveRun:
+    """Return a run as dispatched, or as it waited for its first attempt."""
+    return here.runs[here.places[run_id]] if isinstance(here, DispatchedBatch) else here

@@ -4,7 +4,7 @@ Definitions of jobs are in `core/jobs/definition.py`. All values are frozen. Tim
 datetimes in UTC, durations are timedeltas. Nothing here reads a clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -381,6 +381,23 @@ class DispatchedBatch:
             token=self.tokens[place],
             created_at=run.created_at,
         )
+
+    def with_payloads(self, payloads: Mapping[RunId, bytes]) -> list["DispatchedBatch"]:
+        """Return these assignments with the runs' own payloads. A large payload is sent alone."""
+        parts: dict[tuple[bool, int | None], list[int]] = {}
+        for run_id, place in self.places.items():
+            payload = payloads.get(run_id)
+            alone = payload is not None and len(payload) > SMALL_PAYLOAD
+            parts.setdefault((payload is None, place if alone else None), []).append(place)
+        return [
+            DispatchedBatch(
+                self.run(part[0]),
+                [self.runs[place] for place in part],
+                [self.tokens[place] for place in part],
+                () if none else [payloads[self.runs[place].key.run_id] for place in part],
+            )
+            for (none, _), part in parts.items()
+        ]
 
     def single(self) -> list[Assigned]:
         """Return each assignment."""

@@ -291,7 +291,7 @@ class AssignOutcome:
 
     assigned: list[DispatchedBatch] = field(default_factory=list)
     unread: list[RunKey] = field(default_factory=list)
-    """Assigned runs whose payloads `read_payloads` must read. Each is a batch of its own."""
+    """Assigned runs whose payloads `read_payloads` must read. No batch has others, too."""
     ended: list[RunKey] = field(default_factory=list)
     held: list[RunKey] = field(default_factory=list)
     """Blocked by other runs of their jobs."""
@@ -342,7 +342,7 @@ def assign(
         elif goes:
             run = _assigned(draft, tokens[n - 1], columns)
             dispatched.append((run, draft.terms.pool))
-            of = alike(run, draft.terms), columns[-1] and run.key
+            of = alike(run, draft.terms), columns[-1]
             batches.setdefault(of, []).append(run)
             if columns[-1]:
                 outcome.unread.append(run.key)
@@ -422,13 +422,13 @@ def _dispatch_plain(
     }
     dispatched = range(1, len(mine) + 1) if count == len(mine) else sorted(went or ())
     early = {n: mine[n - 1].run.ready_at for n in dispatched if mine[n - 1].run.ready_at > at}
-    alone = {*(large or ())}
-    special = {*early, *payloads, *alone}
+    unread = {*(large or ())}
+    special = {*early, *payloads, *unread}
     batches: dict[object, list[int]] = {}
     for n in dispatched:
         which: object = of[n - 1]
         if n in special:
-            which = which, early.get(n), n in payloads, n in alone and n
+            which = which, early.get(n), n in payloads, n in unread
         batches.setdefault(which, []).append(n)
     for numbers_of in batches.values():
         n = numbers_of[0]

@@ -14,7 +14,7 @@ from schedd.core.ids import IncarnationId, RunId, ShardId, Token, new_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import SMALL_PAYLOAD, LiveRun, Loss, Trigger
+from schedd.core.runs.model import SMALL_PAYLOAD, DispatchedBatch, LiveRun, Loss, Trigger
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.core.timers.pre_dispatch import start_not_before
@@ -863,6 +863,30 @@ async def test_each_run_of_a_batch_has_its_own_payload_whatever_its_size(world: 
 
     payloads = {each.run.key: each.payload for each in outcome.assigned}
     assert payloads == {run.key: payload for run, payload in zip(runs, given, strict=True)}
+
+
+async def test_small_payloads_share_a_batch_wherever_they_are_read(world: World) -> None:
+    me = await world.member()
+    runs = [run for _ in range(40) for run in await fired(me, await world.job(shard=6))]
+    own = b"x" * SMALL_PAYLOAD
+    await world.sql("UPDATE runs SET payload = %s", own)
+    large = b"y" * (SMALL_PAYLOAD + 1)
+    await world.sql("UPDATE runs SET payload = %s WHERE run_id = %s", large, runs[7].key.run_id)
+    terms = draft(runs[0]).terms
+    expected = {run.key: large if run is runs[7] else own for run in runs}
+
+    async def batches(of: list[LiveRun]) -> list[DispatchedBatch]:
+        outcome = await me.assign(*(replace(draft(run), terms=terms) for run in of))
+        assert {each.run.key: each.payload for each in outcome.assigned} == expected
+        return outcome.batches
+
+    first = await batches(runs)
+    assert sorted(len(batch.runs) for batch in first) == [1, 39]
+
+    dispatched = [one.run for batch in first for one in batch.single()]
+    unstarted = [Unstarted(run.key, run.shard, run.token) for run in dispatched]
+    again = await me.store.owner.give_back(me.claim(6), unstarted)
+    assert sorted(len(batch.runs) for batch in await batches(again)) == [1, 39]
 
 
 def _id(run: LiveRun) -> RunId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -94,6 +95,21 @@ def test_runs_of_lost_shards_are_removed():
     runs = of(late(1), late(2, shard=3), running(4, worker(), shard=3))
     runs.drop_shards([ShardId(3)])
     assert (list(runs), numbers(runs)) == ([late(1).key.run_id], [1])
+
+
+def test_runs_of_a_batch_are_removed_with_their_shards():
+    runs, waiting = DispatchedRuns(), [run(1), run(2, shard=3)]
+    runs.add_batch(DispatchedBatch(running(1, worker()), waiting, [Token(7), Token(8)]))
+    runs.drop_shards([ShardId(3)])
+    assert [*runs.values()] == [running(1, worker())]
+
+
+def test_payloads_of_a_batch_arent_kept_until_its_runs_end():
+    runs, payload = DispatchedRuns(), bytes(256 * 1024)
+    before = sys.getrefcount(payload)
+    runs.add_batch(DispatchedBatch(running(1, worker()), [run(1)], [Token(7)], [payload]))
+    assert sys.getrefcount(payload) == before
+    assert [*runs.values()] == [running(1, worker())]
 
 
 def test_runs_are_removed_at_once_with_all_that_is_known_of_them():
