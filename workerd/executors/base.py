@@ -67,17 +67,11 @@ class StartedBatch:
     def attempt(self, place: int) -> AttemptStart:
         """Return a run as an object, always the same one. Call it from any thread."""
         found = self.attempts.get(place)
-        return found or self.attempts.setdefault(place, self.create(place))
-
-    def create(self, place: int) -> AttemptStart:
-        """Return a new object of a run."""
-        return AttemptStart(self, place)
+        return found or self.attempts.setdefault(place, AttemptStart(self, place))
 
 
 class AttemptStart:
     """A run of a batch at its start."""
-
-    __slots__ = ("_tail", "batch", "key", "most_result", "place", "started", "stop", "worker")
 
     def __init__(self, started: StartedBatch, place: int) -> None:
         self.started = started
@@ -173,8 +167,6 @@ class AttemptStart:
 
 class Stop:
     """A request to end an attempt. Any component may make it; the executor receives it."""
-
-    __slots__ = ("_listener", "cause", "killed", "over")
 
     def __init__(self) -> None:
         self.cause: Cause | None = None

@@ -142,7 +142,7 @@ class HeldRuns:
             self._finish_ended()
             for batch in [*self._batches]:
                 for place in batch.places(RUNNING):
-                    item = batch.held_attempt(place)
+                    item = batch.attempt(place)
                     if item.task is None:
                         item.stop.abandon()
                     item.stop.over = True
@@ -207,7 +207,7 @@ class HeldRuns:
         if len(self._expected):
             for place in batch.places(HELD):
                 if (tail := self._expected.take_tail(batch.keys[place])) is not None:
-                    batch.held_attempt(place).find_tail(tail)
+                    batch.attempt(place).find_tail(tail)
         self._batches[batch] = True
         self._count += batch.active
         self._idle.clear()
@@ -260,7 +260,7 @@ class HeldRuns:
         """Start or stop sending the output of an attempt to a member."""
         key = messages.key_of(follow.key)
         batch = self._find(key)
-        item = None if batch is None else batch.held_attempt(batch.place(key))
+        item = None if batch is None else batch.attempt(batch.place(key))
 
         def send(piece: Piece) -> None:
             origin.send_log(pb.LogChunk(key=follow.key, piece=messages.piece(piece)))
@@ -387,7 +387,7 @@ class HeldRuns:
             together.append((executor, batch, places))
             return
         for place in places:
-            item = batch.held_attempt(place)
+            item = batch.attempt(place)
             name = f"run {item.key.run} {item.key.token}"
             item.task = self._tasks.start(self._attempt(item), name)
 
@@ -417,7 +417,7 @@ class HeldRuns:
         if batch.states[place] != RUNNING:
             return False
         if place in batch.attempts:
-            item = batch.held_attempt(place)
+            item = batch.attempt(place)
             if item.stop.over:
                 return False
             item.close()
@@ -468,7 +468,7 @@ class HeldRuns:
             else:
                 for place in places:
                     with set_aside("result", f"run {batch.keys[place].run}"):
-                        self._record_end(batch.held_attempt(place), outcome, finished_at)
+                        self._record_end(batch.attempt(place), outcome, finished_at)
             self._drop(batch, places)
         self.on_change()
 
@@ -485,7 +485,8 @@ class HeldRuns:
             outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text)
             result, parcel = self._result(item, outcome, finished_at), None
         self._report(result, item.held.origin.address, parcel)
-        self._discard(item, parcel)
+        if recording and recording.has_output and (parcel is None or parcel.recording is None):
+            self._tasks.start(recording.discard(), f"discard output of run {item.key.run}")
 
     def _result(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> pb.Result:
         key, batch = item.key, item.batch
@@ -499,12 +500,6 @@ class HeldRuns:
             started_at,
             max(started_at, finished_at),
         )
-
-    def _discard(self, item: HeldAssignment, parcel: ResultFiles | None) -> None:
-        """Remove the recording of the output, unless it is uploaded."""
-        recording = item.recording
-        if recording and recording.has_output and (parcel is None or parcel.recording is None):
-            self._tasks.start(recording.discard(), f"discard output of run {item.key.run}")
 
     def _report(self, result: pb.Result, issuer: Address, parcel: ResultFiles | None) -> None:
         """Report a result; data that is too large for a row is uploaded first."""
@@ -564,7 +559,7 @@ class HeldRuns:
         if batch.attempts:
             for place in places:
                 if place in batch.attempts:
-                    batch.held_attempt(place).close()
+                    batch.attempt(place).close()
                     del batch.attempts[place]
         if not batch.active:
             self._batches.pop(batch, None)

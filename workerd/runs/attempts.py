@@ -65,18 +65,6 @@ _newest: Final = threading.RLock()
 class ProgressReporter:
     """Reports the progress of an attempt. Belongs to the event loop; `update` is thread-safe."""
 
-    __slots__ = (
-        "_closed",
-        "_date",
-        "_key",
-        "_loop",
-        "_newest",
-        "_report",
-        "_reported_at",
-        "_timer",
-        "reported",
-    )
-
     def __init__(
         self,
         key: pb.AssignmentKey,
@@ -219,13 +207,12 @@ class HeldBatch(OfferedBatch, StartedBatch):
         self.timers: list[asyncio.TimerHandle] = []
         self._attempts = attempts
 
-    def create(self, place: int) -> HeldAssignment:
-        """Return a new object of a run."""
-        return HeldAssignment(self, place, self._attempts)
-
-    def held_attempt(self, place: int) -> HeldAssignment:
-        """Return a run as an object."""
-        return cast("HeldAssignment", self.attempt(place))
+    def attempt(self, place: int) -> HeldAssignment:
+        found = self.attempts.get(place)
+        found = found or self.attempts.setdefault(
+            place, HeldAssignment(self, place, self._attempts)
+        )
+        return cast("HeldAssignment", found)
 
     def successes(self, places: Sequence[int], finished_at: int) -> SuccessBatch:
         """Return the results of plain successes. `finished_at`: in microseconds since 1970."""
@@ -248,8 +235,6 @@ class HeldBatch(OfferedBatch, StartedBatch):
 
 class HeldAssignment(AttemptStart):
     """A run that was accepted, until its end."""
-
-    __slots__ = ("_attempts", "held", "progress", "pulse", "task")
 
     def __init__(self, held: HeldBatch, place: int, attempts: Attempts) -> None:
         super().__init__(held, place)
@@ -323,15 +308,8 @@ class Attempts:
         self._upload = upload
         self._on_progress = on_progress
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._single = {
-            action: executor
-            for action, executor in executors.items()
-            if isinstance(executor, AttemptExecutor)
-        }
         self._many = {
-            action: executor
-            for action, executor in executors.items()
-            if isinstance(executor, BatchExecutor)
+            key: each for key, each in executors.items() if isinstance(each, BatchExecutor)
         }
 
     def objection(self, batch: AssignedBatch) -> str:
@@ -360,7 +338,7 @@ class Attempts:
         held.timers.append(self._loop.call_later(limit, self._time_over, held, places))
         if silence := batch.heartbeat_timeout:
             for place in places:
-                item = held.held_attempt(place)
+                item = held.attempt(place)
                 item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
 
     def begin(self, executor: BatchExecutor, held: HeldBatch, places: Sequence[int]) -> None:
@@ -377,7 +355,8 @@ class Attempts:
         batch = item.batch
         await BEFORE_EXEC()
         try:
-            outcome = await self._single[batch.action].run(item, item.stop)
+            executor = cast("AttemptExecutor", self._executors[batch.action])
+            outcome = await executor.run(item, item.stop)
         except asyncio.CancelledError as error:
             if item.stop.over:
                 raise
@@ -398,7 +377,7 @@ class Attempts:
 
     def judged(self, held: HeldBatch, place: int, outcome: AttemptOutcome) -> AttemptOutcome:
         """Return the outcome of an attempt that has ended just now and isn't a plain success."""
-        item = held.held_attempt(place)
+        item = held.attempt(place)
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is AttemptVerdict.FAILED:
             # The keeper may have killed it while this process was suspended.
@@ -432,7 +411,7 @@ class Attempts:
     def _time_over(self, held: HeldBatch, places: Sequence[int]) -> None:
         for place in places:
             if held.states[place] == RUNNING:
-                item = held.held_attempt(place)
+                item = held.attempt(place)
                 self._judge(item)
                 item.stop.ask(Cause.TIMEOUT)
 

@@ -62,9 +62,6 @@ class DelayedStarts(Generic[B]):
         self._batch, self._last_turn = FIRST, inf
         """The size of the next part, and when the last one was started."""
 
-    def __len__(self) -> int:
-        return len(self._at)
-
     def put(self, batch: B, at: float) -> None:
         """Start the held runs of a batch at that time; replaces an earlier time."""
         self._at[batch] = at
