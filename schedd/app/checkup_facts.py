@@ -20,7 +20,6 @@ from schedd.core.checkup.facts import (
     FailedRead,
     HeldLock,
     MemberFacts,
-    WorkerFacts,
 )
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView, MemberView
@@ -40,7 +39,6 @@ from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured, Rejected, Unavailable
 from schedkit.net.certificates import not_after
 from schedkit.net.channel import TLS
-from schedkit.records import replace
 from schedproto.v1 import peer_service_pb2 as wire
 
 DUPLICATE_AGE: Final = timedelta(minutes=15)
@@ -95,7 +93,7 @@ class CheckupCollector:
                 group.create_task(self._member(one), name=f"checkup: {one.name}")
                 for one in view.members
             ]
-        read = stored.result()
+        read, workers = stored.result(), tuple(self.workers.workers())
         return Facts(
             now=utcnow(),
             version=self.member.identity.version,
@@ -110,11 +108,9 @@ class CheckupCollector:
             duplicates=read.duplicates,
             foreign=read.foreign,
             members=tuple(task.result() for task in members),
-            workers=tuple(
-                replace(_worker(one), blocked=self._blocked(one.incarnation.id))
-                for one in self.workers.workers()
-            ),
-            elsewhere=tuple(_worker(one) for one in others.result() if not one.heartbeats_missing),
+            workers=workers,
+            blocked={one.incarnation.id: self._blocked(one.incarnation.id) for one in workers},
+            elsewhere=tuple(one for one in others.result() if not one.heartbeats_missing),
             heartbeats_missing=tuple(
                 sorted(one.incarnation.worker for one in others.result() if one.heartbeats_missing)
             ),
@@ -267,17 +263,6 @@ class CheckupCollector:
                 for one in answer.failures
             ),
         )
-
-
-def _worker(one: WorkerView) -> WorkerFacts:
-    return WorkerFacts(
-        one.incarnation.worker,
-        one.incarnation.version,
-        one.draining,
-        one.spool,
-        one.disk_free,
-        one.refusal_reason,
-    )
 
 
 def _ends(tls: TLS | None) -> datetime | None:

@@ -96,7 +96,6 @@ _TARGETS: Final = {
     Field.CREATE_REVISION: wire.Compare.CREATE,
     Field.MOD_REVISION: wire.Compare.MOD,
     Field.VALUE: wire.Compare.VALUE,
-    Field.LEASE: wire.Compare.LEASE,
 }
 
 

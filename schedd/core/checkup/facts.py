@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from schedd.core.cluster.cluster_events import LOST_FOR, Losses
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.cluster.shard_map import NO_TIMELINE
-from schedd.core.ids import Timeline
+from schedd.core.ids import IncarnationId, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
-from schedd.core.runs.records import SlotHolder
+from schedd.core.runs.records import SlotHolder, WorkerView
 from schedd.core.timers.cluster_pauses import Pause
 from schedkit.records import dataclass, replace
 
@@ -181,21 +181,6 @@ class BlockedLoop:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """A worker, by its last heartbeat."""
-
-    name: str
-    version: str
-    draining: bool = False
-    spool: int = 0
-    disk_free: int = 0
-    """Free bytes; 0: not reported, or none."""
-    refusal_reason: str = ""
-    """Why the worker takes no new runs although it isn't draining, as text."""
-    blocked: tuple[BlockedLoop, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class StuckJob:
     """A job whose runs wait although no worker can run them. `need`: the requirement on the worker.
     `could`: lost workers that meet it; `draining`: draining workers that meet it.
@@ -294,9 +279,11 @@ class Facts:
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
-    workers: tuple[WorkerFacts, ...] = field(default=())
+    workers: tuple[WorkerView, ...] = field(default=())
     """Workers attached to the asking member."""
-    elsewhere: tuple[WorkerFacts, ...] = ()
+    blocked: Mapping[IncarnationId, tuple[BlockedLoop, ...]] = field(default_factory=dict)
+    """Blocked loops of these workers."""
+    elsewhere: tuple[WorkerView, ...] = ()
     """Workers with a lease whose heartbeats another member receives."""
     heartbeats_missing: tuple[str, ...] = ()
     """Workers with a lease whose heartbeats no answering member receives."""

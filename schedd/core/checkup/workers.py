@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schedd.core.checkup.facts import BlockedLoop, Facts, WorkerFacts
+from schedd.core.checkup.facts import BlockedLoop, Facts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.dispatch.worker_refusals import BLOCKED, refusal_of
+from schedd.core.runs.records import WorkerView
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
@@ -40,7 +41,8 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     else:
         yield check.bad("no worker is running", "no run can start", "start a worker (workerd)")
     received = (*facts.workers, *facts.elsewhere)
-    old = {one.name: one.version for one in received if one.version != facts.version}
+    known = [one.incarnation for one in received]
+    old = {one.worker: one.version for one in known if one.version != facts.version}
     versions = CheckSubject(AREA, "versions")
     if old:
         yield versions.warn(
@@ -52,7 +54,10 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield versions.ok(facts.version)
     for one in received:
         yield _disk(one)
-    yield from _blocked(received)
+    found = [finding for one in received for finding in _of_handlers(one, facts)]
+    if received and not found:
+        yield CheckSubject(AREA, BLOCKED.check).ok("no handler blocks an event loop")
+    yield from found
     if facts.heartbeats_missing:
         named = sorted(facts.heartbeats_missing)
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
@@ -64,31 +69,24 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         )
 
 
-def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[CheckupFinding]:
-    found = [finding for one in workers for finding in _of_handlers(one)]
-    if workers and not found:
-        yield CheckSubject(AREA, BLOCKED.check).ok("no handler blocks an event loop")
-    yield from found
-
-
-def _of_handlers(one: WorkerFacts) -> Iterator[CheckupFinding]:
+def _of_handlers(one: WorkerView, facts: Facts) -> Iterator[CheckupFinding]:
     """Report each handler that blocks loops of this worker, and each refusal that isn't of the
     spool. Only the member to which a worker is attached knows its blocked loops.
     """
     by_handler = dict[str, list[BlockedLoop]]()
-    for block in one.blocked:
+    for block in facts.blocked.get(one.incarnation.id, ()):
         by_handler.setdefault(block.handler, []).append(block)
-    kind = refusal_of(one.refusal_reason)
+    name, kind = one.incarnation.worker, refusal_of(one.refusal_reason)
     for blocks in by_handler.values():
-        check, remedy = CheckSubject(AREA, BLOCKED.check, one.name), BLOCKED.remedy_for(one.name)
+        check, remedy = CheckSubject(AREA, BLOCKED.check, name), BLOCKED.remedy_for(name)
         if one.refusal_reason and kind is BLOCKED:
             yield check.bad(_blocks(blocks), BLOCKED.why, remedy)
         else:
             why = "other coroutines on the event loop wait, and a cancel of their runs waits, too"
             yield check.warn(_blocks(blocks), why, remedy)
     if one.refusal_reason and not (kind.check == "spool" or (kind is BLOCKED and by_handler)):
-        check = CheckSubject(AREA, kind.check, one.name)
-        yield check.bad(one.refusal_reason, kind.why, kind.remedy_for(one.name))
+        check = CheckSubject(AREA, kind.check, name)
+        yield check.bad(one.refusal_reason, kind.why, kind.remedy_for(name))
 
 
 def _blocks(blocks: Sequence[BlockedLoop]) -> str:
@@ -104,13 +102,13 @@ def _blocks(blocks: Sequence[BlockedLoop]) -> str:
     )
 
 
-def _disk(one: WorkerFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "spool", one.name)
+def _disk(one: WorkerView) -> CheckupFinding:
+    check = CheckSubject(AREA, "spool", one.incarnation.worker)
     spooled, free = one.spool / MIB, one.disk_free / MIB
     size = f"the spool holds {spooled:.1f} MiB; its disk has {free:.1f} MiB free"
     kind = refusal_of(one.refusal_reason)
     if one.refusal_reason and kind.check == check.check:
-        return check.bad(f"{one.refusal_reason}; {size}", kind.why, kind.remedy_for(one.name))
+        return check.bad(f"{one.refusal_reason}; {size}", kind.why, kind.remedy_for(check.subject))
     if not one.disk_free:
         return check.warn(
             "the free space on the spool's disk is unknown",

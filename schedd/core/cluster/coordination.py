@@ -106,7 +106,6 @@ class Field(enum.Enum):
     CREATE_REVISION = "create_revision"
     MOD_REVISION = "mod_revision"
     VALUE = "value"
-    LEASE = "lease"
 
 
 class Relation(enum.Enum):
@@ -183,11 +182,6 @@ class Compare:
     def value_is(cls, key: str, value: bytes) -> Compare:
         """The key exists and holds exactly this value."""
         return cls(key, Field.VALUE, Relation.EQUAL, value)
-
-    @classmethod
-    def held_by(cls, key: str, lease: LeaseId) -> Compare:
-        """The key is on this lease. `NO_LEASE`: the key has no lease, or doesn't exist."""
-        return cls(key, Field.LEASE, Relation.EQUAL, lease)
 
     def holds(self, entry: CoordinationEntry | None) -> bool:
         """Return whether the condition holds for the key's current entry. None: no such key."""

@@ -25,7 +25,6 @@ from schedd.core.checkup.facts import (
     Replica,
     StuckJob,
     TableFacts,
-    WorkerFacts,
     WorkFacts,
 )
 from schedd.core.checkup.finding import CheckupFinding, Severity
@@ -34,7 +33,7 @@ from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.partition import assign
 from schedd.core.ids import Epoch, Id, IncarnationId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
-from schedd.core.runs.records import SlotHolder
+from schedd.core.runs.records import SlotHolder, WorkerView
 from schedd.core.timers.cluster_pauses import Pause
 from support.store import incarnation
 
@@ -112,7 +111,14 @@ def stored(**changes: Any) -> DatabaseFacts:
 HELD = HeldLock(DatabaseSession(7, "ann", "psql"), ("t",), ("ShareLock",), True, NOW)
 BLOCKED = BlockedLoop("export", "r1", 41.0, "night.py:11 in export")
 ALL_BLOCKED = "handlers block all 8 event loops of this worker: export"
-W1 = WorkerFacts("w1", "1.0", disk_free=9000 * MIB)
+
+
+def worker(name: str, version: str, **changes: Any) -> WorkerView:
+    found = incarnation(id=IncarnationId(Id.from_int(1)), worker=name, version=version)
+    return WorkerView(found, True, False, free=1, running=0, lease_age=0.0, **changes)
+
+
+W1 = worker("w1", "1.0", disk_free=9000 * MIB)
 
 
 def healthy(view: ClusterView | None = None, **changes: Any) -> Facts:
@@ -125,7 +131,7 @@ def healthy(view: ClusterView | None = None, **changes: Any) -> Facts:
         database=stored(),
         rows=rows(view),
         members=tuple(map(MemberFacts, view.members)),
-        workers=(WorkerFacts("w1", "1.0", spool=0, disk_free=9000 * MIB),),
+        workers=(W1,),
     )
     return replace(facts, **changes)
 
@@ -280,37 +286,36 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("no worker", healthy(seen(workers=frozenset()), workers=()), BAD, "workers: attached"),
     ("no worker here", healthy(workers=()), WARN, "workers: attached"),
     ("an old worker",
-     healthy(workers=(WorkerFacts("w1", "0.9", disk_free=9000 * MIB),)), WARN,
+     healthy(workers=(worker("w1", "0.9", disk_free=9000 * MIB),)), WARN,
      "workers: versions"),
     ("a spool's disk is full",
-     healthy(workers=(WorkerFacts("w1", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
+     healthy(workers=(worker("w1", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
     ("a spool that takes nothing, on a disk without a free byte",
-     healthy(workers=(WorkerFacts("w1", "1.0", refusal_reason="spool rejects writes: full"),)), BAD,
+     healthy(workers=(worker("w1", "1.0", refusal_reason="spool rejects writes: full"),)), BAD,
      "workers: spool"),
     ("handlers that block all event loops",
-     healthy(workers=(replace(W1, refusal_reason=ALL_BLOCKED, blocked=(BLOCKED, BLOCKED)),)), BAD,
-     "workers: handlers"),
+     healthy(workers=(replace(W1, refusal_reason=ALL_BLOCKED),),
+             blocked={W1.incarnation.id: (BLOCKED, BLOCKED)}), BAD, "workers: handlers"),
     ("handlers that block all event loops as another member reports",
      healthy(elsewhere=(replace(W1, refusal_reason=ALL_BLOCKED),)), BAD, "workers: handlers"),
     ("an unknown reason for no new runs",
      healthy(workers=(replace(W1, refusal_reason="lunch"),)), BAD, "workers: new runs"),
     ("a spool on a disk that isn't reported",
-     healthy(workers=(WorkerFacts("w1", "1.0"),)), WARN, "workers: spool"),
+     healthy(workers=(worker("w1", "1.0"),)), WARN, "workers: spool"),
     ("a handler that blocks its event loop",
-     healthy(workers=(WorkerFacts("w1", "1.0", disk_free=9000 * MIB, blocked=(BLOCKED,)),)), WARN,
-     "workers: handlers"),
+     healthy(workers=(W1,), blocked={W1.incarnation.id: (BLOCKED,)}), WARN, "workers: handlers"),
     ("a spool's disk is nearly full",
-     healthy(workers=(WorkerFacts("w1", "1.0", disk_free=500 * MIB),)), WARN,
+     healthy(workers=(worker("w1", "1.0", disk_free=500 * MIB),)), WARN,
      "workers: spool"),
     ("a spool's disk is full as another member reports",
-     healthy(elsewhere=(WorkerFacts("w2", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
+     healthy(elsewhere=(worker("w2", "1.0", disk_free=MIB),)), BAD, "workers: spool"),
     ("an old worker, at another member",
-     healthy(elsewhere=(WorkerFacts("w2", "0.9", disk_free=9000 * MIB),)), WARN,
+     healthy(elsewhere=(worker("w2", "0.9", disk_free=9000 * MIB),)), WARN,
      "workers: versions"),
     ("a worker without heartbeats", healthy(heartbeats_missing=("w2",)), WARN,
      "workers: heartbeats"),
     ("results pile up",
-     healthy(workers=(WorkerFacts("w1", "1.0", spool=99 * MIB, disk_free=9000 * MIB),)), WARN,
+     healthy(workers=(worker("w1", "1.0", spool=99 * MIB, disk_free=9000 * MIB),)), WARN,
      "workers: spool"),
 ]  # fmt: skip
 
@@ -700,7 +705,8 @@ def test_the_room_for_a_spool_is_reported_with_the_limit() -> None:
 
 def test_a_handler_that_blocks_many_loops_of_a_worker_is_one_finding() -> None:
     blocks = tuple(replace(BLOCKED, run=f"r{n}", seconds=40.0 + n) for n in range(1, 9))
-    facts = healthy(workers=(replace(W1, blocked=blocks),), elsewhere=(replace(W1, name="w2"),))
+    w2 = replace(W1, incarnation=incarnation(worker="w2", version="1.0"))
+    facts = healthy(workers=(W1,), blocked={W1.incarnation.id: blocks}, elsewhere=(w2,))
     [finding] = wrong(facts)
     assert finding.severity is Severity.WARN
     assert finding.what == (
@@ -714,7 +720,9 @@ def test_a_handler_that_blocks_many_loops_of_a_worker_is_one_finding() -> None:
 
 
 def test_a_worker_whose_loops_are_all_blocked_has_no_finding_about_its_disk() -> None:
-    facts = healthy(workers=(replace(W1, refusal_reason=ALL_BLOCKED, blocked=(BLOCKED,)),))
+    facts = healthy(
+        workers=(replace(W1, refusal_reason=ALL_BLOCKED),), blocked={W1.incarnation.id: (BLOCKED,)}
+    )
     [finding] = wrong(facts)
     assert "handler 'export' of run r1 has blocked an event loop for 41 s" in finding.what
     assert "takes no new runs" in finding.why

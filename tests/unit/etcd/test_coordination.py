@@ -30,7 +30,6 @@ ENTRY = CoordinationEntry("k", b"v", Revision(3), Revision(5), 2, LeaseId(9))
         (Compare.version_is("k", 2), True, False),
         (Compare.version_is("k", 0), False, True),
         (Compare.value_is("k", b"v"), True, False),
-        (Compare.held_by("k", LeaseId(9)), True, False),
         (Compare("k", Field.VALUE, Relation.NOT_EQUAL, b"x"), True, False),
         (Compare("k", Field.MOD_REVISION, Relation.LESS, 6), True, True),
     ],

@@ -314,11 +314,6 @@ def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Ite
     yield from _short_months(masks, bool(by_week and not masks.both_days), crontab=crontab)
 
 
-def _from_the_end(masks: Masks) -> bool:
-    """Return whether days are named by `L`, `L-3`, `LW` or `15W`."""
-    return bool(masks.last_day or masks.before_last or masks.nearest)
-
-
 def _both(
     words: Sequence[str], parsed: CronExpression, *, crontab: bool
 ) -> tuple[Rewrite | str, str]:
