@@ -45,7 +45,7 @@ def cron() -> None:
 )
 @option(
     "--job NAME",
-    "Name of the job that sets the value of `H`, which is a hash of the name.  [default: no name]",
+    "Name of the job. The value of `H` is a hash of this name.  [default: no name]",
     default="",
 )
 @dst_options

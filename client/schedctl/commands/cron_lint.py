@@ -184,14 +184,14 @@ def _many(count: int, what: str) -> str:
 @option("--second-tz ZONE", "IANA time zone in which SECOND is read.  [default: the --tz zone]")
 @option(
     "--job NAME",
-    "Name of the job that sets the value of `H`, which is a hash of the name.  [default: no name]",
+    "Name of the job. The value of `H` is a hash of this name.  [default: no name]",
     default="",
 )
 @dst_options
 @window_options("366d")
 @option(
     "--limit N",
-    "Highest number of times to show for each expression.",
+    "Show at most N scheduled times for each expression.",
     default=10,
     show_default=True,
     type=click.IntRange(0, 1000),

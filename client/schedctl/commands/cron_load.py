@@ -218,7 +218,7 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
 )
 @option(
     "--limit N",
-    "Highest number of times to show.",
+    "Show at most N times.",
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),

@@ -63,8 +63,8 @@ def find_postgres(
         if _is_program(found.initdb) and _is_program(found.postgres):
             return found
     raise MissingProgram(
-        "PostgreSQL not found: no initdb is on PATH, in /usr/lib/postgresql or installed as a"
-        " package",
+        "PostgreSQL not found: there is no initdb on PATH, in /usr/lib/postgresql or in the"
+        " Python package of PostgreSQL",
         _HINT,
     )
 

@@ -259,7 +259,7 @@ def _range(span: tuple[str, str]) -> tuple[int, int]:
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
             "range",
-            f"the range has {last - first + 1:,} days, which is too long",
+            f"the range has {last - first + 1:,} days, which is too many",
             f"give at most {LONGEST_RANGE:,} days; to end a job for good, set `end` of the job",
         )
     return first, last
