@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import Final
 
 from schedd.cluster.ownership import Ownership
@@ -115,10 +116,7 @@ class RunIndex:
         Return whether another late run may take the place of one without a new grant.
         """
         self.running.report(run_ids, tokens)
-        if not self.ready.late:
-            return False
-        runs = map(self.running.get, run_ids)
-        return any(run is not None and run.late for run in runs)
+        return self.ready.late > 0 and self.running.any_late(run_ids)
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by state; return how many are ready and new to the queue."""
@@ -291,11 +289,14 @@ class RunIndex:
             return early
         return early + self.release(job)
 
-    def standing(self, until: datetime) -> list[LiveRun]:
-        """Return all runs here, except those that become ready later than `until`."""
+    def standing(self, until: datetime) -> Iterator[LiveRun]:
+        """Iterate over the runs that are here now, except those that become ready later than
+        `until`. Dispatched runs are looked up one by one: those that end meanwhile are left out.
+        """
         soon = [run for run in self.waiting.values() if run.ready_at <= until]
-        begun = self.broadcasts.values()
-        return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
+        waiting = [*self.broadcasts.values(), *self.ready, *soon, *self._held]
+        found = map(self.running.get, [*self.running])
+        return chain(waiting, (run for run in found if run is not None))
 
     def waiting_runs(self) -> Iterator[LiveRun]:
         """Iterate over all runs that wait for their first attempt or a retry."""

@@ -291,11 +291,10 @@ class Rescue:
         moment = await self.store.moment()
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
-        async for some in in_turns(_slices(self.run_index.standing(until)), 1):
-            for run in some:
-                run_id = run.key.run_id
-                here[run_id] = run
-                stood[run.shard].append(run_id)
+        async for run in in_turns(self.run_index.standing(until), SORTED_AT_ONCE):
+            run_id = run.key.run_id
+            here[run_id] = run
+            stood[run.shard].append(run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[bytes] = set()
@@ -466,10 +465,6 @@ def _assignment_of(run: LiveRun) -> bytes:
     waiting one.
     """
     return run.key.run_id + run.token.to_bytes(TOKEN) if run.state is State.RUNNING else b""
-
-
-def _slices(runs: Sequence[LiveRun]) -> list[Sequence[LiveRun]]:
-    return [runs[at : at + SORTED_AT_ONCE] for at in range(0, len(runs), SORTED_AT_ONCE)]
 
 
 def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:

@@ -61,6 +61,11 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
         """Late runs in progress, except those marked as `unpaced`."""
         return [*self._late.values()]
 
+    def any_late(self, run_ids: Iterable[RunId]) -> bool:
+        """Return whether one of these runs is late. No late run is only in its batch."""
+        found = map(self._runs.get, run_ids)
+        return any(isinstance(run, LiveRun) and run.late for run in found)
+
     def unpaced(self, runs: Iterable[LiveRun]) -> None:
         """Mark runs whose jobs aren't paced: their slots count for no limit."""
         for run in runs:

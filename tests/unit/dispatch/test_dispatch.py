@@ -209,7 +209,7 @@ def test_a_run_deleted_from_the_rows_leaves_the_run_index():
     far = replace(of(4, 4), ready_at=NOW + timedelta(hours=1), state=State.RETRYING)
     run_index.put_runs([far], NOW)
 
-    standing = run_index.standing(NOW + timedelta(seconds=10))
+    standing = [*run_index.standing(NOW + timedelta(seconds=10))]
 
     assert {run.key.run_id.number for run in standing} == {1, 2, 3}
     for one in standing:

@@ -9,7 +9,7 @@ from schedd.core.dispatch.ready_bucket_ids import HURRIED, LineId
 from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import LiveRun, Timer
+from schedd.core.runs.model import DispatchedBatch, LiveRun, Timer
 from schedd.core.runs.pools import PoolKey
 from schedd.dispatch.held_timers import HERD
 from schedd.dispatch.run_index import RunIndex
@@ -51,6 +51,20 @@ def test_a_row_read_before_the_dispatch_does_not_make_its_run_ready_again():
     assert run_index.put_runs([run(1)], NOW) == 0
     assert len(run_index.ready) == 0
     assert len(run_index.running) == 1
+
+
+def test_a_scan_looks_at_dispatched_runs_one_by_one():
+    """Each lookup creates an object: thousands at once would block the event loop."""
+    run_index = RunIndex(owning(0))
+    dispatched = [running(number, worker()) for number in (1, 2, 3)]
+    waiting = [run(number) for number in (1, 2, 3)]
+    run_index.dispatched(DispatchedBatch(dispatched[0], waiting, [Token(7)] * 3))
+    run_index.put_runs([run(4)], NOW)
+    standing = run_index.standing(NOW)
+    assert [next(standing), next(standing)] == [run(4), dispatched[0]]
+    run_index.running.discard(waiting[1].key.run_id)
+    run_index.put_runs([run(5)], NOW)
+    assert [*standing] == [dispatched[2]]
 
 
 def test_a_run_given_back_under_its_token_is_ready_again():

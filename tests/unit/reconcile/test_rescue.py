@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -622,7 +622,7 @@ async def test_a_run_left_out_of_the_ready_queue_during_a_scan_is_known_to_be_le
     await world.rescue.step()
     standing = world.run_index.standing
 
-    def just_before_a_run_is_made(until: datetime) -> list[LiveRun]:
+    def just_before_a_run_is_made(until: datetime) -> Iterator[LiveRun]:
         found = standing(until)
         newer = run(9, ready_at=NOW - timedelta(seconds=1))
         world.rows.runs = [*old, newer]
