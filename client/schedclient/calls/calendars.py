@@ -61,15 +61,12 @@ class Calendars(ClientCalls):
         request = wire.GetCalendarRequest(namespace=namespace, calendar=name, version=version)
         return await self._one(Calendar, methods.GET_CALENDAR, request, deadline)
 
-    async def list(
+    def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Calendar]:
         """Yield calendars, by name; `deadline` holds for each page."""
         request = wire.ListCalendarsRequest(namespace=self._namespace)
-        async for calendar in self._pages(
-            Calendar, methods.LIST_CALENDARS, request, limit, deadline
-        ):
-            yield calendar
+        return self._pages(Calendar, methods.LIST_CALENDARS, request, limit, deadline)
 
     async def delete(self, calendar: Calendar | str, *, deadline: float | None = None) -> None:
         """Delete a calendar. While jobs use it: `FailedPrecondition` with their names."""

@@ -91,20 +91,19 @@ class ClusterCalls(ClientCalls):
 class Workers(ClientCalls):
     """`client.workers`. A worker is given by its name or as a `Worker`."""
 
-    async def list(
+    def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
         """Yield every worker."""
         request = wire.ListWorkersRequest()
-        async for worker in self._pages(Worker, methods.LIST_WORKERS, request, limit, deadline):
-            yield worker
+        return self._pages(Worker, methods.LIST_WORKERS, request, limit, deadline)
 
     async def get(self, worker: Worker | str, *, deadline: float | None = None) -> Worker:
         """Return a worker by its name."""
         request = wire.GetWorkerRequest(worker=id_of(worker, Worker))
         return await self._one(Worker, methods.GET_WORKER, request, deadline)
 
-    async def watch(
+    def watch(
         self, worker: Worker | str, *, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
         """Yield the worker, then each change of it. A change of only `lease_age` isn't a change. A
@@ -117,10 +116,9 @@ class Workers(ClientCalls):
             ClusterUnavailable: no endpoint answers.
         """
         request = wire.WatchWorkerRequest(worker=id_of(worker, Worker))
-        async for one in watching.one(
+        return watching.one(
             self._transport, methods.WATCH_WORKER, request, deadline, Worker, lambda _: False
-        ):
-            yield one
+        )
 
     async def drain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
@@ -142,7 +140,7 @@ class Workers(ClientCalls):
 class Audit(ClientCalls):
     """`client.audit`."""
 
-    async def list(
+    def list(
         self,
         *,
         action: str = "",
@@ -153,8 +151,7 @@ class Audit(ClientCalls):
     ) -> AsyncIterator[AuditEntry]:
         """Yield changes and rejections, newest first. `of`: the name of an object."""
         request = wire.ListAuditRequest(action=action, object=of, run_id=run_id)
-        async for entry in self._pages(AuditEntry, methods.LIST_AUDIT, request, limit, deadline):
-            yield entry
+        return self._pages(AuditEntry, methods.LIST_AUDIT, request, limit, deadline)
 
 
 class Access(ClientCalls):
@@ -180,13 +177,12 @@ class Access(ClientCalls):
         )
         return await self._one(NewToken, methods.CREATE_TOKEN, request, deadline)
 
-    async def tokens(
+    def tokens(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[AccessToken]:
         """Yield tokens, newest first; also tokens that ended in the last 30 days."""
         request = auth.ListTokensRequest()
-        async for entry in self._pages(AccessToken, methods.LIST_TOKENS, request, limit, deadline):
-            yield entry
+        return self._pages(AccessToken, methods.LIST_TOKENS, request, limit, deadline)
 
     async def revoke_token(
         self, token: AccessToken | str, *, deadline: float | None = None

@@ -16,7 +16,7 @@ from schedproto.v1 import run_service_pb2 as wire
 class DeadLetters(ClientCalls):
     """`client.dead_letters`. `client.runs.retry` runs a single one again."""
 
-    async def list(
+    def list(
         self,
         *,
         job: str = "",
@@ -36,8 +36,7 @@ class DeadLetters(ClientCalls):
             resolved=resolved,
             redrive_id=redrive,
         )
-        async for letter in self._pages(DeadLetter, methods.LIST_DEAD, request, limit, deadline):
-            yield letter
+        return self._pages(DeadLetter, methods.LIST_DEAD, request, limit, deadline)
 
     async def get(
         self, run_id: DeadLetter | Run | str, *, deadline: float | None = None
@@ -153,15 +152,14 @@ class Redrives(ClientCalls):
         request = wire.GetRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
         return await self._one(Redrive, methods.GET_REDRIVE, request, deadline)
 
-    async def list(
+    def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
         """Yield redrives, newest first."""
         request = wire.ListRedrivesRequest(namespace=self._namespace)
-        async for one in self._pages(Redrive, methods.LIST_REDRIVES, request, limit, deadline):
-            yield one
+        return self._pages(Redrive, methods.LIST_REDRIVES, request, limit, deadline)
 
-    async def watch(
+    def watch(
         self, redrive_id: Redrive | str, *, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
         """Yield the redrive, then each change of it, until it has `ended`. A broken stream is
@@ -173,15 +171,14 @@ class Redrives(ClientCalls):
             ClusterUnavailable: no endpoint answers.
         """
         request = wire.WatchRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
-        async for one in watching.one(
+        return watching.one(
             self._transport,
             methods.WATCH_REDRIVE,
             request,
             deadline,
             Redrive,
             lambda one: one.ended,
-        ):
-            yield one
+        )
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Stop a redrive: create no more runs until `resume`. Existing runs continue."""

@@ -93,13 +93,12 @@ class Jobs(ClientCalls):
         request = wire.GetJobRequest(namespace=namespace, job=name)
         return await self._one(Job, methods.GET_JOB, request, deadline)
 
-    async def list(
+    def list(
         self, *, where: str = "", limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Job]:
         """Yield jobs, newest first; `deadline` holds for each page."""
         request = wire.ListJobsRequest(namespace=self._namespace, filter=where)
-        async for job in self._pages(Job, methods.LIST_JOBS, request, limit, deadline):
-            yield job
+        return self._pages(Job, methods.LIST_JOBS, request, limit, deadline)
 
     async def update(
         self,
@@ -272,7 +271,7 @@ class Jobs(ClientCalls):
         request = wire.GetBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
         return await self._one(Backfill, methods.GET_BACKFILL, request, deadline)
 
-    async def watch_backfill(
+    def watch_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
         """Yield the backfill, then each change of it, until it has `ended`. A broken stream is
@@ -284,24 +283,22 @@ class Jobs(ClientCalls):
             ClusterUnavailable: no endpoint answers.
         """
         request = wire.WatchBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
-        async for one in watching.one(
+        return watching.one(
             self._transport,
             methods.WATCH_BACKFILL,
             request,
             deadline,
             Backfill,
             lambda one: one.ended,
-        ):
-            yield one
+        )
 
-    async def backfills(
+    def backfills(
         self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
         """Yield backfills of one job (default: all jobs), newest first."""
         namespace, name = place_of(job, Job, self._namespace)
         request = wire.ListBackfillsRequest(namespace=namespace, job=name)
-        async for one in self._pages(Backfill, methods.LIST_BACKFILLS, request, limit, deadline):
-            yield one
+        return self._pages(Backfill, methods.LIST_BACKFILLS, request, limit, deadline)
 
     async def cancel_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None

@@ -48,13 +48,12 @@ class Pools(ClientCalls):
         request = wire.GetPoolRequest(namespace=namespace, pool=name)
         return await self._one(Pool, methods.GET_POOL, request, deadline)
 
-    async def list(
+    def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Pool]:
         """Yield pools, by name; `deadline` holds for each page."""
         request = wire.ListPoolsRequest(namespace=self._namespace)
-        async for pool in self._pages(Pool, methods.LIST_POOLS, request, limit, deadline):
-            yield pool
+        return self._pages(Pool, methods.LIST_POOLS, request, limit, deadline)
 
     async def delete(self, pool: Pool | str, *, deadline: float | None = None) -> None:
         """Delete a pool. While jobs use it: `FailedPrecondition` with their names."""

@@ -32,7 +32,7 @@ class Runs(ClientCalls):
         request = wire.GetRunRequest(run_id=id_of(run_id, Run))
         return await self._one(Run, methods.GET_RUN, request, deadline)
 
-    async def list(
+    def list(
         self,
         *,
         job: str = "",
@@ -63,10 +63,9 @@ class Runs(ClientCalls):
                 scheduled_before=when_message(before, "before"),
             )
         )
-        async for run in self._pages(Run, methods.LIST_RUNS, request, limit, deadline):
-            yield run
+        return self._pages(Run, methods.LIST_RUNS, request, limit, deadline)
 
-    async def watch(
+    def watch(
         self, *run_ids: Run | str, job: str = "", deadline: float | None = None
     ) -> AsyncIterator[Run]:
         """Yield each of these runs, then each change, until all have ended. Or yield the runs of
@@ -93,10 +92,9 @@ class Runs(ClientCalls):
         else:
             request = wire.WatchRunsRequest(namespace=self._namespace, job=job)
             found = watching.runs(self._transport, request, deadline)
-        async for run in found:
-            yield run
+        return found
 
-    async def events(
+    def events(
         self, *, job: str = "", after: str = "", deadline: float | None = None
     ) -> AsyncIterator[RunEvent]:
         """Yield each change of the runs of `job` (id or name) or of the namespace, without end.
@@ -104,8 +102,7 @@ class Runs(ClientCalls):
         the runs in progress are yielded first. `deadline` as for `watch`.
         """
         request = wire.WatchRunsRequest(namespace=self._namespace, job=job, resume_after=after)
-        async for event in watching.events(self._transport, request, deadline):
-            yield event
+        return watching.events(self._transport, request, deadline)
 
     async def wait(
         self,
