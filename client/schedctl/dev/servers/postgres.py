@@ -174,22 +174,15 @@ def initialise(
         return
     draft = data.with_name(f"{data.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
-    made = subprocess.run(
-        [
-            *nonroot_prefix(draft, binaries.initdb),
-            os.fspath(binaries.initdb),
-            *("--pgdata", os.fspath(draft)),
-            *("--username", ADMIN),
-            *("--auth", "trust"),
-            *("--encoding", "UTF8"),
-            *("--locale", "C"),
-            "--no-sync",  # the folder is still empty; the server itself syncs
-        ],
-        cwd=data.parent,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+    made = _ran(
+        draft,
+        binaries.initdb,
+        *("--pgdata", os.fspath(draft)),
+        *("--username", ADMIN),
+        *("--auth", "trust"),
+        *("--encoding", "UTF8"),
+        *("--locale", "C"),
+        "--no-sync",  # the folder is still empty; the server itself syncs
     )
     if made.returncode != 0:
         raise DevError(
@@ -218,20 +211,13 @@ def require_password(binaries: PostgresBinaries, data: Path, password: str) -> N
     if closed == text:
         return
     clean_up(data)
-    done = subprocess.run(
-        [
-            *nonroot_prefix(data, binaries.postgres),
-            os.fspath(binaries.postgres),
-            *("--single", "-D", os.fspath(data)),
-            *("-c", "password_encryption=scram-sha-256"),
-            "postgres",
-        ],
-        input=f"ALTER ROLE {ADMIN} PASSWORD '{password}'\n",
-        cwd=data.parent,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
+    done = _ran(
+        data,
+        binaries.postgres,
+        *("--single", "-D", os.fspath(data)),
+        *("-c", "password_encryption=scram-sha-256"),
+        "postgres",
+        given=f"ALTER ROLE {ADMIN} PASSWORD '{password}'\n",
     )
     if done.returncode != 0 or "ERROR:" in done.stderr:
         raise DevError(
@@ -240,6 +226,20 @@ def require_password(binaries: PostgresBinaries, data: Path, password: str) -> N
             evidence=done.stderr.strip(),
         )
     rules.write_text(closed, encoding="utf-8")
+
+
+def _ran(
+    data: Path, program: Path, *words: str, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*nonroot_prefix(data, program), os.fspath(program), *words],
+        input=given,
+        cwd=data.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def start(
