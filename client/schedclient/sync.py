@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import update_wrapper
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
+from schedclient.calls.base import NamespacedCalls
 from schedclient.calls.calendars import Calendars
 from schedclient.calls.cluster import Access, Audit, ClusterCalls, Workers
 from schedclient.calls.dead_letters import DeadLetters, Redrives
@@ -30,6 +31,7 @@ from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS
 
 A = TypeVar("A")
+N = TypeVar("N", bound=NamespacedCalls)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -216,7 +218,13 @@ def _iterating(
     return update_wrapper(iterate, method)
 
 
-class SyncJobs(_Face[Jobs]):
+class _NamespacedFace(_Face[N]):
+    def in_namespace(self, namespace: str) -> Self:
+        """Return the same calls for objects of another namespace."""
+        return type(self)(self.loop, self.wrapped.in_namespace(namespace))
+
+
+class SyncJobs(_NamespacedFace[Jobs]):
     """`client.jobs`, blocking."""
 
     create = _blocking(Jobs.create)
@@ -236,10 +244,6 @@ class SyncJobs(_Face[Jobs]):
     backfills = _iterating(Jobs.backfills)
     cancel_backfill = _blocking(Jobs.cancel_backfill)
 
-    def in_namespace(self, namespace: str) -> SyncJobs:
-        """Return the same calls for jobs of another namespace."""
-        return SyncJobs(self.loop, self.wrapped.in_namespace(namespace))
-
 
 class SyncRuns(_Face[Runs]):
     """`client.runs`, blocking."""
@@ -257,7 +261,7 @@ class SyncRuns(_Face[Runs]):
     result = _blocking(Runs.result)
 
 
-class SyncCalendars(_Face[Calendars]):
+class SyncCalendars(_NamespacedFace[Calendars]):
     """`client.calendars`, blocking."""
 
     apply = _blocking(Calendars.apply)
@@ -265,12 +269,8 @@ class SyncCalendars(_Face[Calendars]):
     list = _iterating(Calendars.list)
     delete = _blocking(Calendars.delete)
 
-    def in_namespace(self, namespace: str) -> SyncCalendars:
-        """Return the same calls for calendars of another namespace."""
-        return SyncCalendars(self.loop, self.wrapped.in_namespace(namespace))
 
-
-class SyncPools(_Face[Pools]):
+class SyncPools(_NamespacedFace[Pools]):
     """`client.pools`, blocking."""
 
     set = _blocking(Pools.set)
@@ -279,10 +279,6 @@ class SyncPools(_Face[Pools]):
     delete = _blocking(Pools.delete)
     pause = _blocking(Pools.pause)
     resume = _blocking(Pools.resume)
-
-    def in_namespace(self, namespace: str) -> SyncPools:
-        """Return the same calls for pools of another namespace."""
-        return SyncPools(self.loop, self.wrapped.in_namespace(namespace))
 
 
 class SyncClusterCalls(_Face[ClusterCalls]):

@@ -5,7 +5,7 @@ that is given as a value is looked up in its own namespace, not in the client's.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from google.protobuf.message import Message
 
@@ -73,6 +73,12 @@ class ClientCalls:
                 return
             if left is not None:
                 left -= len(getattr(page, entries))
+
+
+class NamespacedCalls(ClientCalls):
+    def in_namespace(self, namespace: str) -> Self:
+        """Return the same calls for objects of another namespace."""
+        return type(self)(self._transport, namespace)
 
 
 def id_of(given: Value | str, of: type[Value]) -> str:

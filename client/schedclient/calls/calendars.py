@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 
 from google.protobuf.message import Message
 
-from schedclient.calls.base import ClientCalls, place_of
+from schedclient.calls.base import NamespacedCalls, place_of
 from schedclient.calls.specs import Form, read_form
 from schedclient.transport import methods
 from schedclient.values.jobs import Calendar
@@ -25,14 +25,10 @@ class CalendarSpec(TypedDict, total=False):
     roll: str
 
 
-class Calendars(ClientCalls):
+class Calendars(NamespacedCalls):
     """`client.calendars`. Every call raises `ApiError`. `deadline` is in seconds, and `calendar` a
     name or a `Calendar`.
     """
-
-    def in_namespace(self, namespace: str) -> Calendars:
-        """Return the same calls for calendars of another namespace."""
-        return Calendars(self._transport, namespace)
 
     async def apply(
         self,

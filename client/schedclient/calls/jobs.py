@@ -10,7 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from schedclient.calls import watching
-from schedclient.calls.base import ClientCalls, id_of, place_of
+from schedclient.calls.base import NamespacedCalls, id_of, place_of
 from schedclient.calls.batches import Batches
 from schedclient.calls.specs import (
     Form,
@@ -34,12 +34,8 @@ from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
 
-class Jobs(ClientCalls):
+class Jobs(NamespacedCalls):
     """`client.jobs`. Every call raises `ApiError`; `deadline` is in seconds."""
-
-    def in_namespace(self, namespace: str) -> Jobs:
-        """Return the same calls for jobs of another namespace."""
-        return Jobs(self._transport, namespace)
 
     async def create(
         self,

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from schedclient.calls.base import ClientCalls, place_of
+from schedclient.calls.base import NamespacedCalls, place_of
 from schedclient.calls.specs import read_form
 from schedclient.transport import methods
 from schedclient.values.jobs import Pool
 from schedproto.v1 import pool_service_pb2 as wire
 
 
-class Pools(ClientCalls):
+class Pools(NamespacedCalls):
     """`client.pools`. Every call raises `ApiError`; `deadline` is in seconds, and `pool`
     a name or a `Pool`.
     """
-
-    def in_namespace(self, namespace: str) -> Pools:
-        """Return the same calls for pools of another namespace."""
-        return Pools(self._transport, namespace)
 
     async def set(
         self,

@@ -11,7 +11,7 @@ from schedclient import ApiError, Client, Job, NotFound
 from schedclient.calls.jobs import Jobs
 from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure, of_manifest
-from schedctl.manifests.manifests import Manifest
+from schedctl.manifests.manifests import Manifest, placed
 from schedctl.output import message
 from schedkit.protojson.problems import IN_THE_PAST
 from schedproto.v1 import job_pb2
@@ -140,7 +140,7 @@ async def plan(
     for manifest in parents_first(found, client.namespace):
         job = without_new_parents(checked(manifest.job), made, client.namespace)
         try:
-            step = await _planned(_jobs(client, manifest.job), manifest, job)
+            step = await _planned(placed(client.jobs, manifest.job.namespace), manifest, job)
         except ApiError as error:
             raise _refused(error, manifest) from error
         if job is not manifest.job:
@@ -191,7 +191,7 @@ async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
     done = []
     for step in steps:
         job = step.manifest.job
-        jobs = _jobs(client, job)
+        jobs = placed(client.jobs, job.namespace)
         if step.before is None:
             after = await jobs.create(job.name, job)
         else:
@@ -273,7 +273,3 @@ def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
     for field in fields:
         plain.ClearField(field)
     return found
-
-
-def _jobs(client: Client, job: job_pb2.Job) -> Jobs:
-    return client.jobs.in_namespace(job.namespace) if job.namespace else client.jobs

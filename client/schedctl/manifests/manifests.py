@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import yaml
 
+from schedclient.calls.base import NamespacedCalls
 from schedctl.failure import CommandFailure, standard_input
 from schedctl.manifests.file_kinds import FileKind, Foreign, foreign_document, kind_of, plain_value
 from schedkit.protojson import FormErrors, PlainScalar, from_json
@@ -21,6 +22,7 @@ from schedkit.protojson import Path as FieldPath
 from schedkit.protojson.problems import did_you_mean
 from schedproto.v1 import calendar_service_pb2, job_pb2, pool_service_pb2
 
+C = TypeVar("C", bound=NamespacedCalls)
 Described = job_pb2.Job | pool_service_pb2.Pool | calendar_service_pb2.Calendar
 MESSAGES: Final[dict[str, type[Described]]] = {
     "job": job_pb2.Job,
@@ -93,6 +95,11 @@ class ReadManifests:
             [(one.where, one.calendar) for one in self.calendars],
             [(one.where, one.pool) for one in self.pools],
         )
+
+
+def placed(calls: C, namespace: str) -> C:
+    """Return the calls for objects of a manifest's namespace; empty: the client's."""
+    return calls.in_namespace(namespace) if namespace else calls
 
 
 class _Unfit(yaml.MarkedYAMLError):

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from schedclient import ApiError, Calendar, Client, Conflict, Pool
-from schedclient.calls.calendars import Calendars
 from schedclient.calls.pools import Pools
 from schedctl.failure import of_manifest
 from schedctl.manifests import job_diff
-from schedctl.manifests.manifests import CalendarManifest, PoolManifest
+from schedctl.manifests.manifests import CalendarManifest, PoolManifest, placed
 from schedctl.session import existing
 from schedkit.protojson import rate_text
 from schedproto.v1 import job_pb2
@@ -62,7 +61,7 @@ async def plan_pools(client: Client, found: Sequence[PoolManifest]) -> list[Pool
     steps = []
     for manifest in found:
         spec = manifest.pool
-        pools = _pools(client, manifest)
+        pools = placed(client.pools, spec.namespace)
         try:
             before = await existing(pools.get(spec.name))
             after = await _set(pools, manifest, spec.version, validate_only=True)
@@ -80,10 +79,11 @@ async def plan_calendars(client: Client, found: Sequence[CalendarManifest]) -> l
     """Return the change for each manifest; raise the cluster's first rejection."""
     steps = []
     for manifest in found:
-        calendars, name = _calendars(client, manifest), manifest.calendar.name
+        spec = manifest.calendar
+        calendars, name = placed(client.calendars, spec.namespace), spec.name
         try:
             before = await existing(calendars.get(name))
-            after = await calendars.apply(name, manifest.calendar, validate_only=True)
+            after = await calendars.apply(name, spec, validate_only=True)
         except ApiError as error:
             raise of_manifest(error, manifest.where, name) from error
         steps.append(CalendarStep(manifest, before, after))
@@ -92,12 +92,13 @@ async def plan_calendars(client: Client, found: Sequence[CalendarManifest]) -> l
 
 async def store_pools(client: Client, steps: Sequence[PoolStep]) -> list[PoolStep]:
     """Store the changed pools, each only over the version that was planned from."""
-    return [await _stored(_pools(client, step.manifest), step) for step in steps]
+    return [await _stored(client, step) for step in steps]
 
 
-async def _stored(pools: Pools, step: PoolStep) -> PoolStep:
+async def _stored(client: Client, step: PoolStep) -> PoolStep:
     """Pause an existing pool first, so that no run starts under the new limit."""
     spec, after = step.manifest.pool, step.before
+    pools = placed(client.pools, spec.namespace)
     if after is not None and step.pauses:
         after = await pools.pause(spec.name, spec.pause_note)
     if after is None or step.edited:
@@ -113,7 +114,7 @@ async def store_calendars(client: Client, steps: Sequence[CalendarStep]) -> list
     done = []
     for step in steps:
         calendar = step.manifest.calendar
-        after = await _calendars(client, step.manifest).apply(calendar.name, calendar)
+        after = await placed(client.calendars, calendar.namespace).apply(calendar.name, calendar)
         done.append(CalendarStep(step.manifest, step.before, after))
     return done
 
@@ -157,13 +158,3 @@ async def _set(pools: Pools, manifest: PoolManifest, version: int, *, validate_o
         version=version,
         validate_only=validate_only,
     )
-
-
-def _pools(client: Client, manifest: PoolManifest) -> Pools:
-    namespace = manifest.pool.namespace
-    return client.pools.in_namespace(namespace) if namespace else client.pools
-
-
-def _calendars(client: Client, manifest: CalendarManifest) -> Calendars:
-    namespace = manifest.calendar.namespace
-    return client.calendars.in_namespace(namespace) if namespace else client.calendars
