@@ -195,7 +195,8 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
     if code == _TOO_LONG:
         return TookTooLong(text, reason="timed_out", remedy=WAITED_REMEDY), RetryRule.ONCE_MORE
     if lost:
-        return _lost(words), RetryRule.AT_ONCE
+        # each try of a full server costs it a process; callers try again after a backoff
+        return _lost(words), RetryRule.NONE if _FULL.search(words) else RetryRule.AT_ONCE
     if code.startswith(_BROKEN):
         return BrokenData(text), RetryRule.NONE
     return Unavailable(f"{text} (SQLSTATE {code})"), RetryRule.NONE

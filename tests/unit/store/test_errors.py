@@ -153,9 +153,10 @@ def test_a_rejected_connection_has_its_cause_and_a_remedy(
 def test_an_outage_that_a_setting_causes_has_a_reason_and_a_remedy(
     code: str | None, words: str, reason: str, remedy: str
 ) -> None:
-    error, _ = judge(failed(code, words), committing=False)
+    error, rule = judge(failed(code, words), committing=False)
     assert isinstance(error, Unavailable)
     assert (error.reason, remedy in error.remedy) == (reason, True)
+    assert (rule is RetryRule.NONE) == (reason == "no_connection"), "each try starts a process"
     assert words.removeprefix("FATAL:  ") in str(error)
     assert "FATAL" not in str(error)
 
