@@ -197,7 +197,7 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
                 else f"{cert} isn't a certificate of schedd"
             )
     elif key.exists():
-        raise anothers(f"{key} is a key without its certificate")
+        raise anothers(f"{key} is a key, but its certificate {cert} doesn't exist")
     if key.exists() and not key.is_file():
         raise anothers(f"{key} isn't a regular file")
 

@@ -88,7 +88,7 @@ def check_schema(connection: Connection) -> None:
     if found.revision == head() or runs_with_newer(found):
         return
     if found.revision is None and (lacks := grants.missing(connection)):
-        raise SchemaMismatch(f"{lacks}\nThen run `schedd migrate`.")
+        raise SchemaMismatch(f"{lacks}\nAfter that, run `schedd migrate`.")
     if found.revision is None:
         raise SchemaMismatch("The database has no schema of schedd yet")
     raise SchemaMismatch(

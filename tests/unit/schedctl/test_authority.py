@@ -138,7 +138,7 @@ def test_files_of_another_subject_are_not_replaced(authority: Authority, tmp_pat
         ("one", r"one\.pem is the certificate of worker/one"),
         ("root", r"root\.pem isn't a certificate of schedd"),
         ("text", r"text\.pem isn't a certificate of schedd"),
-        ("lone", r"lone\.key is a key without its certificate"),
+        ("lone", r"lone\.key is a key, but its certificate .*lone\.pem doesn't exist"),
     ):
         with pytest.raises(UnfitEnvironment, match=f"{said}; the file isn't changed"):
             authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)

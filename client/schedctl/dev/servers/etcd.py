@@ -131,7 +131,8 @@ def require_password(client: int, password: str) -> None:
         if not _accepts(client, user, password):
             raise DevError(
                 f"etcd at {address(client)} rejects the password of user {user!r}",
-                "the password is in cluster.json; to create a new cluster: schedctl dev reset",
+                "restore the password in cluster.json; or delete the cluster and its data with"
+                " schedctl dev reset, and create a new one with schedctl dev up",
             )
 
 
