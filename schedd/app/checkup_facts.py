@@ -16,12 +16,11 @@ from schedd.core.checkup.facts import (
     DatabaseFacts,
     EtcdFacts,
     Facts,
-    FailedDependency,
     FailedRead,
     HeldLock,
     MemberFacts,
 )
-from schedd.core.cluster.dependency import DependencyFailure
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import AuditRecord, ShardRow
@@ -114,10 +113,7 @@ class CheckupCollector:
             heartbeats_missing=tuple(
                 sorted(one.incarnation.worker for one in others.result() if one.heartbeats_missing)
             ),
-            failures=tuple(
-                FailedDependency(one.dependency, one.cause, one.remedy, one.since)
-                for one in self.health.failures()
-            ),
+            failures=tuple(self.health.failures()),
             trusted=self.member.cluster.trusted(),
         )
 
@@ -259,7 +255,13 @@ class CheckupCollector:
             seconds_since_database=answer.seconds_since_database,
             trusted=answer.lease_trusted,
             failures=tuple(
-                FailedDependency(one.dependency, one.cause, one.remedy, one.since.ToDatetime(UTC))
+                DependencyFailure(
+                    Dependency(one.dependency),
+                    one.reason,
+                    one.cause,
+                    one.remedy,
+                    one.since.ToDatetime(UTC),
+                )
                 for one in answer.failures
             ),
         )

@@ -5,6 +5,7 @@ from dataclasses import field
 from datetime import datetime, timedelta
 
 from schedd.core.cluster.cluster_events import LOST_FOR, Losses
+from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.cluster.shard_map import NO_TIMELINE
 from schedd.core.ids import IncarnationId, Timeline
@@ -145,16 +146,6 @@ class FailedRead:
 
 
 @dataclass(frozen=True, slots=True)
-class FailedDependency:
-    """A failing dependency, as a member reports it. `since`: by the member's wall clock."""
-
-    dependency: str
-    cause: str
-    remedy: str
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class MemberFacts:
     """A member: its registration and its own report. `away`: why it didn't answer."""
 
@@ -167,7 +158,7 @@ class MemberFacts:
     certificate_expires_at: datetime | None = None
     seconds_since_database: float = 0.0
     trusted: bool = True
-    failures: tuple[FailedDependency, ...] = ()
+    failures: tuple[DependencyFailure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +282,7 @@ class Facts:
     """Why the result store didn't answer the asking member."""
     duplicates: tuple[AuditRecord, ...] = ()
     """Recent rejections of daemons whose name is taken; newest first."""
-    failures: tuple[FailedDependency, ...] = ()
+    failures: tuple[DependencyFailure, ...] = ()
     """Failing dependencies of the asking member. It may have no tenure, and so be in no view."""
     trusted: bool = True
     """Whether the asking member's lease is trusted. If not, the view may be old."""

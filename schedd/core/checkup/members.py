@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.core.checkup.facts import Facts, FailedDependency, FailedRead, MemberFacts
+from schedd.core.checkup.facts import Facts, FailedRead, MemberFacts
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
-from schedd.core.cluster.dependency import Dependency
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
 
 AREA: Final = "members"
 WALL: Final = timedelta(seconds=1)
@@ -89,7 +89,7 @@ WITHOUT_LEASE: Final = (
 
 
 def _dependencies(
-    member: str, failures: Sequence[FailedDependency], *, trusted: bool
+    member: str, failures: Sequence[DependencyFailure], *, trusted: bool
 ) -> Iterator[CheckupFinding]:
     for failed in failures:
         lost = failed.dependency == Dependency.ETCD and not trusted

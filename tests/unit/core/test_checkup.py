@@ -16,7 +16,6 @@ from schedd.core.checkup.facts import (
     EtcdEndpoint,
     EtcdFacts,
     Facts,
-    FailedDependency,
     FailedRead,
     FullWorkers,
     GrowingQueue,
@@ -29,6 +28,7 @@ from schedd.core.checkup.facts import (
 )
 from schedd.core.checkup.finding import CheckupFinding, Severity
 from schedd.core.cluster.cluster_events import Losses, LostMember
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.partition import assign
 from schedd.core.ids import Epoch, Id, IncarnationId, TenureId, Term, Timeline
@@ -353,7 +353,9 @@ def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
     by: str,
 ) -> None:
     cause = "PostgreSQL's disk is full: could not extend file"
-    failed = (FailedDependency("postgresql", cause, "Make room on PostgreSQL's disk", NOW),)
+    failed = (
+        DependencyFailure(Dependency.POSTGRESQL, "", cause, "Make room on PostgreSQL's disk", NOW),
+    )
     facts = (
         healthy(members=with_first(failures=failed))
         if by == "another member"
@@ -370,7 +372,9 @@ def test_a_dependency_that_rejects_writes_is_named_with_time_reason_and_remedy(
 
 
 def test_a_failure_that_a_member_explains_has_its_remedy_and_no_second_cause() -> None:
-    failed = FailedDependency("postgresql", "PostgreSQL rejects the login", "Correct the DSN", NOW)
+    failed = DependencyFailure(
+        Dependency.POSTGRESQL, "", "PostgreSQL rejects the login", "Correct the DSN", NOW
+    )
     facts = healthy(
         database=FailedRead("no answer"),
         members=with_first(
@@ -413,7 +417,9 @@ REVOKED = FailedRead("PostgreSQL denies a privilege", "permission_denied", "GRAN
 
 
 def test_a_failed_read_is_reported_with_its_own_remedy() -> None:
-    other = FailedDependency("postgresql", "PostgreSQL's disk is full", "Make room", NOW)
+    other = DependencyFailure(
+        Dependency.POSTGRESQL, "", "PostgreSQL's disk is full", "Make room", NOW
+    )
     facts = healthy(database=LIMITED, work=LIMITED, rows=(), members=with_first(failures=(other,)))
     remedies = {(one.area, one.check): one.remedy for one in wrong(facts)}
     assert remedies["postgres", "answers"] == "Raise CONNECTION LIMIT"
@@ -500,7 +506,7 @@ DENIED = EtcdFacts(
 
 
 def test_checks_of_keys_that_etcd_denies_to_read_arent_ok() -> None:
-    failed = (FailedDependency("etcd", "etcd denies the read", "grant it", NOW),)
+    failed = (DependencyFailure(Dependency.ETCD, "", "etcd denies the read", "grant it", NOW),)
     found = list(examine(healthy(etcd=DENIED, failures=failed)))
     [view] = [one for one in found if one.check == "view"]
     assert view.severity is Severity.BAD
@@ -549,7 +555,7 @@ def test_only_a_member_with_a_trusted_lease_is_worth_a_query(
 def test_a_member_keeps_its_shards_without_etcd_only_while_its_lease_is_trusted(
     *, trusted: bool
 ) -> None:
-    failed = (FailedDependency("etcd", "etcd doesn't answer", "start etcd", NOW),)
+    failed = (DependencyFailure(Dependency.ETCD, "", "etcd doesn't answer", "start etcd", NOW),)
     one = MemberFacts(member(1), trusted=trusted, failures=failed)
     for facts in (healthy(members=(one,)), healthy(members=(), failures=failed, trusted=trusted)):
         [finding] = [each for each in wrong(facts) if each.check == "etcd"]
