@@ -139,7 +139,7 @@ class WorkerConfig:
             _make_beside(self.spool)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not full or _is_new(self.spool):
+            if not full or not _is_there(self.spool / _ID):
                 kind = Untimely if full else ConfigProblem
                 yield kind("spool", f"{self.spool} can't be created or written: {error.strerror}")
 
@@ -179,10 +179,6 @@ def _make_beside(folder: Path) -> None:
             os.fsync(file.fileno())
     finally:
         shutil.rmtree(made)
-
-
-def _is_new(spool: Path) -> bool:
-    return not _is_there(spool / _ID)
 
 
 def _is_there(path: Path) -> bool:

@@ -129,10 +129,6 @@ def _end(sleep: asyncio.Future[None]) -> None:
         sleep.set_result(None)
 
 
-def _steady_backoff() -> Backoff:
-    return Backoff(initial=0.1, maximum=5.0)
-
-
 @dataclass(slots=True)
 class Loop:
     """Takes a step every `interval` seconds, or sooner when woken, until canceled.
@@ -145,7 +141,7 @@ class Loop:
     name: str
     step: Callable[[], Awaitable[float | None]]
     interval: float
-    backoff: Backoff = field(default_factory=_steady_backoff)
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.1, maximum=5.0))
     waker: Waker = field(default_factory=Waker)
     _away: bool = field(default=False, init=False)
 

@@ -18,10 +18,6 @@ MOST_EXPECTED: Final = 1000
 """Attempts that are followed before they arrive; the oldest is removed for a new one."""
 
 
-def _nothing() -> Sequence[Piece]:
-    return ()
-
-
 class Tail:
     """The output of an attempt. Belongs to the event loop."""
 
@@ -30,7 +26,7 @@ class Tail:
     def __init__(self, recording: Recording | None = None) -> None:
         """`recording`: records all of it."""
         self.recording = recording
-        self._kept: Callable[[], Sequence[Piece]] = _nothing
+        self._kept: Callable[[], Sequence[Piece]] = tuple
         self._followers: dict[object, OnPiece] = {}
 
     def begins(self, kept: Callable[[], Sequence[Piece]]) -> None:

@@ -97,7 +97,10 @@ class TableGuard:
             cursor.execute(statement, values)
             return _only(cursor.fetchone())
         except Exception as error:
-            if _sqlstate(error) == _UNDEFINED_TABLE:
+            code = getattr(error, "sqlstate", None) or getattr(
+                error, "pgcode", None
+            )  # psycopg 3, 2
+            if code == _UNDEFINED_TABLE:
                 raise Misconfigured(
                     f"the guard's table {self.table} doesn't exist; create this table once:"
                     f" {self.schema}"
@@ -110,8 +113,3 @@ def _only(row: Any) -> Any:
     if isinstance(row, Mapping):
         return next(iter(row.values()))
     return row if isinstance(row, int) else row[0]
-
-
-def _sqlstate(error: Exception) -> object:
-    """Return PostgreSQL's error code, as psycopg and psycopg2 expose it."""
-    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

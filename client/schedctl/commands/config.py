@@ -103,11 +103,7 @@ def set_context(
     kept.save(
         name,
         split_endpoints(endpoints),
-        tls=None if ca is None else _tls(ca, cert, key),
+        tls=ca and TLS(ca.absolute(), cert and cert.absolute(), key and key.absolute()),
         token_file=token_file and token_file.absolute(),
     )
     message(f"current context: {name}")
-
-
-def _tls(ca: Path, cert: Path | None, key: Path | None) -> TLS:
-    return TLS(ca.absolute(), cert and cert.absolute(), key and key.absolute())

@@ -74,7 +74,8 @@ def lint(
         show_objects(session, [_plain(one) for one in found])
     errors = sum(one.finding.level is LintLevel.ERROR for one in found)
     warnings = len(found) - errors
-    looked = sum(len(_expressions(entry)) for entry in table.entries)
+    schedules = [entry.schedule for entry in table.entries]
+    looked = sum(len(one.expressions) if isinstance(one, CronSchedule) else 1 for one in schedules)
     message(
         f"{_many(looked, 'expression')}: {_many(errors, 'error')}, {_many(warnings, 'warning')}"
     )
@@ -130,10 +131,6 @@ def _of_plain(entry: TimetableEntry, after: datetime) -> Iterator[ReportedFindin
     for one in wrong:
         finding = LintFinding(LintLevel.ERROR, one.error.field, str(one.error), one.error.hint)
         yield ReportedFinding(entry.where, entry.name, "", "", finding)
-
-
-def _expressions(entry: TimetableEntry) -> tuple[str, ...]:
-    return entry.schedule.expressions if isinstance(entry.schedule, CronSchedule) else ("",)
 
 
 def _print(one: ReportedFinding) -> None:

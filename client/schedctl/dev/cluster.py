@@ -135,7 +135,8 @@ def up(
         if before is None:
             _refuse_what_is_not_ours(folder)
         state = plan.complete(before, requested)
-        if (requested.overrides or requested.slots) and (old := _running_daemons(state)):
+        old = [part.name for part in daemons.all_of(state) if part.alive()]
+        if (requested.overrides or requested.slots) and old:
             say(f"new settings don't apply to running processes: {', '.join(old)}")
         try:
             return _start(folder, state, deadline, say)
@@ -257,10 +258,6 @@ def _unmake(folder: ClusterFolder, found: set[Path] | None) -> None:
         folder.root.rmdir()
 
 
-def _running_daemons(state: ClusterState) -> list[str]:
-    return [part.name for part in daemons.all_of(state) if part.alive()]
-
-
 def _start(folder: ClusterFolder, state: ClusterState, deadline: float, say: Say) -> ClusterState:
     missing = [part for part in daemons.all_of(state) if not part.alive()]
     overrides = plan.overrides_of(state)
@@ -353,12 +350,9 @@ def _wait_ready(folder: ClusterFolder, state: ClusterState, deadline: float) -> 
         if not parts or (lack := why_not_ready(state, trust)) is None:
             return
         if time.monotonic() >= deadline:
-            raise NotReady(f"the cluster isn't ready: {lack}", evidence=_tails(folder, parts))
+            tails = [f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts]
+            raise NotReady(f"the cluster isn't ready: {lack}", evidence="\n".join(tails))
         time.sleep(5 * POLL)
-
-
-def _tails(folder: ClusterFolder, parts: list[ClusterPart]) -> str:
-    return "\n".join(f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts)
 
 
 def _remaining_seconds(deadline: float) -> float:

@@ -132,10 +132,6 @@ def _kubernetes(value: Mapping[str, Any]) -> str:
     return _OTHER_OBJECT.format(kind=kind if _SHOWN.fullmatch(kind) else "unknown")
 
 
-def _github(value: Mapping[str, Any]) -> str:
-    return GITHUB if "on" in value and isinstance(value.get("jobs"), Mapping) else ""
-
-
 def _celery(value: Mapping[str, Any]) -> str:
     if str(value.get("model", "")).startswith("django_celery_beat."):
         return CELERY
@@ -148,20 +144,13 @@ def _celery(value: Mapping[str, Any]) -> str:
     return CELERY if tasks or ("task" in value and "schedule" in value) else ""
 
 
-def _dkron(value: Mapping[str, Any]) -> str:
-    return DKRON if "schedule" in value and {"executor", "executor_config"} & value.keys() else ""
-
-
-def _compose(value: Mapping[str, Any]) -> str:
-    return COMPOSE if isinstance(value.get("services"), Mapping) else ""
-
-
+_DKRON: Final = frozenset({"executor", "executor_config"})
 _DOCUMENTS: Final[Sequence[Callable[[Mapping[str, Any]], str]]] = (
     _kubernetes,
-    _github,
+    lambda value: GITHUB if "on" in value and isinstance(value.get("jobs"), Mapping) else "",
     _celery,
-    _dkron,
-    _compose,
+    lambda value: DKRON if "schedule" in value and _DKRON & value.keys() else "",
+    lambda value: COMPOSE if isinstance(value.get("services"), Mapping) else "",
 )
 
 

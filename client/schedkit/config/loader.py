@@ -284,7 +284,9 @@ class _Sources:
             line = at[1] if at else text.count("\n") + 1
             self.problem(f"{file}:{line}", f"the file isn't valid TOML: {error}")
         except RecursionError:
-            deepest = max(enumerate(text.splitlines(), 1), key=lambda at: _brackets(at[1]))
+            deepest = max(
+                enumerate(text.splitlines(), 1), key=lambda at: at[1].count("[") + at[1].count("{")
+            )
             self.problem(
                 f"{file}:{deepest[0]}", f"{_key(deepest[1])} is nested too deep to be read"
             )
@@ -431,10 +433,6 @@ def _suggestion(name: str, near: Iterable[str], begin: str = "") -> str:
     known = {each.removeprefix(begin): each for each in near}
     close = difflib.get_close_matches(name.removeprefix(begin), known, n=1, cutoff=0.6)
     return f"; did you mean {known[close[0]]!r}?" if close else ""
-
-
-def _brackets(line: str) -> int:
-    return line.count("[") + line.count("{")
 
 
 def _key(line: str) -> str:

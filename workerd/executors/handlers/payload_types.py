@@ -39,14 +39,10 @@ def fit_of(function: Callable[..., Any], parameter: int = 0, called: str = "payl
     """
     wanted = _annotation(function, parameter)
     if wanted in _NO_TYPES:
-        return _as_it_is
+        return lambda value: value
     if _of_pydantic(wanted):
         return _by_pydantic(wanted, called)
     return _by_msgspec(wanted, called)
-
-
-def _as_it_is(value: object) -> object:
-    return value
 
 
 def _annotation(function: Callable[..., Any], at: int) -> Any:
