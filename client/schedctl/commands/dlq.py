@@ -41,7 +41,7 @@ def dlq() -> None:
 @option("--job", "Job whose dead letters to show: id or name.  [default: all jobs]", default="")
 @option(
     "--fingerprint",
-    "Fingerprint of the errors whose dead letters to list.  [default: all fingerprints]",
+    "List only dead letters whose errors have this fingerprint.  [default: all fingerprints]",
     default="",
 )
 @option(

@@ -94,7 +94,7 @@ def group() -> None:
     "--detach", "Return when the cluster is ready, and leave the cluster running.", is_flag=True
 )
 @option(
-    "--timeout",
+    "--timeout SECONDS",
     "Time limit for the start, in seconds.",
     type=click.FloatRange(min=0, min_open=True),
     default=UP_SECONDS,
