@@ -100,6 +100,20 @@ def test_each_file_that_a_page_names_is_there(page: Path) -> None:
         assert (ROOT / named).exists(), f"{page.name} names {named}"
 
 
+@pytest.mark.parametrize("product", ["schedd", "workerd", "client"])
+def test_each_module_that_code_names_is_there(product: str) -> None:
+    lost = []
+    for module in sorted((ROOT / product).rglob("*.py")):
+        for named in re.findall(
+            r"`((?:[a-z_]+/)+[a-z_]+)(?:\.py)?(?:\.[A-Z]\w*)?`", module.read_text(encoding="utf-8")
+        ):
+            places = [folder / named for folder in (*module.parents, ROOT / "client")]
+            there = any(one.is_dir() or one.with_suffix(".py").is_file() for one in places)
+            if not there and named != "namespace/name":
+                lost.append(f"{module.relative_to(ROOT)} names {named}")
+    assert not lost
+
+
 def _keys(config: type) -> Iterator[str]:
     hints: dict[str, Any] = get_type_hints(config)
     for field in dataclasses.fields(config):

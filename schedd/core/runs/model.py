@@ -532,7 +532,7 @@ class Tenure:
     version: str = field(default="", compare=False)
     """The member's addresses and version, for lists of lost members."""
     prefix: Id | None = field(default=None, compare=False)
-    """Id of its etcd prefix (`core/claims.py`)."""
+    """Id of its etcd prefix (`core/cluster/prefix_owner.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

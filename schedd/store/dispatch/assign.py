@@ -15,7 +15,7 @@ Invariants (docs/protocol-rules.md, P1.2, P3.5, P3.6)
   different policy. The others wait for the next statement.
 - A broadcast is decided like any run, but has no worker: it creates its children instead
   (`broadcasts`). No overlap policy applies to them.
-- Of a pool only as many drafts are decided as it has free places (`pool_places`).
+- Of a pool only as many drafts are decided as it has free places (`pool_limits`).
 - Other runs of a job are read only if it has any and its policy counts them, and in the batch's own
   partition if all of them are there (`_beside`). Otherwise each lookup would scan the partitions of
   all days. A run waits if its row counts others and its draft doesn't.

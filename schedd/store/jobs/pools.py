@@ -1,4 +1,4 @@
-"""Set, pause, delete and list pools. `dispatch/pool_places` applies them to dispatched runs.
+"""Set, pause, delete and list pools. `dispatch/pool_limits` applies them to dispatched runs.
 
     lock the pool's shard ─→ its row ─→ write ─→ audit
 

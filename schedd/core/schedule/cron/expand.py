@@ -169,8 +169,8 @@ def _refuse_never(masks: Masks) -> None:
     if masks.both_days and (masks.day_of_week != 127 or masks.nth):
         raise CronError(
             "expression",
-            "the expression never matches: one day field begins with *, so a day must be in both day"
-            " fields, and no day is",
+            "the expression never matches: one day field begins with *, so a day must be in both"
+            " day fields, and no day is",
             "write that field as a list, such as 1,11,21 in place of */10: then a day that is in"
             " either field matches",
         )
