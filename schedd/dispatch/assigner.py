@@ -14,7 +14,8 @@ runs of its job block it, it is blocked until one of them ends, and runs that it
 (`overlap`). Otherwise the scan reads it again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.dispatch.placement import need_of
@@ -35,6 +36,9 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
 from schedkit import failpoints
+
+Going: TypeAlias = tuple[LiveRun, CachedDefinition]
+"""A run with its definition."""
 
 AFTER_COMMIT = failpoints.awaited("assign.after_commit")
 
@@ -70,21 +74,20 @@ class Assigner:
 
     async def dispatch_runs(self, chosen: Sequence[Chosen], choice: SlotReservation) -> bool:
         """Dispatch these runs; return whether some must be tried again at once."""
-        known = {run.key.run_id: entry for run, entry, _ in chosen}
-        runs = {run.key.run_id: run for run, _, _ in chosen}
+        known = {each[0].key.run_id: each[:2] for each in chosen}
         drafts = drafts_of(chosen)
         self._run_index.judge({run.job_id for run, _, _ in chosen})
         answers = await self._transactor.by_lane(drafts, self._write)
-        refused: list[tuple[LiveRun, CachedDefinition]] = []
+        refused: list[Going] = []
         held: list[LiveRun] = []
-        full: list[LiveRun] = []
+        full: list[Going] = []
         unpushed: list[Handed] = []
         for answer in answers:
             if not isinstance(answer, Failed):
-                unpushed += self._push(answer, known, runs)
-                refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
-                held += [runs[key.run_id] for key in answer.held]
-                full += [runs[key.run_id] for key in answer.full]
+                unpushed += self._push(answer, known)
+                refused += [known[key.run_id] for key in answer.waiting]
+                held += [known[key.run_id][0] for key in answer.held]
+                full += [known[key.run_id] for key in answer.full]
         choice.release()
         now = self._clock.now()
         for run in held:
@@ -92,20 +95,20 @@ class Assigner:
                 self._run_index.wait(run)
             else:
                 self._run_index.hold(run)
-        self._wait_for_pools(full, known)
+        self._wait_for_pools(full)
         stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
-        self._pools.forget({known[run_id].definition.pool for run_id in stays})
+        self._pools.forget({known[run_id][1].definition.pool for run_id in stays})
         tried = self._run_index.judged() + self._begin(answers)
         late = [each for each in chosen if each[0].ready_at > each[0].due_at]
         if late:
-            back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
+            back = {run.key for run in held} | {run.key for run, _ in (*full, *refused)}
             went = [each for each in late if each[0].key not in back]
             self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # The transaction failed or is in doubt: either way the statement checks these runs
             # again.
-            self._run_index.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
+            self._run_index.put_runs([draft.run for draft in answer.items], now)
             self._pools.forget({draft.terms.pool for draft in answer.items})
         if unpushed:
             await self._send_elsewhere(unpushed)
@@ -115,8 +118,10 @@ class Assigner:
         again = tried > 0
         if refused:
             again = await self._look_into(refused) or again
+        if not held:
+            return again
         entries = {run.job_id: entry for run, entry, _ in chosen}
-        return (bool(held) and await self._overlap.part(held, entries)) or again
+        return await self._overlap.part(held, entries) or again
 
     def _begin(self, answers: Sequence[Assignments | Failed[Draft]]) -> int:
         """Record broadcasts that have begun, and their children; return how many are ready."""
@@ -125,15 +130,11 @@ class Assigner:
             self._wake_ups.runs_changed([run.hint for run in begun])
         return self._run_index.put_runs(begun, self._clock.now())
 
-    def _wait_for_pools(
-        self, full: Sequence[LiveRun], known: dict[RunId, CachedDefinition]
-    ) -> None:
+    def _wait_for_pools(self, full: Sequence[Going]) -> None:
         """Let these runs wait for their pools, which had less room than expected."""
-        definitions = {run.key.run_id: known[run.key.run_id].definition for run in full}
-        self._pools.forget({one.pool for one in definitions.values()})
-        for run in full:
-            definition = definitions[run.key.run_id]
-            need, paced = need_of(definition, run), run.paced_by(definition)
+        self._pools.forget({known.definition.pool for _, known in full})
+        for run, known in full:
+            need, paced = need_of(known.definition, run), run.paced_by(known.definition)
             self._run_index.ready.add([run], need, paced=paced)
 
     async def _send_elsewhere(self, batches: Sequence[Handed]) -> None:
@@ -154,25 +155,23 @@ class Assigner:
         await AFTER_COMMIT()
         return assigned
 
-    def _push(
-        self, answer: Assignments, known: dict[RunId, CachedDefinition], runs: dict[RunId, LiveRun]
-    ) -> list[Handed]:
+    def _push(self, answer: Assignments, known: Mapping[RunId, Going]) -> list[Handed]:
         """Push the assigned runs and report the others; return those that couldn't be pushed."""
         self._transactor.lost(answer.lost, "assign")
         unpushed = self._push_all(
-            [(batch, [known[run_id] for run_id in batch.places]) for batch in answer.batches]
+            [(batch, [known[run_id][1] for run_id in batch.places]) for batch in answer.batches]
         )
         turns = []
         for key in answer.ended:
-            run = runs[key.run_id]
+            run, entry = known[key.run_id]
             self._run_index.forget(key.run_id, run.job_id)
-            if known[key.run_id].definition.max_runs:
+            if entry.definition.max_runs:
                 turns.append((run.job_id, run.shard))
         if turns:  # runs counted by `max_runs` are given back: an ended schedule may continue
             self._wake_ups.jobs_changed(turns)
         if answer.ended:
             self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
-        self._wake_ups.runs_changed([runs[key.run_id].hint for key in answer.ended])
+        self._wake_ups.runs_changed([known[key.run_id][0].hint for key in answer.ended])
         return unpushed
 
     async def push_fired(self, handed: Sequence[Handed], choice: SlotReservation) -> None:
@@ -196,7 +195,7 @@ class Assigner:
             self._wake_ups.runs_changed([(run.key.run_id, run.job_id) for run in runs])
         return unpushed
 
-    async def _look_into(self, refused: Sequence[tuple[LiveRun, CachedDefinition]]) -> bool:
+    async def _look_into(self, refused: Sequence[Going]) -> bool:
         """Read the definitions of refused runs; return whether some are ready again at once."""
         jobs: set[JobId] = {run.job_id for run, _ in refused}
         self._definition_cache.forget(jobs)

@@ -33,7 +33,7 @@ def drafts_of(chosen: Iterable[Chosen]) -> list[Draft]:
     found: dict[object, Terms] = {}
     drafts: list[Draft] = []
     for run, known, to in chosen:
-        of = id(known.spec), known.definition.generation, id(to), run.parent is None
+        of = id(known.spec), known.generation, id(to), run.parent is None
         terms = found.get(of)
         if terms is None:
             terms = found[of] = _terms(run, known, to)

@@ -257,7 +257,7 @@ class Dispatch:
             entry = known.get(run.job_id)
             if entry is None or run.key.run_id in taken:
                 continue  # its definition can't be read; the scan reads the run again
-            generation = entry.definition.generation
+            generation = entry.generation
             if (entry.hurried or run.generation < generation) and entry.ends(run, now) is not None:
                 self._passed(run)
                 continue

@@ -12,6 +12,7 @@ ended (`rescue`).
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import nsmallest
@@ -145,10 +146,12 @@ def piled_up(runs: Sequence[LiveRun], now: datetime) -> Piled:
     long. Each job has the oldest of those runs.
     """
     long_ago = now - timedelta(seconds=WAITS_LONG)
-    waiting: dict[JobId, list[LiveRun]] = {}
-    for run in runs:
-        if run.token == NO_TOKEN and run.parent is None and run.ready_at <= now:
-            waiting.setdefault(run.job_id, []).append(run)
+    fresh = [r for r in runs if r.token == NO_TOKEN and r.parent is None and r.ready_at <= now]
+    if len({run.job_id for run in fresh}) == len(fresh):
+        return {}
+    waiting: dict[JobId, list[LiveRun]] = defaultdict(list)
+    for run in fresh:
+        waiting[run.job_id].append(run)
     return {
         job: nsmallest(MOST_OF_LINE, its, key=_age)
         for job, its in waiting.items()
@@ -178,18 +181,11 @@ def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
     Kinds differ by the overlap policy of the trigger. The run returned has the newest definition.
     Children of broadcasts block no run.
     """
-    seen: set[JobId] = set()
-    several: set[JobId] = set()
-    waiting: set[JobId] = set()
-    for run in runs:
-        if run.parent is not None:
-            continue
-        (several if run.job_id in seen else seen).add(run.job_id)
-        if run.token == NO_TOKEN:
-            waiting.add(run.job_id)
-    several &= waiting
-    if not several:
+    jobs = [run.job_id for run in runs if run.parent is None]
+    if len({*jobs}) == len(jobs):
         return []
+    waiting = {run.job_id for run in runs if run.token == NO_TOKEN and run.parent is None}
+    several = {job for job, count in Counter(jobs).items() if count > 1} & waiting
     kinds: dict[tuple[JobId, Overlap | None], LiveRun] = {}
     for run in runs:
         if run.job_id in several and run.parent is None:

@@ -146,9 +146,10 @@ class RunIndex:
     def unsure(self, run_ids: Set[bytes]) -> list[LiveRun]:
         """Return those of these runs that `put_again` may sort in elsewhere."""
         ready = self.ready.unsorted()
+        here = [ready[run_id] for run_id in ready.keys() & run_ids]
         waits = [self.waiting.get(run_id) for run_id in self.waiting.keys() & run_ids]
         return [
-            *[ready[run_id] for run_id in ready.keys() & run_ids],
+            *[run for run in here if run.line is not None or self._need_of(run) is not None],
             *[found[1] for found in waits if found is not None],
         ]
 
@@ -298,11 +299,9 @@ class RunIndex:
         found = map(self.running.get, [*self.running])
         return chain(waiting, (run for run in found if run is not None))
 
-    def waiting_runs(self) -> Iterator[LiveRun]:
-        """Iterate over all runs that wait for their first attempt or a retry."""
-        yield from self.ready
-        yield from self.waiting.values()
-        yield from self._held
+    def waiting_runs(self) -> list[LiveRun]:
+        """Return all runs that wait for their first attempt or a retry."""
+        return [*self.ready, *self.waiting.values(), *self._held]
 
     def next_ripe(self) -> datetime | None:
         """Return when the next waiting run becomes ready."""

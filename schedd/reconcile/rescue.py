@@ -357,10 +357,9 @@ class Rescue:
                 return await self.store.live_runs(shards, ALL, until), frozenset()
             known = found.same.intersection(here)
             same = {one for one in known if here[one].state is not State.RUNNING}
-            same |= {
-                one for one in found.untouched.intersection(here) if _is_as_read(here[one], shards)
-            }
-            others = (found.same | found.untouched) - same
+            untouched, part = found.untouched.intersection(here), frozenset(shards)
+            same |= {one for one in untouched if _is_as_read(here[one], part)}
+            others = (found.same - same) | (found.untouched - same)
             wanted = [*found.changed, *(RunId(Id(one)) for one in others)]
             for entry in found.running:
                 run = here.get(entry[:ID])

@@ -119,10 +119,10 @@ class DefinitionCache:
 
         Only these needs don't depend on free slots.
         """
-        definition = self.definition_of(run.job_id)
-        if definition is None or definition.placement is not Placement.BROADCAST:
+        known = self.known_of(run.job_id)
+        if known is None or known.spreads or known.definition.placement is not Placement.BROADCAST:
             return None
-        return need_of(definition, run)
+        return need_of(known.definition, run)
 
     def early_need_of(self, run: LiveRun) -> Need | None:
         """Return its need if the cached definition allows pre-dispatch; None otherwise."""
@@ -198,7 +198,8 @@ class DefinitionCache:
     def _store_definition(self, job: JobId, known: CachedDefinition) -> None:
         notices = known.definition.notices
         self.any_late |= notices is not None and notices.late is not None
-        self.forget([job])
+        if job in self._known:
+            self.forget([job])
         self._known[job] = known
         words = id(known.spec)
         self._taken += ITSELF if self._sharing[words] else ITSELF + known.words

@@ -74,6 +74,8 @@ class CachedDefinition:
     delivery guarantee and the timer's times: no quota, jitter or exclusion.
     """
 
+    generation: int = field(init=False, compare=False)
+    """The definition's."""
     spreads: bool = field(init=False, compare=False)
     """Whether each run goes to any able worker, the one with most slots first."""
     fires_running: bool = field(init=False, compare=False)
@@ -87,6 +89,7 @@ class CachedDefinition:
         self.shares_steps = shares  # type: ignore[misc]
         self.fires_running = may_be_fired_running(definition)  # type: ignore[misc]
         self.hurried = hurried(definition)  # type: ignore[misc]
+        self.generation = definition.generation  # type: ignore[misc]
         spreads = definition.placement is Placement.SPREAD and not definition.prefer
         self.spreads = spreads and not definition.pool  # type: ignore[misc]
 

@@ -300,8 +300,9 @@ class FireLoop:
         done, answers, failed = await self._write([one for one, _ in chosen], timers, write)
         terms = {one.job_id: one.terms for one, _ in chosen}
         batches: dict[object, list[LiveRun]] = {}
-        for run in (run for one in answers for run in one.runs if run.state is State.RUNNING):
-            batches.setdefault(alike(run, terms[run.job_id]), []).append(run)
+        for run in chain.from_iterable([one.runs for one in answers]):
+            if run.state is State.RUNNING:
+                batches.setdefault(alike(run, terms[run.job_id]), []).append(run)
         self._advance(done, timers, answers)
         self._ready()  # they need no more slots
         await self._assigner.push_fired(

@@ -23,7 +23,7 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
     def __init__(self) -> None:
         self._runs: dict[RunId, LiveRun | DispatchedBatch] = {}
         """The runs, or the batches in which they were dispatched: an object is created for a run
-        only when it is looked up.
+        only when it is looked up. Each scan looks up all, so no batch is kept for one long run.
         """
         self._reported: dict[RunId, Token] = {}
         """Late runs whose result has arrived but isn't stored yet. They take no slot."""
@@ -108,10 +108,13 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
 
     def add_batch(self, batch: DispatchedBatch) -> None:
         """Add runs that were dispatched under new tokens, without their payloads."""
-        batch = replace(batch, payloads=()) if batch.payloads else batch
-        self._runs.update(dict.fromkeys(batch.places, batch))
+        if batch.runs[0] is batch.first:
+            self._runs.update(zip(batch.places, batch.runs, strict=True))
+        else:
+            batch = replace(batch, payloads=()) if batch.payloads else batch
+            self._runs.update(dict.fromkeys(batch.places, batch))
         for place, run in enumerate(batch.runs):
-            if run.ready_at > run.due_at or run.token:
+            if run.ready_at > run.due_at or run.key.run_id in self._late:
                 self.add(batch.run(place))
 
     def report(self, run_ids: Sequence[RunId], tokens: Sequence[Token]) -> None:

@@ -349,7 +349,7 @@ class DispatchedBatch:
     first: LiveRun
     """The first run, as dispatched."""
     runs: Sequence[LiveRun]
-    """The runs, each as dispatched, or as it waited for its first attempt."""
+    """The runs: all as dispatched, or all as they waited for their first attempts."""
     tokens: Sequence[Token]
     payloads: Sequence[bytes] = ()
     """The runs' own payloads. Empty: the definition's."""
@@ -368,7 +368,7 @@ class DispatchedBatch:
     def run(self, place: int) -> LiveRun:
         """Return a run as dispatched."""
         run = self.runs[place]
-        if run.state is State.RUNNING:
+        if self.runs[0] is self.first:
             return run
         return replace(
             self.first,

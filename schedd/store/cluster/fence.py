@@ -37,11 +37,13 @@ always outdated, and a join planned by them would read whole tables.
 """
 
 LOCK_SHARDS = f"""
-SELECT s.id, {BY_INDEX} FROM shards s
-JOIN unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch) USING (id)
-WHERE s.owner = %(tenure)s AND s.epoch = b.epoch AND s.timeline = %(timeline)s
-  AND s.timeline = (SELECT {TIMELINE})
-ORDER BY s.id FOR NO KEY UPDATE OF s
+SELECT array_agg(id), {BY_INDEX} FROM (
+    SELECT s.id FROM shards s
+    JOIN unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch) USING (id)
+    WHERE s.owner = %(tenure)s AND s.epoch = b.epoch AND s.timeline = %(timeline)s
+      AND s.timeline = (SELECT {TIMELINE})
+    ORDER BY s.id FOR NO KEY UPDATE OF s
+) locked
 """
 
 END_BLOCKERS = """
@@ -63,7 +65,7 @@ def application_name(tenure: TenureId) -> str:
 
 def lock_shards(connection: Connection, claim: Claim) -> frozenset[ShardId]:
     """Lock the rows of the shards that the claim still owns. Returns those shards."""
-    rows = connection.exec_driver_sql(
+    [(owned, _)] = connection.exec_driver_sql(
         LOCK_SHARDS,
         {
             "ids": arrays.numbers(claim.epochs),
@@ -72,7 +74,7 @@ def lock_shards(connection: Connection, claim: Claim) -> frozenset[ShardId]:
             "timeline": claim.timeline,
         },
     )
-    return frozenset(ShardId(row[0]) for row in rows)
+    return frozenset(owned or ())
 
 
 @contextmanager

@@ -137,8 +137,8 @@ class Definitions(DefinitionCache):
         job = running(1, worker()).job_id
         return self._of([job])
 
-    def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
-        return self._of(jobs) if self.readable else {}
+    def known_of(self, job: JobId) -> CachedDefinition | None:
+        return self._of([job])[job] if self.readable else None
 
     def _of(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
         compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", new_id())
