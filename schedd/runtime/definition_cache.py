@@ -42,6 +42,8 @@ class DefinitionCache:
 
     any_late = False
     """Whether a definition was read whose job notifies about late runs."""
+    any_broadcast = False
+    """Whether a definition of a broadcast was read."""
 
     def __init__(self, store: OwnerStore, capacity: int = CAPACITY) -> None:
         self._store = store
@@ -119,8 +121,8 @@ class DefinitionCache:
 
         Only these needs don't depend on free slots.
         """
-        known = self.known_of(run.job_id)
-        if known is None or known.spreads or known.definition.placement is not Placement.BROADCAST:
+        known = self.known_of(run.job_id) if self.any_broadcast else None
+        if known is None or known.definition.placement is not Placement.BROADCAST:
             return None
         return need_of(known.definition, run)
 
@@ -198,6 +200,7 @@ class DefinitionCache:
     def _store_definition(self, job: JobId, known: CachedDefinition) -> None:
         notices = known.definition.notices
         self.any_late |= notices is not None and notices.late is not None
+        self.any_broadcast |= known.definition.placement is Placement.BROADCAST
         if job in self._known:
             self.forget([job])
         self._known[job] = known

@@ -164,6 +164,8 @@ def family(draft: Draft, token: Token) -> list[LiveRun]:
 class Definitions(DefinitionCache):
     """Definitions as the test sets them; `stale` is what is at hand until it is forgotten."""
 
+    any_broadcast = True
+
     def __init__(self, default: Definition) -> None:
         self.default = default
         self.jobs: dict[JobId, Definition] = {}
