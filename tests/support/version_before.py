@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-BEFORE: Final = "0f85a0e04399d78e6a734e3df0056464bb516d72"
+BEFORE: Final = "c8ba6345458fa9eb4c0644681cb85d6f826d79b4"
 """The commit that counts as N-1; the tag of the last release, once there is one. With it changes
 `tests/golden` (`python -m support.golden`, from the folder `tests`)."""
 
