@@ -232,7 +232,7 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 )
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
-    """Pause a job until `job resume`. Triggers still start runs.
+    """Pause a job's schedule until `job resume`. `job trigger` still starts runs.
 
     Scheduled times in the pause don't run, and aren't caught up after the resume.
     """

@@ -269,7 +269,7 @@ def _plain(
         found: dict[str, Any] = {}
         for key, inner in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _Unfit(None, None, "a key is a list or an object: write text", key.start_mark)
+                raise _Unfit(None, None, "a list or an object is used as a key: write text as the key", key.start_mark)
             word = str(key.value)
             here = (*path, word)
             if word in found:

@@ -350,7 +350,7 @@ async def test_a_manifest_of_another_namespace_than_the_flag_is_refused(ctl, mem
 async def test_a_key_that_is_not_text_is_refused_at_its_line(ctl, member, manifest):
     ended = await ctl("apply", "-f", manifest("name: a\npayload:\n  ? [1, 2]\n  : 3\n"))
     assert (ended.code, member.received("GetJob")) == (2, [])
-    assert ":3: a key is a list or an object" in ended.err
+    assert ":3: a list or an object is used as a key" in ended.err
 
 
 async def test_an_etag_of_a_deleted_job_creates_no_job(ctl, member, manifest):
