@@ -159,7 +159,7 @@ def _is_plain(request: Message, key: str) -> bool:
 
 
 class RequestTemplates(Generic[Templated, Template]):
-    """Requests that were checked in full, the newest `most` of them."""
+    """Requests that were checked in full, the last used `most` of them."""
 
     def __init__(
         self,
@@ -181,14 +181,17 @@ class RequestTemplates(Generic[Templated, Template]):
         if not self._known:
             return None
         name, common = self._split(request)
-        template = self._known.get(common.SerializeToString())
+        content = common.SerializeToString(deterministic=True)
+        template = self._known.get(content)
+        if template is not None:  # the newest place
+            self._known[content] = self._known.pop(content)
         named = (not name and self._nameless) or not any(validation.check_name(name))
         return template if named and all(_is_plain(request, key) for key in KEYS) else None
 
     def add(self, request: Templated, template: Template) -> None:
         """Keep what is known of a request that was checked in full."""
         _, common = self._split(request)
-        content = common.SerializeToString()
+        content = common.SerializeToString(deterministic=True)
         if len(content) > LARGEST:
             return
         self._known[content] = template

@@ -269,7 +269,8 @@ def _plain(
         found: dict[str, Any] = {}
         for key, inner in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _Unfit(None, None, "a list or an object is used as a key: write text as the key", key.start_mark)
+                problem = "a list or an object is used as a key: write text as the key"
+                raise _Unfit(None, None, problem, key.start_mark)
             word = str(key.value)
             here = (*path, word)
             if word in found:

@@ -28,7 +28,9 @@ from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 MOST_CHECKED: Final = 64
-"""Requests that were checked and whose equals are known, of `LARGEST` bytes each at most."""
+"""Requests that were checked and whose equals are known, of `LARGEST` bytes each at most. Most
+submits are of few kinds: thousands of one kind with different payloads.
+"""
 
 Answer: TypeAlias = RunRecord | StoreConflict | Unavailable | None
 
@@ -52,13 +54,18 @@ async def batch_submit_runs(
     made: list[LiveRun] = []
     definitions: dict[RunKey, StoredDefinition] = {}
 
+    own: RequestTemplates[wire.SubmitRunRequest, Submit]
+    own = RequestTemplates(_split, nameless=True)
+
     async def check(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
         item = await _checked(services, caller, one)
         definitions[item.run.key] = item.record.definition
+        if item.plain:
+            own.add(one, item)
         return item
 
     def derive(one: wire.SubmitRunRequest) -> Submit | None:
-        item = _known(caller, one, services.clock.now())
+        item = _known(caller, one, services.clock.now(), own)
         if item is not None:
             definitions[item.run.key] = item.record.definition
         return item
@@ -117,8 +124,8 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     after = audit_diff.definition(definition)
     record = new_record(caller, definition, now)
     item = _item(caller, request, record, after, Priority(spec.priority or Priority.MEDIUM))
-    if item.plain and definition.parsed.notices is None:
-        _CHECKED.add(request, item)
+    if item.plain and not any(spec.HasField(event) for event in notifications.FIELDS):
+        _CHECKED.add(request, replace(item, payload=None, key=None))
     return item
 
 
@@ -156,15 +163,17 @@ def _is_plain(payload: common_pb2.Payload) -> bool:
     return payload.ByteSize() <= LARGEST and not any(validation.payload_violations(payload))
 
 
-_CHECKED: RequestTemplates[wire.SubmitRunRequest, Submit]
-_CHECKED = RequestTemplates(_split, nameless=True, most=MOST_CHECKED)
+Checked: TypeAlias = RequestTemplates[wire.SubmitRunRequest, Submit]
+_CHECKED: Checked = RequestTemplates(_split, nameless=True, most=MOST_CHECKED)
 
 
-def _known(caller: Caller, request: wire.SubmitRunRequest, now: datetime) -> Submit | None:
-    """Return the item of a request that equals a checked one but for its name, keys and payload;
-    None: it must be checked.
+def _known(
+    caller: Caller, request: wire.SubmitRunRequest, now: datetime, own: Checked | None = None
+) -> Submit | None:
+    """Return the item of a request that equals a checked one, of its own batch or of an earlier
+    call, but for its name, keys and payload; None: it must be checked.
     """
-    template = _CHECKED.find(request)
+    template = (own.find(request) if own is not None else None) or _CHECKED.find(request)
     if template is None or not _is_plain(request.spec.payload):
         return None
     record, job_id = template.record, JobId(new_id())

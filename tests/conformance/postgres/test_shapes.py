@@ -75,4 +75,5 @@ def _locked(dsn: str, timeline: object) -> int:
     with cluster.connect(dsn) as session, session.cursor() as cursor:
         claim = {"ids": [*range(256)], "epochs": [5] * 256, "tenure": ME, "timeline": timeline}
         cursor.execute(LOCK_SHARDS, claim)
-        return len(cursor.fetchall())
+        [(shards, _)] = cursor.fetchall()
+        return len(shards or ())
