@@ -168,13 +168,16 @@ async def test_an_undrain_of_an_undrained_worker_changes_nothing(api_with_worker
     ).entries
 
 
-@pytest.mark.parametrize("name", ["", "missing"])
-async def test_a_drain_of_an_unknown_name_is_refused(api_with_worker, name):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("", "the worker's name is missing"), ("missing", "worker 'missing' not found")],
+)
+async def test_a_drain_of_an_unknown_name_is_refused(api_with_worker, name, said):
     for call, request in (
         ("DrainWorker", wire.DrainWorkerRequest(worker=name)),
         ("UndrainWorker", wire.UndrainWorkerRequest(worker=name)),
     ):
-        with pytest.raises(NotFoundError, match="not found"):
+        with pytest.raises(NotFoundError, match=said):
             await api_with_worker(call, request)
 
 
