@@ -185,7 +185,7 @@ def test_the_query_in_the_address_filters_runs(web: Watched) -> None:
     assert set(page.locator("#runs td.job").all_inner_texts()) == {"broken-import ×2"}
     assert all("failed" in text for text in page.locator("#runs td .state").all_inner_texts())
     web.open("/runs?q=colour:red")
-    expect(page.locator("#problem")).to_contain_text("is an unknown search field")
+    expect(page.locator("#problem")).to_contain_text("the search field is unknown")
     expect(page.get_by_label("Search runs")).to_have_value("colour:red")
     web.allow("status of 400")
 
