@@ -7,7 +7,8 @@ from sqlalchemy import Connection
 from schedkit.records import dataclass
 
 ANY = """
-SELECT EXISTS (SELECT FROM chain_edges), EXISTS (SELECT FROM backfills WHERE open),
+SELECT EXISTS (SELECT FROM chain_edges) OR EXISTS (SELECT FROM chain_arrivals),
+    EXISTS (SELECT FROM backfills WHERE open),
     EXISTS (SELECT FROM redrives WHERE open), EXISTS (SELECT FROM notifications),
     EXISTS (SELECT FROM resumptions) OR EXISTS (SELECT FROM failing WHERE failures >= most)
 """

@@ -24,8 +24,12 @@ INSERT INTO notifications (notification_id, way, shard, job_id, kind, run_id, sc
     failures, held_back, occurred_at, ready_at, next_at)
 VALUES ({ID}, 'EMAIL', 0, {ID}, 'FAILURE', {ID}, now(), 1, 0, now(), now(), now())
 """
+ARRIVAL = f"""
+INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)
+VALUES ({ID}, now(), {ID}, {ID}, {ID}, 'SUCCEEDED')
+"""
 ROWS = {
-    "chains": [f"INSERT INTO chain_edges VALUES ({ID}, {ID})"],
+    "chains": [f"INSERT INTO chain_edges VALUES ({ID}, {ID})", ARRIVAL],
     "backfills": [BACKFILL],
     "redrives": [REDRIVE],
     "notifications": [NOTIFICATION],
@@ -39,6 +43,7 @@ ENDED = [
     "UPDATE redrives SET open = false",
     "UPDATE failing SET failures = failures - 1",
     "DELETE FROM chain_edges",
+    "DELETE FROM chain_arrivals",
     "DELETE FROM notifications",
     "DELETE FROM resumptions",
 ]
