@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from schedclient import SyncClient
-from support import fork_server
 from support.cluster import DevCluster, dev_cluster
-from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until
 
 MIB = 1 << 20
 PRINTED = random.Random(5).randbytes(5 * MIB)
@@ -44,12 +42,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
 
 def schedctl(cluster: DevCluster, *args: str) -> subprocess.CompletedProcess[bytes]:
     """As a person's shell sees it: bytes."""
-    command = [sys.executable, "-P", "-m", "schedctl", *args]
-    env = cluster.env | {"SCHEDCTL_ENDPOINTS": ",".join(cluster.endpoints)}
-    none, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with fork_server.Popen(command, env=env, stdin=none, stdout=pipe, stderr=pipe) as process:
-        out, errors = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "schedctl", *args],
+        env=cluster.env | {"SCHEDCTL_ENDPOINTS": ",".join(cluster.endpoints)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def submitted(cluster: DevCluster, *argv: str) -> str:
@@ -59,8 +59,13 @@ def submitted(cluster: DevCluster, *argv: str) -> str:
 
 
 def ended(cluster: DevCluster, run: str) -> str:
-    with SyncClient(cluster.endpoints) as client:
-        return client.runs.wait(run, timeout=3 * WAIT_TIMEOUT).state
+    wait_until(
+        lambda: cluster.json("run", "get", run)["finishedAt"],
+        3 * WAIT_TIMEOUT,
+        "its end",
+        every=0.3,
+    )
+    return str(cluster.json("run", "get", run)["state"])
 
 
 def results_of(cluster: DevCluster, run: str) -> Path:
@@ -139,10 +144,7 @@ def test_expired_runs_are_deleted_with_their_objects_and_dead_letters_stay(
         assert results_of(cluster, run).is_dir()
         cluster.sql(OLDER.replace("%(run)s", f"'{run}'"))
     wait_until(
-        lambda: schedctl(cluster, "run", "get", old).returncode == 3,
-        3 * WAIT_TIMEOUT,
-        "it to go",
-        every=PROCESS_POLL,
+        lambda: schedctl(cluster, "run", "get", old).returncode == 3, 3 * WAIT_TIMEOUT, "it to go"
     )
     wait_until(lambda: not results_of(cluster, old).exists(), WAIT_TIMEOUT, "its objects to go")
     assert dead in [one["run"]["runId"] for one in cluster.json("dlq", "list")]
