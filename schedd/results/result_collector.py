@@ -48,7 +48,7 @@ from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import ClusterClock, WakeUps
 from schedd.results.result_decision import ReceivedResult, report_of, single_result
 from schedd.runtime.definition_cache import DefinitionCache
-from schedd.store.results.result_store import ResultStore
+from schedd.store.results.result_writes import ResultWrites
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace
@@ -142,7 +142,7 @@ class ResultCollector:
     def __init__(
         self,
         definition_cache: DefinitionCache,
-        store: ResultStore,
+        store: ResultWrites,
         clock: ClusterClock,
         wake_ups: WakeUps,
         emit: Emit,

@@ -28,7 +28,7 @@ from schedd.store.reconcile.retention_store import RetentionStore
 from schedd.store.reconcile.stats_store import StatisticsStore
 from schedd.store.results.chain_store import ChainStore
 from schedd.store.results.dead_letter_store import DeadLetterStore
-from schedd.store.results.result_store import ResultStore
+from schedd.store.results.result_writes import ResultWrites
 from schedd.store.runs.change_stream import ChangeStore
 from schedd.store.schema import partitions, revisions
 from schedd.store.statements import idempotency
@@ -46,7 +46,7 @@ class Stores:
         self.database = database
         self.membership = MembershipStore(database)
         self.owner = OwnerStore(database, horizon)
-        self.results = ResultStore(database)
+        self.results = ResultWrites(database)
         self.workers = WorkerStore(database)
         self.users = UserStore(database)
         self.calendars = CalendarStore(database)

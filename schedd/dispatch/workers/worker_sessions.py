@@ -23,7 +23,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, Incarnation, RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.store.cluster.worker_store import WorkerStore
-from schedd.store.results.result_store import ResultStore
+from schedd.store.results.result_writes import ResultWrites
 from schedd.store.user_store import UserStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -85,7 +85,7 @@ class WorkerSessions:
         workers: WorkerRegistry,
         leases: WorkerLeases,
         store: WorkerStore,
-        results: ResultStore,
+        results: ResultWrites,
         audit: UserStore,
     ) -> None:
         self._workers = workers

@@ -46,7 +46,7 @@ from schedd.results.result_collector import (
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.results.result_store import ResultStore
+from schedd.store.results.result_writes import ResultWrites
 from schedd.store.user_store import UserStore
 from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -57,7 +57,7 @@ from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 
 
-@fake_of(ResultStore)
+@fake_of(ResultWrites)
 @dataclass
 class Rows:
     """A store that fails once by `fails`, after its write if the outcome is in doubt."""
@@ -181,7 +181,7 @@ class World:
         self.definitions = Definitions()
         self.collector = ResultCollector(
             self.definitions,
-            cast("ResultStore", self.rows),
+            cast("ResultWrites", self.rows),
             SetClock(),
             cast("WakeUps", Silent()),
             self.events.append,

@@ -1,4 +1,4 @@
-"""The store of workers' reports, which any member may write: the token alone protects the runs."""
+"""Writes of workers' results, which any member may make: the token alone protects the runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
 
 @operations("results")
 @dataclass(frozen=True, slots=True)
-class ResultStore:
+class ResultWrites:
     """Writes of any member for reports of workers."""
 
     database: Database
