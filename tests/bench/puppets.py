@@ -152,6 +152,9 @@ class Hands:
         """Report no progress."""
         return iter(())
 
+    def send_again(self) -> None:
+        """Do nothing: `assign` has sent the result of a repeated assignment."""
+
     def lease_lost(self) -> None:
         """Ignore: no process depends on the lease."""
 

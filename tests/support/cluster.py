@@ -34,7 +34,7 @@ from schedctl.dev.servers.processes import DevProcess, find
 from schedd.etcd.access import EtcdAccess
 from schedkit.net.channel import TLS
 from support import fork_server
-from support.postgres import copying_programs, memory
+from support.postgres import copying_programs, is_in_memory, memory
 from support.wait import wait_until
 
 UP_SECONDS = 90.0
@@ -264,14 +264,21 @@ def importing(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def dev_cluster(
-    session: pytest.Session | None = None, *, start: bool = True, **options: Any
+    session: pytest.Session | None = None,
+    *,
+    start: bool = True,
+    on_disk: bool = False,
+    **options: Any,
 ) -> Iterator[DevCluster]:
     """A cluster of its own in a new folder; `options` are those of `DevCluster`.
 
     A fixture passes `request.session`: it doesn't see its tests' exceptions, so the session's
-    count shows a failure. With `start=False` the test calls `up` itself.
+    count shows a failure. With `start=False` the test calls `up` itself. The folder is in memory if
+    there is space; with `on_disk`, it is where temporary files are, and never in memory.
     """
-    directory = Path(tempfile.mkdtemp(prefix="schedd-dev-", dir=memory()))
+    if on_disk and is_in_memory(Path(tempfile.gettempdir())):
+        raise OSError(f"{tempfile.gettempdir()} is in memory: set TMPDIR to a folder on a disk")
+    directory = Path(tempfile.mkdtemp(prefix="schedd-dev-", dir=None if on_disk else memory()))
     cluster = DevCluster(directory, **options)
     failures = session.testsfailed if session else 0
     with _taken_down_if_we_die(cluster):

@@ -38,6 +38,8 @@ SETTINGS = {
 }
 
 MEMORY = Path("/dev/shm")
+IN_MEMORY = {"tmpfs", "ramfs"}
+"""Types of file systems."""
 LEAST_MEMORY = 6 * 1024**3
 """Bytes that must be free there: each of several servers keeps up to a gigabyte of WAL."""
 
@@ -186,6 +188,14 @@ def memory() -> Path | None:
     if not os.access(MEMORY, os.W_OK) or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
         return None
     return MEMORY if shutil.disk_usage(MEMORY).free >= LEAST_MEMORY else None
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Return whether files in this folder are kept in memory, where `fsync` does nothing."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    types = {Path(where): kind for _, where, kind, *_ in mounts}  # the last mount covers the others
+    resolved = folder.resolve()
+    return next(types[one] for one in (resolved, *resolved.parents) if one in types) in IN_MEMORY
 
 
 def _run(folder: Path, port: int) -> DevProcess:

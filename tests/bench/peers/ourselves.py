@@ -53,7 +53,12 @@ class Schedd:
             starts = Path(folder) / "starts"
             variables = {"PYTHONPATH": str(ROOT / "tests"), "PEERS_STARTS": str(starts)}
             with dev_cluster(
-                members=1, workers=1, slots=SLOTS, overrides=[_HANDLERS], env=variables
+                members=1,
+                workers=1,
+                slots=SLOTS,
+                overrides=[_HANDLERS],
+                env=variables,
+                on_disk=True,
             ) as cluster:
                 began = time.monotonic()
                 asyncio.run(_submit(cluster, jobs, deadline))
