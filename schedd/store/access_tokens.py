@@ -210,7 +210,7 @@ def _living_of(token: AccessTokenId) -> Select[Any]:
     next_ = (
         select(_made.c.token_id)
         .where(_created_by(_made, first.c.token_id), _made.c.revoked_at.is_(None))
-        .where(_made.c.expires_at > func.clock_timestamp())
+        .where(_made.c.expires_at > func.statement_timestamp())
     )
     return select(first.union_all(next_).c.token_id)
 
@@ -222,7 +222,7 @@ def _outdated(connection: Connection, token: AccessTokenRecord) -> builtins.list
     living = (tokens.c.parent == token.maker, tokens.c.revoked_at.is_(None))
     beyond = (
         select(tokens.c.token_id)
-        .where(*living, tokens.c.expires_at > func.clock_timestamp())
+        .where(*living, tokens.c.expires_at > func.statement_timestamp())
         .order_by(tokens.c.created_at.desc())
         .offset(MOST_LOGINS - 1)
         .limit(MOST_LOGINS)

@@ -50,7 +50,7 @@ AFTER = f"SELECT {COLUMNS} FROM cluster_events WHERE id > %s ORDER BY id LIMIT {
 LOST_MEMBERS = f"""
 SELECT l.member, l.id, l.fenced_at, l.grpc, l.http, l.version FROM (
     SELECT DISTINCT ON (member) * FROM tenures
-    WHERE unplanned AND fenced_at > clock_timestamp() - %(kept)s
+    WHERE unplanned AND fenced_at > statement_timestamp() - %(kept)s
     ORDER BY member, opened_at DESC
 ) l
 WHERE NOT EXISTS (SELECT FROM tenures n WHERE n.member = l.member AND n.opened_at > l.opened_at)
@@ -60,7 +60,7 @@ ORDER BY l.fenced_at DESC LIMIT {MOST_LOST}
 LOST_WORKERS = f"""
 SELECT {INCARNATION_COLUMNS} FROM (
     SELECT DISTINCT ON (worker) * FROM incarnations
-    WHERE unplanned AND lost_at > clock_timestamp() - %(kept)s
+    WHERE unplanned AND lost_at > statement_timestamp() - %(kept)s
     ORDER BY worker, seen_at DESC
 ) l
 WHERE NOT EXISTS (
@@ -73,7 +73,7 @@ ORDER BY l.lost_at DESC LIMIT {MOST_LOST}
 RETURNS = f"""
 SELECT count(*) FILTER (WHERE kind = '{EventKind.MEMBER_RETURNED}'),
     count(*) FILTER (WHERE kind = '{EventKind.WORKER_RETURNED}')
-FROM cluster_events WHERE at > clock_timestamp() - %(kept)s
+FROM cluster_events WHERE at > statement_timestamp() - %(kept)s
 """
 
 
@@ -146,7 +146,9 @@ def returns(connection: Connection, kept: timedelta) -> tuple[int, int]:
 
 def prune(connection: Connection) -> None:
     """Delete events that are older than 30 days."""
-    connection.exec_driver_sql(f"DELETE FROM cluster_events WHERE at < clock_timestamp() - {KEPT}")
+    connection.exec_driver_sql(
+        f"DELETE FROM cluster_events WHERE at < statement_timestamp() - {KEPT}"
+    )
 
 
 def _event(row: Sequence[object]) -> ClusterEventRecord:

@@ -73,7 +73,8 @@ FOREIGN = """
 SELECT DISTINCT t.member FROM tenures t
 WHERE t.prefix <> %(own)s
   AND t.opened_at > (SELECT min(opened_at) FROM tenures WHERE prefix = %(own)s)
-  AND (t.fenced_at IS NULL OR t.fenced_at > clock_timestamp() - interval '15 min' AND NOT EXISTS (
+  AND (t.fenced_at IS NULL
+    OR t.fenced_at > statement_timestamp() - interval '15 min' AND NOT EXISTS (
       SELECT FROM tenures n
       WHERE n.member = t.member AND n.opened_at > t.opened_at AND n.prefix = %(own)s))
 ORDER BY t.member LIMIT 20

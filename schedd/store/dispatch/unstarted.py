@@ -29,7 +29,7 @@ from schedkit.records import replace
 FORGET = """
 DELETE FROM lost_assignments WHERE (run_id, token) IN (
     SELECT run_id, token FROM lost_assignments
-    WHERE start_by < clock_timestamp() - interval '1 min' FOR UPDATE SKIP LOCKED)
+    WHERE start_by < statement_timestamp() - interval '1 min' FOR UPDATE SKIP LOCKED)
 """
 
 

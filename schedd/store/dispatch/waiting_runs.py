@@ -43,7 +43,7 @@ CANCEL = END.format(which="true")
 SKIP = END.format(
     which="""r.state = 'PENDING' AND r.losses = 0
       AND r.trigger = 'SCHEDULE' AND r.parent IS NULL
-      AND r.scheduled_at <= LEAST(clock_timestamp(), %(until)s)
+      AND r.scheduled_at <= LEAST(statement_timestamp(), %(until)s)
       AND r.scheduled_at > (SELECT paused_at FROM jobs WHERE job_id = %(job)s)"""
 )
 

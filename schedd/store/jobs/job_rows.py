@@ -149,7 +149,7 @@ def records() -> Select[Any]:
     early = select(func.array_agg(live.c.scheduled_at)).where(
         live.c.shard == timers.c.shard,
         live.c.job_id == timers.c.job_id,
-        live.c.scheduled_at > func.clock_timestamp(),
+        live.c.scheduled_at > func.statement_timestamp(),
     )
     pinned = calendars.pinned_lateral()
     return select(

@@ -42,7 +42,7 @@ WITH b AS MATERIALIZED (
     ORDER BY keyspace, call, key
     ON CONFLICT (namespace, call, key) DO UPDATE
       SET digest = EXCLUDED.digest, made = EXCLUDED.made, created_at = EXCLUDED.created_at
-      WHERE k.created_at < clock_timestamp() - %(life)s * interval '1 s'
+      WHERE k.created_at < statement_timestamp() - %(life)s * interval '1 s'
     RETURNING made
 ), fresh AS MATERIALIZED (
     SELECT * FROM b WHERE key IS NULL OR run_id IN (SELECT made FROM taken)

@@ -54,11 +54,11 @@ SELECT notification_id, way, job_id, shard, kind FROM (
         PARTITION BY job_id, way ORDER BY next_at, notification_id) AS place
     FROM (
         SELECT * FROM notifications
-        WHERE shard = ANY (%(shards)s::int[]) AND next_at <= clock_timestamp()
+        WHERE shard = ANY (%(shards)s::int[]) AND next_at <= statement_timestamp()
         UNION ALL
         SELECT * FROM notifications
         WHERE shard = ANY (%(shards)s::int[]) AND tried_by <> %(tenure)s
-          AND next_at > clock_timestamp()
+          AND next_at > statement_timestamp()
     ) free WHERE NOT EXISTS (
         SELECT FROM unnest(%(busy)s::uuid[], %(busy_ways)s::text[]) b(job_id, way)
         WHERE b.job_id = free.job_id AND b.way = free.way)
@@ -74,7 +74,7 @@ WITH claimed AS (
     WHERE n.notification_id = b.notification_id AND n.way = b.way
       AND n.shard = ANY (%(shards)s::int[])
       AND j.job_id = n.job_id AND (b.generation = 0 OR j.generation = b.generation)
-      AND (n.next_at <= clock_timestamp() OR n.tried_by <> %(tenure)s)
+      AND (n.next_at <= statement_timestamp() OR n.tried_by <> %(tenure)s)
     RETURNING n.*
 )
 SELECT n.notification_id, n.way, n.job_id, n.shard, n.kind, j.namespace, j.name, n.run_id,
@@ -105,13 +105,13 @@ WHERE n.notification_id = b.notification_id AND n.way = b.way AND n.tries = b.tr
 OVERDUE = """
 SELECT s.shard FROM unnest(%(shards)s::int[]) s(shard) WHERE EXISTS (
     SELECT FROM notifications n
-    WHERE n.shard = s.shard AND n.next_at < clock_timestamp() - %(after)s::interval)
+    WHERE n.shard = s.shard AND n.next_at < statement_timestamp() - %(after)s::interval)
 """
 
 EXPIRE = """
 WITH old AS (
     SELECT notification_id, way FROM notifications
-    WHERE shard = ANY (%(shards)s::int[]) AND next_at < clock_timestamp() - %(after)s::interval
+    WHERE shard = ANY (%(shards)s::int[]) AND next_at < statement_timestamp() - %(after)s::interval
     ORDER BY shard, next_at LIMIT %(limit)s
 ), gone AS (
     DELETE FROM notifications n USING old o

@@ -43,8 +43,8 @@ WITH waiting AS (
     ) l GROUP BY l.job_id HAVING count(*) >= {MANY} ORDER BY 2 DESC LIMIT {MOST_JOBS}
 )
 SELECT w.job_id, w.runs, n.made, n.ended FROM waiting w CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE created_at > clock_timestamp() - interval '10 min') AS made,
-        count(*) FILTER (WHERE finished_at > clock_timestamp() - interval '10 min') AS ended
+    SELECT count(*) FILTER (WHERE created_at > statement_timestamp() - interval '10 min') AS made,
+        count(*) FILTER (WHERE finished_at > statement_timestamp() - interval '10 min') AS ended
     FROM (
         SELECT created_at, finished_at FROM runs WHERE job_id = w.job_id
         ORDER BY scheduled_at DESC LIMIT {NEWEST}

@@ -32,14 +32,15 @@ FROM pools p WHERE p.shard = ANY (%(shards)s::int[]) ORDER BY 1 LIMIT {MOST_POOL
 
 OVERDUE = f"""
 SELECT (SELECT count(*) FROM (
-        SELECT FROM timers
-        WHERE shard = ANY (%(shards)s::int[]) AND NOT paused
-          AND due_at < clock_timestamp() - {BEHIND}
+        SELECT FROM unnest(%(shards)s::int[]) s(shard) CROSS JOIN LATERAL (
+            SELECT FROM timers t
+            WHERE t.shard = s.shard AND NOT paused AND due_at < statement_timestamp() - {BEHIND}
+            ORDER BY due_at LIMIT {MOST}) t
         LIMIT {MOST}) overdue),
     COALESCE(clock_timestamp() - min(first), interval '0')
 FROM unnest(%(shards)s::int[]) s(shard) LEFT JOIN LATERAL (
     SELECT due_at FROM timers t
-    WHERE t.shard = s.shard AND NOT paused AND due_at < clock_timestamp() - {BEHIND}
+    WHERE t.shard = s.shard AND NOT paused AND due_at < statement_timestamp() - {BEHIND}
     ORDER BY due_at LIMIT 1
 ) earliest(first) ON true
 """

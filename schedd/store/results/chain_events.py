@@ -29,7 +29,7 @@ DUE = f"""
 SELECT DISTINCT child, shard, scheduled_at, root FROM (
     SELECT a.child, t.shard, a.scheduled_at, a.root
     FROM chain_arrivals a JOIN timers t ON t.job_id = a.child
-    WHERE a.look_at <= clock_timestamp() AND t.shard = ANY (%(shards)s::int[])
+    WHERE a.look_at <= statement_timestamp() AND t.shard = ANY (%(shards)s::int[])
       AND NOT (SELECT paused FROM cluster WHERE one)
     ORDER BY a.look_at LIMIT {AT_ONCE}
 ) due

@@ -59,7 +59,7 @@ SELECT d.redrive_id, d.shard, ARRAY(
         ORDER BY l.scheduled_at, l.run_id LIMIT {AT_ONCE}) first)
 FROM redrives d WHERE d.open AND d.shard = ANY (%(shards)s::int[])
   AND NOT (SELECT paused FROM cluster WHERE one)
-  AND (d.fed_until IS NULL OR d.fed_until + interval '1 s' / d.rate <= clock_timestamp())
+  AND (d.fed_until IS NULL OR d.fed_until + interval '1 s' / d.rate <= statement_timestamp())
 ORDER BY d.looked_at NULLS FIRST, d.created_at LIMIT 20
 """
 """The redrive that was read longest ago comes first: one without progress blocks no other."""

@@ -27,7 +27,7 @@ ESTIMATE = (
 LIVE = """
 SELECT r.state, count(*) FROM (SELECT scheduled_at, run_id FROM live LIMIT %(limit)s) l
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN state = 'RUNNING' AND started_at IS NULL AND ready_at > clock_timestamp()
+    SELECT CASE WHEN state = 'RUNNING' AND started_at IS NULL AND ready_at > statement_timestamp()
         THEN 'PENDING' ELSE state END AS state FROM runs r
     WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
 ) r GROUP BY r.state
@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (
 ) l CROSS JOIN LATERAL (
     SELECT job_id, target, ready_at, trigger FROM runs r
     WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
-      AND state IN ('PENDING', 'RETRYING') AND ready_at < clock_timestamp() - interval '10 s'
+      AND state IN ('PENDING', 'RETRYING') AND ready_at < statement_timestamp() - interval '10 s'
     OFFSET 0
 ) r JOIN timers t ON t.job_id = r.job_id AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
 GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s

@@ -40,7 +40,7 @@ def pre_dispatched(of: Columns) -> ColumnElement[bool]:
     return and_(
         of.state == State.RUNNING.value,
         of.started_at.is_(None),
-        of.ready_at > func.clock_timestamp(),
+        of.ready_at > func.statement_timestamp(),
     )
 
 

@@ -26,7 +26,7 @@ _TAKE = _FRESH.on_conflict_do_update(
         "made": _FRESH.excluded.made,
         "created_at": _FRESH.excluded.created_at,
     },
-    where=keys.c.created_at < func.clock_timestamp() - LIFE,
+    where=keys.c.created_at < func.statement_timestamp() - LIFE,
 ).returning(keys.c.made)
 """Built once: building a statement costs more than running it."""
 
@@ -60,7 +60,7 @@ def forget_old(connection: Connection, limit: int = 5_000) -> int:
     """Delete expired keys, at most `limit`. Returns how many."""
     old = (
         select(keys.c.namespace, keys.c.call, keys.c.key)
-        .where(keys.c.created_at < func.clock_timestamp() - LIFE)
+        .where(keys.c.created_at < func.statement_timestamp() - LIFE)
         .limit(limit)
         .subquery()
     )

@@ -163,6 +163,25 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     assert walked == set()
 
 
+@pytest.mark.parametrize("tables", ["unanalyzed", "full"])
+async def test_statistics_of_timers_read_only_timers_that_are_overdue(
+    world: World, tables: str
+) -> None:
+    """Ten million timers that are due later cost nothing."""
+    me = await world.member()
+    if tables == "full":
+        await filled(world)
+    found = explain(world)
+
+    stats = await me.store.statistics.read_queue_stats(sorted(me.epochs))
+
+    assert stats.overdue == 0
+    looks = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
+    of_timers = [s for s in looks if s["Relation Name"] == "timers" and "due_at" in str(s)]
+    assert len(of_timers) >= 2
+    assert [scan for scan in of_timers if "due_at <" not in scan.get("Index Cond", "")] == []
+
+
 ARRIVED = """
 SET LOCAL statement_timeout = 0;
 INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)
