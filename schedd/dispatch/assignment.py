@@ -27,13 +27,13 @@ class BroadcastTargets:
 
 
 def drafts_of(chosen: Iterable[Chosen]) -> list[Draft]:
-    """Return the drafts of these assignments. Definitions of one text and generation, and one
-    worker, have the same terms.
+    """Return the drafts of these assignments. Definitions of one text, and one worker, have the
+    same terms.
     """
     found: dict[object, Terms] = {}
     drafts: list[Draft] = []
     for run, known, to in chosen:
-        of = id(known.spec), known.generation, id(to), run.parent is None
+        of = id(known.text), id(to), run.parent is None
         terms = found.get(of)
         if terms is None:
             terms = found[of] = _terms(run, known, to)

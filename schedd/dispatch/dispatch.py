@@ -232,7 +232,9 @@ class Dispatch:
                     paced = run.paced_by(entry.definition)
                     fits = not run.late or late.fits(need.slots, paced=paced)
                     fits = fits and rooms.fits(need.pool)
-                    one = offers.choose(entry.definition, need, rank_of(run)) if fits else None
+                    one = None
+                    if fits:
+                        one = offers.choose(run.job_id, entry.definition, need, rank_of(run))
                     if one is None:
                         self._run_index.ready.add([run], need, paced=paced)
                     else:
@@ -257,15 +259,16 @@ class Dispatch:
             entry = known.get(run.job_id)
             if entry is None or run.key.run_id in taken:
                 continue  # its definition can't be read; the scan reads the run again
-            generation = entry.generation
-            if (entry.hurried or run.generation < generation) and entry.ends(run, now) is not None:
+            text = entry.text
+            generation = text.definition.generation
+            if (text.hurried or run.generation < generation) and entry.ends(run, now) is not None:
                 self._passed(run)
                 continue
-            need = entry.need
-            if need is None or run.parent is not None or run.target is not None:
-                need = need_of(entry.definition, run)
+            need = text.need
+            if run.parent is not None or run.target is not None:
+                need = need_of(text.definition, run)
             if run.line is None or self._run_index.ready.learn(run, need, generation):
-                spreads = entry.spreads and not (run.ready_at > run.due_at and run.late)
+                spreads = text.spreads and not (run.ready_at > run.due_at and run.late)
                 going.append((run, entry, need, spreads))
             else:
                 self._definition_cache.forget([run.job_id])
@@ -303,7 +306,7 @@ class Dispatch:
                 self._run_index.wait(run)
                 continue
             need = need_of(entry.definition, run)
-            offer = offers.choose(entry.definition, need, early_rank(run))
+            offer = offers.choose(run.job_id, entry.definition, need, early_rank(run))
             if offer is None:
                 self._run_index.put_runs([run], self._clock.now())
             else:

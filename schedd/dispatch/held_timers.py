@@ -30,7 +30,7 @@ from math import ceil, inf
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from schedd.core.dispatch.placement import Need, SlotOffer, job_need
+from schedd.core.dispatch.placement import Need, SlotOffer
 from schedd.core.dispatch.priority_order import rank
 from schedd.core.dispatch.ready_queue import QueueHead, ReadyQueue
 from schedd.core.dispatch.slot_index import SlotIndex
@@ -112,7 +112,7 @@ class HeldTimers:
         for each in planned:
             timer, priority = each.timer, each.known.definition.priority
             assert timer.due_at is not None, "its step has a run"
-            need = each.known.need or job_need(each.known.definition)
+            need = each.known.text.need
             if need is not line.need or priority != line.priority:
                 line = self._line(need, priority)
             self._timers.keep(timer.job_id, timer)
@@ -184,7 +184,7 @@ class HeldTimers:
         its_rank = rank(Priority.LOW if early else line.priority, first_at)
         if not offers.exceeds(need, its_rank, waiting + need.slots - 1):
             return []
-        one = offers.choose(first.known.definition, need, its_rank)
+        one = offers.choose(first.timer.job_id, first.known.definition, need, its_rank)
         return [] if one is None else [(each, one) for each in self._take(line, 1, until)]
 
     def overdue(self, most: int, until: datetime, above: float | None = None) -> list[Planned]:
@@ -299,7 +299,7 @@ def _slots_needed(offers: SlotIndex, now: datetime, ready: ReadyQueue, early: Ea
 
 def _to_slot(each: Planned, offer: SlotOffer, terms: dict[object, Terms]) -> FiringToSlot:
     timer, known = each.timer, each.known
-    of = id(known.spec), known.definition.generation, offer.id
+    of = id(known.text), offer.id
     its = terms.get(of)
     if its is None:
         its = terms[of] = terms_of(known.definition, offer.incarnation)

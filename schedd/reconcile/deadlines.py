@@ -187,9 +187,9 @@ class Deadlines:
             for run in waiting
             if (entry := known_of(run.job_id)) is not None
             and (
-                entry.hurried
+                entry.text.hurried
                 or run.parent is not None
-                or run.generation < entry.definition.generation
+                or run.generation < entry.text.definition.generation
             )
         ]
         await asyncio.sleep(0)  # let other tasks run between

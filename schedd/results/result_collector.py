@@ -306,8 +306,8 @@ class ResultCollector:
             for at, one in zip(batch, found, strict=True)
             if one is not None
             and (known := known_of(one[0].job_id)) is not None
-            and known.plain_success
-            and known.generation >= one[1]
+            and known.text.plain_success
+            and known.text.definition.generation >= one[1]
         }
 
     def _succeeded(self, stored: Mapping[_Ended, LiveRun]) -> None:

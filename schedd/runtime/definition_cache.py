@@ -9,7 +9,7 @@ forget them meanwhile. A definition that is missing from an answer can't be read
 
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -18,10 +18,10 @@ from schedd.core.dispatch.placement import Need, need_of
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition, Placement, Priority
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.records import StoredDefinition
+from schedd.core.runs.records import NEVER_EDITED, JobOfText, StoredDefinition, StoredText
 from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
 from schedd.core.timers.pre_dispatch import may_be_pre_dispatched
-from schedd.runtime.definition_texts import ITSELF, CachedDefinition, DefinitionTexts
+from schedd.runtime.definition_texts import CachedDefinition, DefinitionText, DefinitionTexts
 from schedd.runtime.owner_work import computed
 from schedd.store.owner import OwnerStore
 from schedkit.set_aside import set_aside
@@ -31,9 +31,11 @@ log = logging.getLogger(__name__)
 
 CAPACITY: Final = 128 * 1024 * 1024
 """Limit of the cache in bytes, approximately; beyond it the least recently used definition is
-dropped. That is 160,000 jobs with shared texts, as many as fall due in a minute at 2,600 a second,
-or 30,000 jobs without.
+dropped. That is 330,000 jobs with shared texts, as many as fall due in a minute at 5,500 a second,
+or 37,000 jobs without.
 """
+ITSELF: Final = 400
+"""Measured bytes of a job in the cache, without its text."""
 MOST_UNREADABLE: Final = 1_000
 
 
@@ -50,9 +52,9 @@ class DefinitionCache:
         self._capacity = capacity
         self._known: OrderedDict[JobId, CachedDefinition] = OrderedDict()
         self._taken = 0
-        self._sharing: Counter[int] = Counter()
-        """Number of cached definitions that share a text, by the id of their message."""
-        self._wordings = DefinitionTexts()
+        self._sharing: Counter[DefinitionText] = Counter()
+        """Number of cached jobs by text."""
+        self._texts = DefinitionTexts()
         self._unreadable: dict[JobId, int] = {}
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
@@ -81,6 +83,8 @@ class DefinitionCache:
         left out.
         """
         found = self.cached(jobs)
+        if len(found) == len(jobs):
+            return found
         return found | await self._read([job for job in jobs if job not in found])
 
     def add_stored(self, rows: Iterable[StoredDefinition]) -> None:
@@ -93,14 +97,15 @@ class DefinitionCache:
             if row.job_id in self._known or self._taken > self._capacity // 2:
                 continue
             with suppress(ValueError, TooMuchWork), limited(ON_LOOP):
-                self._store_definition(row.job_id, self._wordings.known(row))
+                entry = self._texts.of_job(row.text, row.job_id, row.name, NEVER_EDITED)
+                self._keep(entry.text, {row.job_id: entry})
 
     def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
-        known = self._known
-        found = {job: known[job] for job in jobs if job in known}
+        known = self._known.get
+        found = {job: entry for job in jobs if (entry := known(job)) is not None}
         if self._taken > self._capacity // 2:  # before that, nothing is dropped soon
             for job in found:
-                known.move_to_end(job)
+                self._known.move_to_end(job)
         return found
 
     def knows(self, job: JobId) -> bool:
@@ -155,63 +160,71 @@ class DefinitionCache:
 
     def forget(self, jobs: Iterable[JobId]) -> None:
         """Forget these jobs: their definitions are read again when requested."""
-        known = self._known
-        gone = [known.pop(job) for job in jobs if job in known]
-        self._taken -= ITSELF * len(gone)
-        sizes = {id(each.spec): each.words for each in gone}
-        for words, count in Counter([id(each.spec) for each in gone]).items():
-            self._sharing[words] -= count
-            if not self._sharing[words]:
-                del self._sharing[words]
-                self._taken -= sizes[words]
+        self._drop({job for job in jobs if job in self._known})
 
     def forget_ended(self, jobs: Iterable[JobId]) -> None:
         """Forget jobs that run only once, of those with an ended run."""
-        known = self._known
-        self.forget([job for job in jobs if job in known and known[job].once])
+        known = self._known.get
+        self._drop({job for job in jobs if (entry := known(job)) is not None and entry.text.once})
 
     async def _read(self, jobs: list[JobId]) -> dict[JobId, CachedDefinition]:
         """Return the definitions that were read, even if others forget them meanwhile."""
         found: dict[JobId, CachedDefinition] = {}
-        stored = await self._store.definitions(jobs) if jobs else {}
-        async for job, row in in_turns(stored.items()):
-            if (known := await self._add_definition(job, row)) is not None:
-                found[job] = known
+        stored = await self._store.definitions_by_text(jobs) if jobs else {}
+        async for key, its in in_turns(stored.items()):
+            text = self._texts.remembered(key)
+            if text is None or text.compiled is None:
+                found |= await self._compute(key, its)
+            else:
+                found |= self._keep(text, {one[0]: text.of_job(*one) for one in its})
         while self._taken > self._capacity and len(self._known) > 1:
             self.forget([next(iter(self._known))])
         return found
 
-    async def _add_definition(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
-        """Cache a definition.
+    async def _compute(
+        self, text: StoredText, jobs: Sequence[JobOfText]
+    ) -> dict[JobId, CachedDefinition]:
+        """Cache and return the definitions of jobs with a text that must be parsed, or with
+        schedules of their own.
 
         A definition that can't be read is logged once and left out, so that it doesn't end the
         loops: a newer member wrote it, or its time zone was removed.
         """
-        known: CachedDefinition | None = None
-        put_aside = partial(self._set_aside, job, row)  # logs it once
-        with set_aside("definition", row.name, then=put_aside, logged=False):
-            known = self._wordings.shared(row)
-            known = known or await computed(partial(self._wordings.known, row))
-        if known is None:
-            return None
-        self._store_definition(job, known)
-        return known
+        found: dict[JobId, CachedDefinition] = {}
+        async for job, name, edited_at in in_turns(jobs):
+            put_aside = partial(self._set_aside, job, name, text.generation)  # logs it once
+            with set_aside("definition", name, then=put_aside, logged=False):
+                entry = await computed(partial(self._texts.of_job, text, job, name, edited_at))
+                found |= self._keep(entry.text, {job: entry})
+        return found
 
-    def _store_definition(self, job: JobId, known: CachedDefinition) -> None:
-        notices = known.definition.notices
+    def _keep(
+        self, text: DefinitionText, found: dict[JobId, CachedDefinition]
+    ) -> dict[JobId, CachedDefinition]:
+        """Cache and return the definitions of jobs with this text."""
+        notices = text.definition.notices
         self.any_late |= notices is not None and notices.late is not None
-        self.any_broadcast |= known.definition.placement is Placement.BROADCAST
-        if job in self._known:
-            self.forget([job])
-        self._known[job] = known
-        words = id(known.spec)
-        self._taken += ITSELF if self._sharing[words] else ITSELF + known.words
-        self._sharing[words] += 1
+        self.any_broadcast |= text.definition.placement is Placement.BROADCAST
+        self._drop(found.keys() & self._known.keys())
+        self._known.update(found)
+        self._taken += ITSELF * len(found) + (0 if self._sharing[text] else text.size)
+        self._sharing[text] += len(found)
+        return found
 
-    def _set_aside(self, job: JobId, row: StoredDefinition, why: Exception) -> None:
+    def _set_aside(self, job: JobId, name: str, generation: int, why: Exception) -> None:
         self.forget([job])
-        if self._unreadable.get(job) != row.generation:
-            log.error("the definition of job %s can't be read: %s", row.name or job, why)
-        self._unreadable[job] = row.generation
+        if self._unreadable.get(job) != generation:
+            log.error("the definition of job %s can't be read: %s", name or job, why)
+        self._unreadable[job] = generation
         while len(self._unreadable) > MOST_UNREADABLE:
             del self._unreadable[next(iter(self._unreadable))]
+
+    def _drop(self, jobs: Set[JobId]) -> None:
+        """Forget these jobs, which are cached."""
+        gone = Counter([entry.text for entry in map(self._known.pop, jobs)])
+        for text, count in gone.items():
+            self._taken -= ITSELF * count
+            self._sharing[text] -= count
+            if not self._sharing[text]:
+                del self._sharing[text]
+                self._taken -= text.size

@@ -1,97 +1,117 @@
-"""Parse stored definitions. Jobs with the same stored text share the parsed definition.
+"""Parse stored definitions. Jobs with the same stored text share all that depends on the text only.
 
-    row ──text known?──→ parsed definition ──this job's id, name, generation──→ CachedDefinition
-             └─ no: parsed, compiled, and kept
+    StoredText ──remembered?──→ DefinitionText ──names and times of its jobs──→ CachedDefinition
+                   └─ no: parsed, compiled, and remembered
 
-Jobs submitted by the thousand, or created by a program, often differ only by id and name. Sharing
-costs a fifth of parsing, and memory holds one message instead of many.
+Jobs submitted by the thousand have no name and were never edited: they share a `CachedDefinition`,
+too. Jobs that a program created often differ only by name.
 """
 
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from schedd.core.dispatch.placement import Need, job_need
+from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.runs.deadlines import hurried, overdue
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.records import PinnedCalendar, StoredDefinition
+from schedd.core.runs.records import (
+    NEVER_EDITED,
+    StoredDefinition,
+    StoredText,
+)
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.compiled_schedule import CompiledSchedule, CronSchedule
+from schedd.core.schedule.compiled_schedule import AtSchedule, CompiledSchedule, CronSchedule
 from schedd.core.schedule.cron import is_hashed
 from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
 from schedd.core.timers.pre_dispatch import edited_away, may_be_fired_running
 from schedd.runtime.job_codec import JobDefinition, check_dialect
-from schedkit.records import dataclass, replace
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2
 
 MOST: Final = 1_024
-"""Stored definitions that are remembered; beyond that the least recently used is dropped."""
+"""Texts that are remembered; beyond that the least recently used is dropped."""
 LONGEST: Final = 4_096
-"""Longest stored definition that is remembered, in bytes."""
-ITSELF: Final = 800
-"""Measured bytes of a definition without its text."""
+"""Longest text that is remembered, in bytes."""
 ALONE: Final = 3_200
-"""Bytes that a text takes, in addition to twice its length."""
-
-NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
-"""`edited_at` of a definition without a known time: no run was due after it."""
-
-_Read = tuple[job_pb2.Job, Definition, Need, CompiledSchedule | None]
-"""Message, definition, need and schedule that jobs of one text share. No schedule: each job
-compiles its own.
-"""
-Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
-"""Stored message, namespace, and pinned calendars."""
+"""Bytes that a parsed text takes, in addition to twice its length."""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedDefinition:
-    """A definition with its compiled schedule, and the message that workers are sent."""
+@dataclass(frozen=True, slots=True, eq=False)
+class DefinitionText:
+    """The common part of definitions with one stored text."""
 
     definition: Definition
-    compiled: CompiledSchedule
     spec: job_pb2.Job
+    """The message that workers are sent."""
+    compiled: CompiledSchedule | None
+    """None: the schedule depends on the job's id or name, so each job compiles its own."""
     once: bool = False
-    """Whether the job has only one run, after which the definition isn't needed."""
-    edited_at: datetime = NEVER_EDITED
-    """When its generation was created."""
-    need: Need | None = None
-    """The need of the job's runs, unless a run has a target or a parent; None: not computed."""
-    words: int = ALONE
-    """Approximate bytes of its text, besides `ITSELF`, however many jobs share it."""
-    hurried: bool = field(init=False, compare=False)
-    """Whether its definition can end a waiting run (`core/runs/deadlines.py`)."""
-    plain_success: bool = field(init=False, compare=False)
+    """Whether each job has only one run, after which its definition isn't needed."""
+    size: int = ALONE
+    """Approximate bytes, however many jobs share it."""
+    need: Need = field(init=False)
+    """The need of the jobs' runs, unless a run has a target or a parent."""
+    hurried: bool = field(init=False)
+    """Whether the definition can end a waiting run (`core/runs/deadlines.py`)."""
+    plain_success: bool = field(init=False)
     """Whether a run's success has no effect but its end: no notification, and no failure count. A
     notification of failures counts: a success ends them.
     """
-    shares_steps: bool = field(init=False, compare=False)
-    """Whether an on-time step of its timer depends on the job only by the schedule, its bounds, the
-    delivery guarantee and the timer's times: no quota, jitter or exclusion.
+    shares_steps: bool = field(init=False)
+    """Whether an on-time step of a timer depends on the job only by the schedule, its bounds, the
+    delivery guarantee and the timer's times, if the schedule excludes none: no quota or jitter.
     """
-
-    generation: int = field(init=False, compare=False)
-    """The definition's."""
-    spreads: bool = field(init=False, compare=False)
+    spreads: bool = field(init=False)
     """Whether each run goes to any able worker, the one with most slots first."""
-    fires_running: bool = field(init=False, compare=False)
+    fires_running: bool = field(init=False)
     """Whether a run may be fired as RUNNING (`core/timers/pre_dispatch.py`)."""
 
+    _unnamed: "CachedDefinition | None" = field(init=False, default=None)
+    """The definition of all jobs without a name that weren't edited."""
+
     def __post_init__(self) -> None:
-        definition, compiled = self.definition, self.compiled
+        definition = self.definition
         plain = definition.notices is None and not definition.pause_after_failures
-        shares = not (definition.max_runs or compiled.bounds.jitter or compiled.exclusion)
-        self.plain_success = plain  # type: ignore[misc]  # frozen for others
-        self.shares_steps = shares  # type: ignore[misc]
-        self.fires_running = may_be_fired_running(definition)  # type: ignore[misc]
-        self.hurried = hurried(definition)  # type: ignore[misc]
-        self.generation = definition.generation  # type: ignore[misc]
         spreads = definition.placement is Placement.SPREAD and not definition.prefer
+        self.need = job_need(definition)  # type: ignore[misc]  # frozen for others
+        self.hurried = hurried(definition)  # type: ignore[misc]
+        self.plain_success = plain  # type: ignore[misc]
+        self.shares_steps = not (definition.max_runs or definition.bounds.jitter)  # type: ignore[misc]
         self.spreads = spreads and not definition.pool  # type: ignore[misc]
+        self.fires_running = may_be_fired_running(definition)  # type: ignore[misc]
+
+    def of_job(self, job: JobId, name: str, edited_at: datetime) -> "CachedDefinition":
+        """Return the definition of a job. If the job compiles its own schedule, that raises
+        ScheduleError, and TooMuchWork past a budget.
+        """
+        compiled = self.compiled
+        if compiled is None:
+            compiled = _compiled(self.definition, job, name)
+        elif not name and edited_at is NEVER_EDITED:
+            if self._unnamed is None:
+                self._unnamed = CachedDefinition(self, compiled)  # type: ignore[misc]
+            return self._unnamed
+        return CachedDefinition(self, compiled, name, edited_at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedDefinition:
+    """The definition of a job, or of several that differ only by their ids."""
+
+    text: DefinitionText
+    compiled: CompiledSchedule
+    name: str = ""
+    edited_at: datetime = NEVER_EDITED
+    """When its generation was created."""
+
+    @property
+    def definition(self) -> Definition:
+        return self.text.definition
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
         """Return why a waiting run of the job must end now; None if it may wait longer."""
@@ -109,72 +129,61 @@ class CachedDefinition:
 
 
 class DefinitionTexts:
-    """Recently read definitions, by their stored text."""
+    """Recently read texts."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._read: OrderedDict[Words, _Read] = OrderedDict()
+        self._read: OrderedDict[StoredText, DefinitionText] = OrderedDict()
 
-    def known(self, row: StoredDefinition) -> CachedDefinition:
-        """Return the definition of a job. Raises ValueError if it can't be read."""
-        words = (row.spec, row.namespace, row.calendars)
-        read = self._read.get(words) or _read(row)
-        self._store_text(words, read)
-        return self._definition(row, read)
+    def remembered(self, text: StoredText) -> DefinitionText | None:
+        """Return a text without work; None if it must be read."""
+        found = self._read.get(text)
+        if found is not None:
+            with suppress(KeyError):  # the thread of large definitions has just removed it
+                self._read.move_to_end(text)
+        return found
 
-    def shared(self, row: StoredDefinition) -> CachedDefinition | None:
-        """Return the definition of a job if its text is remembered and little work is left."""
-        words = (row.spec, row.namespace, row.calendars)
-        read = self._read.get(words)
-        if read is None or _is_costly(read[1]):
-            return None
-        with suppress(KeyError):  # the thread of large definitions has just removed it
-            self._read.move_to_end(words)
-        return self._definition(row, read)
-
-    def _definition(self, row: StoredDefinition, read: _Read) -> CachedDefinition:
-        spec, alike, need, schedule = read
-        definition = replace(alike, job_id=row.job_id, generation=row.generation, name=row.name)
-        if schedule is not None:
-            schedule = replace(schedule, job_id=row.job_id)
-        else:
-            schedule = _compiled(definition)
-        once = row.ephemeral or schedule.single is not None
-        edited_at = row.updated_at or NEVER_EDITED
-        return CachedDefinition(
-            definition, schedule, spec, once, edited_at, need, ALONE + 2 * len(row.spec)
-        )
-
-    def _store_text(self, words: Words, read: _Read) -> None:
-        if len(words[0]) > LONGEST:
-            return
-        self._read[words] = read
-        with suppress(KeyError):  # removed by another thread
-            self._read.move_to_end(words)
-        if len(self._read) > self._most:
-            self._read.popitem(last=False)
+    def of_job(
+        self, text: StoredText, job: JobId, name: str, edited_at: datetime
+    ) -> CachedDefinition:
+        """Return the definition of a job with this text. Raises ValueError if it can't be read."""
+        found = self.remembered(text)
+        if found is None:
+            found = _read(text, job, name)
+            if len(text.spec) <= LONGEST:
+                self._read[text] = found
+            if len(self._read) > self._most:
+                self._read.popitem(last=False)
+        return found.of_job(job, name, edited_at)
 
 
-def _is_costly(definition: Definition) -> bool:
-    """Return whether each job compiles its own schedule: it depends on the name, or dates move."""
-    schedule = definition.schedule
-    hashed = isinstance(schedule, CronSchedule) and any(map(is_hashed, schedule.expressions))
-    return hashed or bool(definition.exclude)
-
-
-def _read(row: StoredDefinition) -> _Read:
+def _read(text: StoredText, job: JobId, name: str) -> DefinitionText:
+    row = StoredDefinition(
+        *(job, text.generation, text.namespace, name, text.spec),
+        paused=False,
+        calendars=text.calendars,
+    )
     read = JobDefinition.read(row)
     check_dialect(read.spec)
     definition = read.parsed
-    schedule = None if _is_costly(definition) else _compiled(definition)
-    return read.spec, definition, job_need(definition), schedule
+    compiled = _compiled(definition, job, name)
+    once = text.ephemeral or isinstance(definition.schedule, AtSchedule)
+    shared = None if _depends_on_job(definition) else compiled
+    return DefinitionText(definition, read.spec, shared, once, ALONE + 2 * len(text.spec))
 
 
-def _compiled(definition: Definition) -> CompiledSchedule:
+def _depends_on_job(definition: Definition) -> bool:
+    """Return whether the schedule has times that are hashed from the job's name or id."""
+    schedule = definition.schedule
+    hashed = isinstance(schedule, CronSchedule) and any(map(is_hashed, schedule.expressions))
+    return hashed or bool(definition.bounds.jitter)
+
+
+def _compiled(definition: Definition, job: JobId, name: str) -> CompiledSchedule:
     return compiled_schedule.compile(
         definition.schedule,
-        f"{definition.namespace}/{definition.name}",
-        definition.job_id,
+        f"{definition.namespace}/{name}",
+        job,
         definition.bounds,
         definition.exclude,
     )

@@ -319,10 +319,8 @@ class JobDefinition:
         spec, row = self.spec, self.row
         action = spec.WhichOneof("action") or ""
         return Definition(
-            job_id=row.job_id,
             generation=row.generation,
             namespace=row.namespace,
-            name=row.name,
             schedule=when(spec),
             bounds=bounds_of(spec),
             exclude=_exclude(spec, row.calendars),

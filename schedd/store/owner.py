@@ -77,7 +77,7 @@ class OwnerStore:
     live_runs = in_transaction(live_run_scan.live_runs)
     moment = in_autocommit(change_stream.moment)
     changed_runs = in_transaction(live_run_scan.changed_runs)
-    definitions = in_transaction(job_rows.definitions)
+    definitions_by_text = in_transaction(job_rows.definitions_by_text)
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         """Advance timers and insert the runs of those that advanced. `switched`: the version of

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from schedd.core.dispatch.placement import Need, job_need
+from schedd.core.dispatch.placement import Need
 from schedd.core.ids import JobId, scheduled_run_id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy, Definition, Delivery
 from schedd.core.runs.lifecycle import Reason, State
@@ -47,8 +47,8 @@ def firing_of(
     left = definition.max_runs - timer.fired if definition.max_runs else None
     limit = most if left is None else min(left, most)
     plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)
-    fires = tuple(_run(definition, fire, now) for fire in plan.fires)
-    merged = tuple(_merged_row(definition.job_id, times) for times in plan.merged)
+    fires = tuple(_run(timer.job_id, definition, fire, now) for fire in plan.fires)
+    merged = tuple(_merged_row(timer.job_id, times) for times in plan.merged)
     ended = left is not None and len(fires) >= left
     return Firing(
         job_id=timer.job_id,
@@ -97,9 +97,9 @@ def _plan(
     )
 
 
-def _run(definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> NewRun:
+def _run(job: JobId, definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> NewRun:
     return NewRun(
-        RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),
+        RunKey(fire.nominal, scheduled_run_id(job, fire.nominal)),
         fire.due,
         ready_at=now if fire.late else None,
         paced=fire.late and definition.catch_up.policy is CatchUpPolicy.ALL,
@@ -131,9 +131,11 @@ def same_step(timer: Timer, known: CachedDefinition, late_before: datetime) -> S
     decides only about late timers.
     """
     due, nominal = timer.due_at, timer.nominal
-    if not known.shares_steps or timer.fired or due is None or nominal is None:
+    compiled, definition = known.compiled, known.text.definition
+    if not known.text.shares_steps or compiled.exclusion or timer.fired:
         return None
-    compiled, definition = known.compiled, known.definition
+    if due is None or nominal is None:
+        return None
     once = definition.delivery is Delivery.AT_MOST_ONCE
     policy = definition.catch_up if due < late_before else None
     return id(compiled.instants), id(compiled.bounds), once, policy, nominal, due
@@ -156,9 +158,10 @@ def may_be_held(timer: Timer, known: CachedDefinition, able_here: Callable[[Need
     """Return whether the timer may wait for a slot: its run may be fired as RUNNING, in the present
     definition, and some worker here can run it.
     """
-    if not known.fires_running or known.definition.generation != timer.generation:
+    text = known.text
+    if not text.fires_running or text.definition.generation != timer.generation:
         return False
-    return not timer.fired and able_here(known.need or job_need(known.definition))
+    return not timer.fired and able_here(text.need)
 
 
 def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:

@@ -32,6 +32,7 @@ from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.dispatching import Definitions, World, of
 from support.runs import NOW, SetClock
 from support.wait import WAIT_TIMEOUT, wait_until_async
@@ -56,7 +57,7 @@ class Sleepers(Definitions):
 
     def _one(self, job: JobId) -> CachedDefinition:
         spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["sleep", str(LASTING)]))
-        return replace(super()._one(job), spec=spec)
+        return cached_definition(super()._one(job).definition, spec=spec)
 
 
 class Desk:

@@ -16,7 +16,6 @@ from schedd.core.dispatch.placement import Unable
 from schedd.core.ids import SHARDS, Id, JobId, RunId, ShardId, new_id
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Assigned
-from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.rpc.peers.peers import Peers
@@ -24,18 +23,17 @@ from schedd.rpc.peers.wake_ups import WakeUpSender
 from schedd.rpc.workers.frame_queue import MOST_IN_FRAME, WorkerFrameQueue
 from schedd.rpc.workers.relay import Relay
 from schedd.rpc.workers.worker_views import AskedRefusals
-from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
 from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
+from support.definitions import cached_definition
 from support.peers import ME, OTHER, THIRD, Cluster, Peer, a_peer
 from support.runs import NOW, SetClock, running, worker
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
-KNOWN = CachedDefinition(
-    Definition(JobId(new_id()), 1, "default", "j", action="shell"),
-    compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", JobId(new_id())),
-    job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])),
+KNOWN = cached_definition(
+    Definition(1, "default", action="shell"),
+    spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])),
 )
 
 

@@ -24,7 +24,7 @@ from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.timer_steps import copied, firing_of, may_be_copied, same_step
-from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.runs import NOW
 
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
@@ -60,10 +60,8 @@ def jobs() -> Iterator[tuple[Timer, CachedDefinition]]:
     for number, (schedule, bounds, catch_up, delivery, max_runs) in enumerate(settings):
         job = JobId(Id.from_int(number))
         definition = Definition(
-            job,
             1,
             "default",
-            "j",
             action="shell",
             schedule=schedule,
             bounds=bounds,
@@ -73,7 +71,7 @@ def jobs() -> Iterator[tuple[Timer, CachedDefinition]]:
             max_runs=max_runs,
         )
         compiled = compiled_schedule.compile(schedule, f"default/{number}", job, bounds)
-        known = CachedDefinition(definition, compiled, job_pb2.Job())
+        known = cached_definition(definition, compiled)
         for nominal, due in TIMES:
             for fired in (0, 1):
                 yield Timer(job, ShardId(number % 256), 1, due, nominal, fired=fired), known

@@ -28,30 +28,28 @@ matches = st.lists(
 ).map(tuple)
 definitions = st.builds(
     Definition,
-    st.sampled_from([JobId(Id.from_int(number)) for number in (1, 2)]),
     st.just(1),
     st.just("default"),
-    st.just("j"),
     action=st.just("shell"),
     slots=st.integers(1, 3),
     require=matches,
     prefer=matches,
     placement=st.sampled_from([Placement.SPREAD, Placement.PACK, Placement.STICKY]),
 )
+jobs = st.sampled_from([JobId(Id.from_int(number)) for number in (1, 2)])
 names = st.sampled_from([None, "w1", "w2", "w9"])
 
 
 def best_by_rules(
-    definition: Definition, need: Need, rank: float, offers: Iterable[SlotOffer]
+    job: JobId, definition: Definition, need: Need, rank: float, offers: Iterable[SlotOffer]
 ) -> SlotOffer | None:
     """The rules of `placement`, word for word."""
     fit = [one for one in offers if one.slots >= need.slots and rank <= one.last]
     fit = [one for one in fit if able(one.incarnation, need)]
-    fit = [one for one in fit if not refused(one.unable, definition)] or fit
+    fit = [one for one in fit if not refused(one.unable, job, definition.generation)] or fit
     suits = {one.id: sum(m.fits(one.incarnation.labels) for m in definition.prefer) for one in fit}
     fit = [one for one in fit if suits[one.id] == max(suits.values())]
     if definition.placement is Placement.STICKY:
-        job = definition.job_id
         return max(fit, key=lambda one: weight(one.incarnation.worker, job), default=None)
     order = min if definition.placement is Placement.PACK else max
     return order(fit, key=lambda one: (one.slots, one.id.number), default=None)
@@ -96,19 +94,21 @@ class OffersThatChange(RuleBasedStateMachine):
             offer.slots, offer.last = min(slots, offer.slots), min(last, offer.last)
         self.offers.lower(worker(number).id, slots, last)
 
-    @rule(definition=definitions, name=names, rank=st.sampled_from(RANKS))
-    def is_taken_by_a_run(self, definition: Definition, name: str | None, rank: float) -> None:
+    @rule(job=jobs, definition=definitions, name=names, rank=st.sampled_from(RANKS))
+    def is_taken_by_a_run(
+        self, job: JobId, definition: Definition, name: str | None, rank: float
+    ) -> None:
         need = need_of(definition, run(1, target=name))
-        expected = best_by_rules(definition, need, rank, self.plain.values())
-        found = self.offers.choose(definition, need, rank)
+        expected = best_by_rules(job, definition, need, rank, self.plain.values())
+        found = self.offers.choose(job, definition, need, rank)
         assert self.offers.free(need, rank) == (expected is not None)
         assert (found and found.id) == (expected and expected.id)
         if expected is not None:
             expected.slots -= definition.slots
             self.offers.reserve_slots(expected.id, definition.slots)
 
-    @rule(definition=definitions, count=st.integers(1, 20))
-    def are_taken_by_a_batch(self, definition: Definition, count: int) -> None:
+    @rule(job=jobs, definition=definitions, count=st.integers(1, 20))
+    def are_taken_by_a_batch(self, job: JobId, definition: Definition, count: int) -> None:
         definition = replace(definition, placement=Placement.SPREAD, prefer=())
         need = need_of(definition, run(1))
         found = self.offers.spread(need, count)
@@ -116,12 +116,12 @@ class OffersThatChange(RuleBasedStateMachine):
             assert any(one.unable or one.last < inf for one in self.plain.values())
             return
         for one in found:
-            expected = best_by_rules(definition, need, 0.0, self.plain.values())
+            expected = best_by_rules(job, definition, need, 0.0, self.plain.values())
             assert expected is not None
             assert one.id == expected.id
             expected.slots -= definition.slots
         if len(found) < count:
-            assert best_by_rules(definition, need, 0.0, self.plain.values()) is None
+            assert best_by_rules(job, definition, need, 0.0, self.plain.values()) is None
         for one in found:
             self.offers.reserve_slots(one.id, definition.slots)
 

@@ -35,8 +35,7 @@ from schedd.core.runs.model import (
     RunKey,
 )
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.core.runs.records import Assignments, OverlapOutcome
-from schedd.core.schedule import compiled_schedule
+from schedd.core.runs.records import NEVER_EDITED, Assignments, OverlapOutcome
 from schedd.core.timers.catch_up_limits import DEFAULTS, CatchUpLimits
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead, may_be_pre_dispatched
 from schedd.dispatch.assigner import Assigner
@@ -48,10 +47,10 @@ from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
-from schedd.runtime.definition_texts import NEVER_EDITED, CachedDefinition
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
-from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.fake_of import fake_of
 from support.runs import NOW, RecordingLine, SetClock, owning, run
 
@@ -200,10 +199,8 @@ class Definitions(DefinitionCache):
         return need_of(entry.definition, run) if fits else None
 
     def _one(self, job: JobId) -> CachedDefinition:
-        plain = self.stale.get(job) or self.jobs.get(job) or self.default
-        definition = replace(plain, job_id=job)
-        compiled = compiled_schedule.compile(definition.schedule, "default/j", job)
-        return CachedDefinition(definition, compiled, job_pb2.Job(), edited_at=self.edited_at)
+        definition = self.stale.get(job) or self.jobs.get(job) or self.default
+        return cached_definition(definition, edited_at=self.edited_at)
 
 
 class WakeUps:
@@ -212,7 +209,7 @@ class WakeUps:
     def runs_changed(self, runs: object) -> None: ...
 
 
-SHELL = Definition(JobId(run(1).job_id), 1, "default", "j", action="shell", overlap=Overlap.ALLOW)
+SHELL = Definition(1, "default", action="shell", overlap=Overlap.ALLOW)
 
 
 class World:

@@ -43,7 +43,7 @@ from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
-from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.fake_of import fake_of
 from support.runs import NOW, RecordingLine, SetClock, owning, run
 
@@ -178,10 +178,8 @@ class Definitions(DefinitionCache):
     def _made(self, job: JobId) -> CachedDefinition:
         priority = Priority.HIGH if job in self._urgent else Priority.MEDIUM
         definition = Definition(
-            job,
             1,
             "default",
-            "j",
             action="shell",
             priority=priority,
             max_runs=self.max_runs,
@@ -191,7 +189,7 @@ class Definitions(DefinitionCache):
         compiled = compiled_schedule.compile(EVERY, "default/j", job)
         excluding = None if self.exclusion is None else compiled
         compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
-        return CachedDefinition(definition, compiled, job_pb2.Job())
+        return cached_definition(definition, compiled)
 
     def forget(self, jobs: object) -> None: ...
 

@@ -161,10 +161,10 @@ def able(worker: Incarnation, need: Need) -> bool:
     return all(match.fits(worker.labels) for match in need.require)
 
 
-def refused(unable: Mapping[JobId, Unable], definition: Definition) -> Unable | None:
-    """Return why the worker refused this generation of the job; None if it didn't."""
-    found = unable.get(definition.job_id)
-    return found if found and found.generation == definition.generation else None
+def refused(unable: Mapping[JobId, Unable], job: JobId, generation: int) -> bool:
+    """Return whether the worker refused this generation of the job."""
+    found = unable.get(job)
+    return found is not None and found.generation == generation
 
 
 def weight(worker: str, job: JobId) -> bytes:

@@ -32,7 +32,7 @@ from schedd.core.dispatch.placement import (
     skill_of,
     weight,
 )
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Incarnation
@@ -168,24 +168,27 @@ class SlotIndex:
                     return True
         return False
 
-    def choose(self, definition: Definition, need: Need, rank: float) -> SlotOffer | None:
+    def choose(
+        self, job: JobId, definition: Definition, need: Need, rank: float
+    ) -> SlotOffer | None:
         """Choose an offer for a run of this job, by the rules of `placement`. Ties go by the
         incarnation's id.
         """
         if need.worker is not None:
             one = list(self._of_one(need, rank))
-            willing = [offer for offer in one if not refused(offer.unable, definition)]
-            return _best(definition, willing or one)
+            generation = definition.generation
+            willing = [offer for offer in one if not refused(offer.unable, job, generation)]
+            return _best(job, definition, willing or one)
         kinds = self._which(need, definition.prefer)
         for again in (False, True):
             for _, alike in groupby(kinds, key=lambda each: each[0]):
                 found = [
                     offer
                     for _, kind in alike
-                    for offer in _first(kind, definition, need.slots, rank, again=again)
+                    for offer in _first(kind, job, definition, need.slots, rank, again=again)
                 ]
                 if found:
-                    return _best(definition, found)
+                    return _best(job, definition, found)
         return None
 
     def spread(self, need: Need, count: int) -> list[SlotOffer] | None:
@@ -270,7 +273,7 @@ class SlotIndex:
 
 
 def _first(
-    kind: _Kind, definition: Definition, slots: int, rank: float, *, again: bool
+    kind: _Kind, job: JobId, definition: Definition, slots: int, rank: float, *, again: bool
 ) -> list[SlotOffer]:
     """Return the first fitting offer of a kind, or all of them if the caller must compare them.
     `again`: include workers that have rejected a run of the job.
@@ -278,18 +281,18 @@ def _first(
     fewest = definition.placement is Placement.PACK
     fit = kind.fitting(slots, rank, fewest=fewest)
     if not again:
-        fit = (offer for offer in fit if not refused(offer.unable, definition))
+        generation = definition.generation
+        fit = (offer for offer in fit if not refused(offer.unable, job, generation))
     if definition.placement is Placement.STICKY:
         return list(fit)
     first = next(fit, None)
     return [] if first is None else [first]
 
 
-def _best(definition: Definition, fit: Iterable[SlotOffer]) -> SlotOffer | None:
+def _best(job: JobId, definition: Definition, fit: Iterable[SlotOffer]) -> SlotOffer | None:
     match definition.placement:
         case Placement.PACK:
             return min(fit, key=lambda offer: (offer.slots, offer.id), default=None)
         case Placement.STICKY:
-            job = definition.job_id
             return max(fit, key=lambda offer: weight(offer.incarnation.worker, job), default=None)
     return max(fit, key=lambda offer: (offer.slots, offer.id), default=None)

@@ -8,7 +8,6 @@ from dataclasses import field
 from datetime import timedelta
 from enum import IntEnum, StrEnum
 
-from schedd.core.ids import JobId
 from schedd.core.jobs.chains import ChainParents
 from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import Notices
@@ -88,10 +87,10 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    job_id: JobId
+    """The definition of a job, without its id and name. Jobs may share it."""
+
     generation: int
     namespace: str
-    name: str
     schedule: Schedule = field(default_factory=OnDemand)
     bounds: ScheduleBounds = field(default_factory=ScheduleBounds)
     exclude: Exclude = NOTHING

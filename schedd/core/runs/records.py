@@ -5,8 +5,8 @@ Records of runs are in `run_records`, records of backfills in `core/timers/backf
 """
 
 from dataclasses import field
-from datetime import datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple, TypeAlias
 
 from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.dispatch.ready_bucket_ids import LineId
@@ -61,6 +61,16 @@ class CalendarRecord:
     behind: int = 0
 
 
+class StoredText(NamedTuple):
+    """The part of a stored definition on which everything but the job's id and name depends."""
+
+    spec: bytes
+    namespace: str
+    generation: int
+    ephemeral: bool = False
+    calendars: tuple[PinnedCalendar, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class StoredDefinition:
     """A stored definition. `spec` is a serialized `schedd.v1.Job`."""
@@ -82,10 +92,22 @@ class StoredDefinition:
     retention: timedelta | None = None
     line: LineId | None = field(default=None, compare=False)
     """The bucket id, for writes only: on reads it is computed from `spec`."""
-    updated_at: datetime | None = None
-    """When this generation was created, if it was read for the owner."""
     idle: bool = False
     """Whether the timer has no next time (on demand, ended), if that was read."""
+
+    @property
+    def text(self) -> StoredText:
+        return StoredText(
+            self.spec, self.namespace, self.generation, self.ephemeral, self.calendars
+        )
+
+
+NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
+"""No run of an earlier generation was due after it."""
+JobOfText: TypeAlias = tuple[JobId, str, datetime]
+"""A job that has a text: its id, its name, and when its generation was created (`NEVER_EDITED` for
+the first one).
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ A packed timer isn't paused and has a due time. Equal bytes mean equal timers.
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -29,14 +30,16 @@ _NO_TIME: Final = -(1 << 63)
 
 def unpacked(packed: bytes) -> Timer:
     job_id, shard, generation, fired, due_at, nominal = _FORM.unpack(packed)
-    due = _instant(due_at)
-    scheduled = due if nominal == due_at else None if nominal == _NO_TIME else _instant(nominal)
+    due = instant_of(due_at)
+    scheduled = due if nominal == due_at else None if nominal == _NO_TIME else instant_of(nominal)
     job = JobId(bytes.__new__(Id, job_id))
     return Timer(job, ShardId(shard), generation, due, scheduled, False, fired)
 
 
-def _instant(microseconds: int) -> datetime:
+@lru_cache(maxsize=8_192)
+def instant_of(microseconds: int) -> datetime:
+    """Return a time that PostgreSQL sent; the nearest possible one if it is out of range."""
     try:
-        return _SINCE + timedelta(microseconds=microseconds)
+        return _SINCE + timedelta(0, 0, microseconds)
     except OverflowError:
         return EARLIEST if microseconds < 0 else LATEST

@@ -153,7 +153,7 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     message = worker_service_pb2.Assignment(
         incarnation=str(run.incarnation),
         namespace=definition.namespace,
-        job=definition.name,
+        job=known.name,
         generation=definition.generation,
         attempt=run.attempt,
         slots=definition.slots,
@@ -173,12 +173,13 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     put_span(message.kill_after, definition.kill_after)
     if definition.heartbeat_timeout is not None:
         put_span(message.heartbeat_timeout, definition.heartbeat_timeout)
-    if (action := known.spec.WhichOneof("action")) is not None:
-        getattr(message, action).CopyFrom(getattr(known.spec, action))
+    spec = known.text.spec
+    if (action := spec.WhichOneof("action")) is not None:
+        getattr(message, action).CopyFrom(getattr(spec, action))
     if assigned.payload is not None:
         message.payload.MergeFromString(assigned.payload)
-    elif known.spec.HasField("payload"):
-        message.payload.CopyFrom(known.spec.payload)
+    elif spec.HasField("payload"):
+        message.payload.CopyFrom(spec.payload)
     return message
 
 
@@ -191,7 +192,7 @@ def run_batch(
     common = assignment(Assigned(batch.first, None), known[0])
     for name in ("key", "due_at", "traceparent"):
         common.ClearField(name)
-    jobs = [each.definition.name for each in known]
+    jobs = [each.name for each in known]
     if batch.payloads:
         common.ClearField("payload")
     return worker_service_pb2.RunBatch(

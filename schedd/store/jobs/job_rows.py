@@ -10,7 +10,10 @@ Invariants
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
+from itertools import repeat
+from struct import iter_unpack
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -25,29 +28,51 @@ from sqlalchemy import (
 )
 
 from schedd.core.dispatch.ready_bucket_ids import LineId
-from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.ids import Id, JobId, ShardId, TenureId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import NewRun, Trigger
-from schedd.core.runs.records import JobRecord, StoredDefinition, TimerEdit
+from schedd.core.runs.records import (
+    NEVER_EDITED,
+    JobOfText,
+    JobRecord,
+    StoredDefinition,
+    StoredText,
+    TimerEdit,
+)
+from schedd.core.timers.packed_timer import instant_of
 from schedd.store.connection.database import StartOver
 from schedd.store.jobs import calendars
 from schedd.store.schema.tables import jobs, live, resumptions, timers
 from schedd.store.statements import arrays
+from schedd.store.statements.rows import ID, cut
 from schedd.store.timers.run_insert import insert_run_row
 
 LOCK_SHARDS: Final = """
 SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
 """
 
-DEFINITIONS: Final = f"""
-SELECT b.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
-    j.deleted_at IS NOT NULL, j.ephemeral, j.updated_at, pinned.names, pinned.versions, pinned.specs
+BY_KEY: Final = f"""
 FROM unnest(%(jobs)s::uuid[]) b(job_id)
 CROSS JOIN LATERAL (SELECT * FROM jobs j WHERE j.job_id = b.job_id OFFSET 0) j
-LEFT JOIN LATERAL (SELECT paused FROM timers t WHERE t.job_id = b.job_id OFFSET 0) t ON true
 {calendars.PINNED}
 """
 """Lookups by key, one for each job. A join would read the whole tables for some hundred jobs."""
+
+DEFINITIONS: Final = f"""
+SELECT b.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
+    j.deleted_at IS NOT NULL, j.ephemeral, pinned.names, pinned.versions, pinned.specs
+{BY_KEY}
+LEFT JOIN LATERAL (SELECT paused FROM timers t WHERE t.job_id = b.job_id OFFSET 0) t ON true
+"""
+
+BY_TEXT: Final = f"""
+SELECT j.spec, j.namespace, j.generation, j.ephemeral, pinned.names, pinned.versions, pinned.specs,
+    string_agg(uuid_send(j.job_id), ''), array_agg(j.name),
+    CASE WHEN j.generation > 1 THEN string_agg(timestamptz_send(j.updated_at), '') END
+{BY_KEY}
+GROUP BY 1, 2, 3, 4, 5, 6, 7
+"""
+"""Each text is sent once, with columns of its jobs."""
 
 
 def lock_job(connection: Connection, job_id: JobId, *others: ShardId) -> int | None:
@@ -209,7 +234,7 @@ def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, 
     """Return the present definitions, of deleted jobs, too."""
     rows = connection.exec_driver_sql(DEFINITIONS, {"jobs": arrays.ids(jobs)})
     found = {}
-    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, at, *pins in rows:
+    for job_id, generation, namespace, name, spec, paused, deleted, ephemeral, *pins in rows:
         found[job_id] = StoredDefinition(
             job_id,
             generation,
@@ -220,6 +245,19 @@ def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, 
             deleted,
             ephemeral,
             calendars.pinned(*pins),
-            updated_at=at,
         )
+    return found
+
+
+def definitions_by_text(
+    connection: Connection, jobs: Collection[JobId]
+) -> dict[StoredText, list[JobOfText]]:
+    """Return the present definitions, of deleted jobs, too, by text."""
+    rows = connection.exec_driver_sql(BY_TEXT, {"jobs": arrays.ids(jobs)})
+    found: dict[StoredText, list[JobOfText]] = defaultdict(list)
+    for spec, namespace, generation, ephemeral, *pins, ids, names, edited in rows:
+        text = StoredText(bytes(spec), namespace, generation, ephemeral, calendars.pinned(*pins))
+        edits = [instant_of(at) for (at,) in iter_unpack(">q", edited)] if edited else ()
+        its = zip(cut(ids, ID), names, edits or repeat(NEVER_EDITED), strict=False)
+        found[text] += [(JobId(Id(job)), name, at) for job, name, at in its]
     return found

@@ -21,7 +21,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 STEPS,
-                "RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),",
+                "RunKey(fire.nominal, scheduled_run_id(job, fire.nominal)),",
                 'RunKey(fire.nominal, __import__("schedd.core.ids", fromlist=[""]).new_id()),',
             ),
             Edit(
@@ -54,8 +54,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 STEPS,
-                "    merged = tuple(_merged_row(definition.job_id, times)"
-                " for times in plan.merged)\n",
+                "    merged = tuple(_merged_row(timer.job_id, times) for times in plan.merged)\n",
                 "    merged: tuple[NewRun, ...] = ()\n",
             ),
         ),

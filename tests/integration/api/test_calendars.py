@@ -20,12 +20,12 @@ from schedd.api.errors import (
 )
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
-from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.job_codec import JobDefinition
 from schedd.timers.timer_steps import firing_of
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
+from support.definitions import cached_definition
 from support.store import START
 
 SHELL = job_pb2.ShellAction(argv=["true"])
@@ -101,7 +101,7 @@ class Desk:
         record = await self.record()
         stored = record.definition
         definition = JobDefinition.read(stored)
-        known = CachedDefinition(definition.parsed, definition.schedule, definition.spec)
+        known = cached_definition(definition.parsed, definition.schedule)
         timer = Timer(
             stored.job_id,
             record.shard,

@@ -17,12 +17,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.errors import InvalidArgumentError, NotFoundError
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
-from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.job_codec import JobDefinition
 from schedd.timers.timer_steps import firing_of
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest
+from support.definitions import cached_definition
 from support.store import MINUTE, START, Member, draft, report
 
 SHELL = job_pb2.ShellAction(argv=["true"])
@@ -55,7 +55,7 @@ class Past:
         record = await self.record()
         stored = record.definition
         definition = JobDefinition.read(stored)
-        known = CachedDefinition(definition.parsed, definition.schedule, definition.spec)
+        known = cached_definition(definition.parsed, definition.schedule)
         timer = Timer(
             *(stored.job_id, record.shard, stored.generation, record.due_at, record.nominal)
         )

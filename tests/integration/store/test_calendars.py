@@ -78,9 +78,10 @@ async def test_owners_read_what_a_definition_is_computed_with_beside_it(world: W
     await me.store.users.create_job(record, None, ok("create"))
     await applied(me, b"something else")
     plain = await world.job()
-    read = await me.store.owner.definitions([job_id, plain.definition.job_id])
-    assert read[job_id].calendars == (OFF,), "until a caller moves the job to the new version"
-    assert read[plain.definition.job_id].calendars == ()
+    read = await me.store.owner.definitions_by_text([job_id, plain.definition.job_id])
+    found = {job: text.calendars for text, jobs in read.items() for job, _, _ in jobs}
+    assert found[job_id] == (OFF,), "until a caller moves the job to the new version"
+    assert found[plain.definition.job_id] == ()
 
 
 async def test_a_deleted_job_uses_no_calendar_and_a_deleted_calendar_keeps_its_versions(

@@ -15,9 +15,11 @@ from schedd.core.jobs.job_filter import JobFilter
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Trigger
 from schedd.core.runs.records import (
+    NEVER_EDITED,
     Idempotency,
     JobRecord,
     StoreConflict,
+    StoredText,
     Submit,
     TimerEdit,
     Unstarted,
@@ -84,8 +86,26 @@ async def test_a_deleted_jobs_name_is_free_at_once(world: World) -> None:
 
     assert again.definition.job_id != job.definition.job_id
     assert not await me.store.users.delete_job(job.definition.job_id, ok("delete"))
-    definitions = await me.store.owner.definitions([job.definition.job_id])
+    definitions = await me.store.users.definitions([job.definition.job_id])
     assert definitions[job.definition.job_id].deleted
+
+
+async def test_an_owner_reads_each_text_once_with_what_its_jobs_differ_in(world: World) -> None:
+    me = await world.member()
+    named = [await world.job(name=name) for name in ("a", "b", "c")]
+    submitted = [await world.job(ephemeral=True) for _ in range(3)]
+    await world.sql("UPDATE jobs SET name = '' WHERE ephemeral")
+    jobs = [job.definition.job_id for job in (*named, *submitted)]
+    await me.store.users.pause_job(jobs[2], "", "ann", ok("pause"))
+
+    found = await me.store.owner.definitions_by_text(jobs)
+
+    [(updated,)] = await world.sql("SELECT updated_at FROM jobs WHERE name = 'c'")
+    assert {text: {*its} for text, its in found.items()} == {
+        StoredText(b"spec", "default", 1): {(jobs[n], "ab"[n], NEVER_EDITED) for n in (0, 1)},
+        StoredText(b"spec", "default", 2): {(jobs[2], "c", updated)},
+        StoredText(b"spec", "default", 1, True): {(job, "", NEVER_EDITED) for job in jobs[3:]},
+    }
 
 
 async def test_the_same_idempotency_key_and_body_give_the_same_job(world: World) -> None:

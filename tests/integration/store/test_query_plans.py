@@ -110,7 +110,7 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     await me.store.owner.due_timers(sorted(me.epochs), now, BATCH, latest=True)
     runs = (await me.fire(*map(firing, jobs))).runs
     assert len(runs) == len(jobs)
-    await me.store.owner.definitions([run.job_id for run in runs])
+    await me.store.owner.definitions_by_text([run.job_id for run in runs])
     await me.store.owner.timers([run.job_id for run in runs])
     running = await me.assigned(*map(draft, runs))
     shards, states = [ShardId(0), ShardId(2)], [State.RUNNING, State.PENDING]

@@ -7,14 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.deadlines import ends_by, hurried, overdue, starts_by, time_left
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from support.runs import NOW, run
 
-PLAIN = Definition(JobId(run(1).job_id), 1, "default", "j")
+PLAIN = Definition(1, "default")
 HURRIED = replace(PLAIN, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
 
 

@@ -10,7 +10,7 @@ from schedd.core.jobs.definition import Definition, Overlap
 from schedd.core.runs.overlap import BUFFERS, LINED_UP, REPLACES, limit_of, policy_of
 from support.runs import run
 
-JOB = Definition(run(1).job_id, 1, "default", "j")
+JOB = Definition(1, "default")
 
 
 @pytest.mark.parametrize("policy", sorted(Overlap))

@@ -22,7 +22,7 @@ from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 
 JOB = JobId(Id.from_int(1))
-PROBE = Definition(JOB, 1, "default", "j", action="shell")
+PROBE = Definition(1, "default", action="shell")
 ANY = run(1)
 SHELL = need_of(PROBE, ANY)
 GPU = Match("gpu", ("a100", "h100"))
@@ -43,8 +43,8 @@ def offers(*workers: tuple[Mapping[str, str], int]) -> list[SlotOffer]:
     ]
 
 
-def chosen(definition: Definition, of: list[SlotOffer]) -> int | None:
-    offer = SlotIndex(of).choose(definition, need_of(definition, ANY), 0.0)
+def chosen(definition: Definition, of: list[SlotOffer], job: JobId = JOB) -> int | None:
+    offer = SlotIndex(of).choose(job, definition, need_of(definition, ANY), 0.0)
     return None if offer is None else offer.id.number
 
 
@@ -87,17 +87,17 @@ def test_spread_takes_the_worker_with_the_most_slots_and_pack_the_one_with_the_f
 
 def test_a_sticky_job_goes_to_the_same_worker_until_it_is_full_or_lost() -> None:
     sticky = replace(PROBE, placement=Placement.STICKY)
-    jobs = [replace(sticky, job_id=JobId(Id.from_int(number))) for number in range(1, 201)]
+    jobs = [JobId(Id.from_int(number)) for number in range(1, 201)]
     four = [({}, 2)] * 4
-    at_home = {job: chosen(job, offers(*four)) for job in jobs}
+    at_home = {job: chosen(sticky, offers(*four), job) for job in jobs}
     assert {list(at_home.values()).count(number) > 20 for number in (1, 2, 3, 4)} == {True}
 
-    without = {job: chosen(job, offers(*four[:3])) for job in jobs}
+    without = {job: chosen(sticky, offers(*four[:3]), job) for job in jobs}
     moved = {job for job in jobs if without[job] != at_home[job]}
     assert moved == {job for job in jobs if at_home[job] == 4}
 
     full = offers(({}, 0), *four[1:])
-    assert all(chosen(job, full) in {2, 3, 4} for job in jobs)
+    assert all(chosen(sticky, full, job) in {2, 3, 4} for job in jobs)
 
 
 def test_a_worker_that_rejected_a_job_is_asked_again_only_without_an_alternative() -> None:
@@ -125,7 +125,7 @@ def test_only_workers_with_slots_for_the_rank_are_asked() -> None:
 
 def test_runs_of_equal_needs_share_one_queue() -> None:
     definition = replace(PROBE, require=(GPU,), prefer=(NEAR,), placement=Placement.PACK)
-    other = replace(PROBE, job_id=JobId(Id.from_int(2)), name="k", require=(GPU,))
+    other = replace(PROBE, require=(GPU,))
     assert need_of(definition, ANY) == need_of(other, ANY)
     assert need_of(definition, ANY) != need_of(replace(other, require=()), ANY)
 
@@ -141,10 +141,10 @@ def test_a_broadcast_is_placed_nowhere_and_its_children_on_their_own_workers() -
     assert not mine.each
     assert [able(one.incarnation, mine) for one in (first, second)] == [True, False]
     wide = need_of(replace(definition, slots=3), child)
-    assert SlotIndex([first, second]).choose(definition, mine, 0.0) is first
-    assert SlotIndex([second]).choose(definition, mine, 0.0) is None
-    assert SlotIndex([first]).choose(definition, wide, 0.0) is None
-    assert SlotIndex([first, second]).choose(definition, whole, 0.0) is None
+    assert SlotIndex([first, second]).choose(JOB, definition, mine, 0.0) is first
+    assert SlotIndex([second]).choose(JOB, definition, mine, 0.0) is None
+    assert SlotIndex([first]).choose(JOB, definition, wide, 0.0) is None
+    assert SlotIndex([first, second]).choose(JOB, definition, whole, 0.0) is None
     edited = need_of(PROBE, child)
     assert edited.worker == "worker-1", "whatever its job says by now"
 

@@ -30,7 +30,7 @@ from schedd.core.timers.pre_dispatch import (
 from support.runs import NOW, run, running, worker
 
 JOB = JobId(run(1).job_id)
-PLAIN = Definition(JOB, 2, "default", "j", action="shell", overlap=Overlap.SKIP)
+PLAIN = Definition(2, "default", action="shell", overlap=Overlap.SKIP)
 EVERY = compiled_schedule.compile(
     compiled_schedule.EverySchedule(timedelta(seconds=10)), "default/j", JOB
 )

@@ -23,13 +23,13 @@ from schedd.core.runs.retry import (
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RUN = RunId(Id.from_int(7))
-JOB = Definition(JobId(Id.from_int(1)), 1, "default", "etl", action="shell")
+JOB = Definition(1, "default", action="shell")
 
 
 def running(attempt: int = 1, losses: int = 0) -> LiveRun:
     return LiveRun(
         RunKey(NOW, RUN),
-        JOB.job_id,
+        JobId(Id.from_int(1)),
         ShardId(3),
         State.RUNNING,
         Priority.MEDIUM,

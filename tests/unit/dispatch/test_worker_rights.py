@@ -33,7 +33,7 @@ def test_slots_offered_before_a_reattach_arent_offered_any_more() -> None:
     workers.granted(workers.attach(less(worker()), RecordingLine()), 2, 0)
     need = need_of(SHELL, run(1))
     assert not able(less(worker()), need)
-    assert workers.still_offered().choose(SHELL, need, 0.0) is None
+    assert workers.still_offered().choose(run(1).job_id, SHELL, need, 0.0) is None
 
 
 async def test_a_worker_that_reattaches_with_fewer_rights_isnt_pushed_a_run_being_assigned(

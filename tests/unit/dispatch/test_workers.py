@@ -10,26 +10,22 @@ import pytest
 from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.dispatch.placement import PlacementCriteria
 from schedd.core.dispatch.ready_queue import QueueHead
-from schedd.core.ids import Id, IncarnationId, JobId, RunId, Token
+from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs.model import DispatchedBatch, Incarnation, LiveRun
 from schedd.core.runs.records import WorkerView, view_without_heartbeats
-from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.revocations import ASKED_AT_ONCE
 from schedd.dispatch.start_confirmation import MOST_ASKED
 from schedd.dispatch.workers.registry import REVOKE_MARGIN, SILENT_AFTER, WorkerRegistry
 from schedd.dispatch.workers.remote_workers import LastHeartbeat, NoRemoteWorkers
 from schedd.runtime.definition_texts import CachedDefinition
-from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.runs import NOW, RecordingLine, SetClock, running, worker
 from support.wait import WAIT_TIMEOUT
 
 
-def cached_definition(slots: int = 1) -> CachedDefinition:
-    job = JobId(Id.from_int(1))
-    compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
-    definition = Definition(job, 1, "default", "j", action="shell", slots=slots)
-    return CachedDefinition(definition, compiled, job_pb2.Job())
+def known(slots: int = 1) -> CachedDefinition:
+    return cached_definition(Definition(1, "default", action="shell", slots=slots))
 
 
 @pytest.fixture
@@ -46,7 +42,7 @@ def test_pushed_but_unreceived_runs_are_taken_off_the_grant(workers: WorkerRegis
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
     workers.granted(attached, slots=3, received=0)
-    workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
+    workers.push(DispatchedBatch.of([running(1, one)]), [known()])
     assert [offer.slots for offer in workers.offers()] == [2]
     # The worker has it and keeps two more free: the same two, reported again.
     workers.granted(attached, slots=2, received=1)
@@ -56,7 +52,7 @@ def test_pushed_but_unreceived_runs_are_taken_off_the_grant(workers: WorkerRegis
 def test_a_wide_run_takes_its_slots_off_the_grant(workers: WorkerRegistry):
     one = worker()
     workers.granted(workers.attach(one, RecordingLine()), slots=4, received=0)
-    workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition(slots=3)])
+    workers.push(DispatchedBatch.of([running(1, one)]), [known(slots=3)])
     assert [offer.slots for offer in workers.offers()] == [1]
 
 
@@ -64,7 +60,7 @@ def test_a_grant_below_the_assignments_in_flight_offers_no_slots(workers: Worker
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
-    workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
+    workers.push(DispatchedBatch.of([running(1, one)]), [known()])
     workers.granted(attached, slots=0, received=0)
     assert not workers.offers()
 
@@ -76,7 +72,7 @@ def test_a_chosen_slot_is_offered_to_no_other_run_before_the_push(workers: Worke
     with workers.choosing() as choice:
         choice.reserve_slots(next(iter(workers.offers())), 3)
         assert [offer.slots for offer in workers.offers()] == [1]
-        workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition(slots=2)])
+        workers.push(DispatchedBatch.of([running(1, one)]), [known(slots=2)])
     assert attached.under_way == 0
     assert [offer.slots for offer in workers.offers()] == [2], "one of them was let go of"
 
@@ -104,14 +100,14 @@ def test_a_worker_that_grants_less_gets_the_slots_in_use_at_once(
     workers.granted(attached, slots=4, received=0)
     with workers.choosing() as choice:
         choice.reserve_slots(next(iter(workers.offers())), 2)
-        workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
+        workers.push(DispatchedBatch.of([running(1, one)]), [known()])
         choice.release()
         choice.reserve_slots(next(iter(workers.offers())), 2)
         workers.granted(attached, slots=0, received=0, serial=7)
         assert line.reached == [(7, 3)]
         workers.granted(attached, slots=1, received=0, serial=7)
         for number in (2, 3):
-            workers.push(DispatchedBatch.of([running(number, one)]), [cached_definition()])
+            workers.push(DispatchedBatch.of([running(number, one)]), [known()])
     assert line.reached == [(7, 3)], "once; as far as it went"
 
 
@@ -151,7 +147,7 @@ def test_a_run_of_a_detached_worker_isnt_pushed(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.detach(attached)
-    assert not workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
+    assert not workers.push(DispatchedBatch.of([running(1, one)]), [known()])
 
 
 def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: WorkerRegistry):
@@ -159,7 +155,7 @@ def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: WorkerR
     old = workers.attach(one, RecordingLine())
     workers.granted(workers.attach(one, line), slots=1, received=0)
     workers.detach(old)
-    assert workers.push(DispatchedBatch.of([running(1, one)]), [cached_definition()])
+    assert workers.push(DispatchedBatch.of([running(1, one)]), [known()])
     assert len(line.assigned) == 1
 
 

@@ -169,7 +169,7 @@ class World:
 
     def job(self, number: int, notices: Notices | None) -> JobId:
         job = JobId(Id.from_int(1000 + number))
-        self.definitions.jobs[job] = replace(SHELL, job_id=job, notices=notices)
+        self.definitions.jobs[job] = replace(SHELL, notices=notices)
         return job
 
     @contextlib.asynccontextmanager

@@ -25,7 +25,6 @@ from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, DispatchedBatch, LiveRun, Loss, OverlapCandidates, RunKey
 from schedd.core.runs.records import OverlapOutcome, Unstarted
-from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.run_index import RunIndex
@@ -38,7 +37,7 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.fake_of import fake_of
 from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
@@ -156,17 +155,8 @@ class Definitions(DefinitionCache):
         self.fields = fields
 
     async def of_runs(self, runs: Sequence[LiveRun]) -> dict[JobId, CachedDefinition]:  # type: ignore[override]  # a list is what the scan gives
-        compiled = compiled_schedule.compile(
-            compiled_schedule.OnDemand(), "default/j", runs[0].job_id
-        )
-        return {
-            run.job_id: CachedDefinition(
-                Definition(run.job_id, 1, "default", "j", action="shell", **self.fields),
-                compiled,
-                job_pb2.Job(),
-            )
-            for run in runs
-        }
+        known = cached_definition(Definition(1, "default", action="shell", **self.fields))
+        return {run.job_id: known for run in runs}
 
 
 class Silent:

@@ -27,7 +27,6 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, LiveRun, ResultDecision, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import ReportedOutcome
-from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import WakeUps
@@ -51,7 +50,7 @@ from schedd.store.user_store import UserStore
 from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.outcome_digest import outcome_digest
-from schedproto.v1 import job_pb2
+from support.definitions import cached_definition
 from support.fake_of import fake_of
 from support.loop_turns import turns_during
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
@@ -141,12 +140,8 @@ class Definitions(DefinitionCache):
         return self._of([job])[job] if self.readable else None
 
     def _of(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
-        compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", new_id())
-        found = {job: Definition(job, 1, "default", "j", action="shell") for job in jobs}
-        return {
-            job: CachedDefinition(replace(definition, **self.changes), compiled, job_pb2.Job())
-            for job, definition in found.items()
-        }
+        definition = replace(Definition(1, "default", action="shell"), **self.changes)
+        return dict.fromkeys(jobs, cached_definition(definition))
 
     def forget_ended(self, jobs: Iterable[JobId]) -> None:
         self.forgotten += jobs

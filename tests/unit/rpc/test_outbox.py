@@ -3,25 +3,20 @@
 from schedd.core.ids import run_ids_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import DispatchedBatch
-from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers.frame_queue import BYTES_IN_FRAME, WorkerFrameQueue
-from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
+from support.definitions import cached_definition
 from support.runs import run, running, worker
 
 FRAME_LIMIT = 4 * 1024 * 1024
 
 
-def cached_definition() -> CachedDefinition:
-    definition = Definition(running(1, worker()).job_id, 1, "default", "j", action="shell")
-    compiled = compiled_schedule.compile(
-        compiled_schedule.OnDemand(), "default/j", definition.job_id
-    )
-    return CachedDefinition(
-        definition, compiled, job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
-    )
+KNOWN = cached_definition(
+    Definition(1, "default", action="shell"),
+    spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])),
+)
 
 
 def payload(size: int) -> bytes:
@@ -32,7 +27,7 @@ async def test_assignments_with_large_payloads_go_in_frames_that_a_worker_takes(
     outbox = WorkerFrameQueue()
     for number in range(40):
         large = DispatchedBatch.of([running(number, worker())], payload(256 * 1024))
-        outbox.assign(large, [cached_definition()])
+        outbox.assign(large, [KNOWN])
     seen = 0
     while seen < 40:
         frame = await outbox.next()
@@ -45,7 +40,7 @@ async def test_an_assignment_over_the_frame_size_is_sent_in_a_frame_of_its_own()
     outbox = WorkerFrameQueue()
     for number in range(2):
         large = DispatchedBatch.of([running(number, worker())], payload(BYTES_IN_FRAME + 1))
-        outbox.assign(large, [cached_definition()])
+        outbox.assign(large, [KNOWN])
     assert [len((await outbox.next()).assignments) for _ in range(2)] == [1, 1]
 
 
@@ -55,7 +50,7 @@ async def test_a_batch_says_of_each_run_what_its_own_assignment_would_say():
     batch = DispatchedBatch(runs[0], waiting, [one.token for one in runs])
     singly, together = WorkerFrameQueue(), WorkerFrameQueue(reads_batches=True)
     for outbox in (singly, together):
-        outbox.assign(batch, [cached_definition()] * 3)
+        outbox.assign(batch, [KNOWN] * 3)
 
     [sent] = (await together.next()).run_batches
     said = [*(await singly.next()).assignments]
@@ -72,11 +67,10 @@ async def test_a_batch_says_of_each_run_what_its_own_assignment_would_say():
 
 
 async def test_a_batch_of_several_jobs_names_the_job_of_each_run():
-    known = cached_definition()
-    other = replace(known, definition=replace(known.definition, name="other"))
+    other = replace(KNOWN, name="other")
     outbox = WorkerFrameQueue(reads_batches=True)
     batch = DispatchedBatch.of([running(1, worker()), running(2, worker())])
-    outbox.assign(batch, [known, other])
+    outbox.assign(batch, [KNOWN, other])
     [batch] = (await outbox.next()).run_batches
     assert [*batch.jobs] == ["j", "other"]
 
@@ -85,7 +79,7 @@ async def test_a_batch_has_the_payload_of_each_run():
     numbers = (1, 2, 3)
     runs = [running(number, worker()) for number in numbers]
     outbox = WorkerFrameQueue(reads_batches=True, reads_payloads=True)
-    outbox.assign(DispatchedBatch.of(runs, *map(payload, numbers)), [cached_definition()] * 3)
+    outbox.assign(DispatchedBatch.of(runs, *map(payload, numbers)), [KNOWN] * 3)
     [batch] = (await outbox.next()).run_batches
     assert [each.raw for each in batch.payloads] == [b"x", b"xx", b"xxx"]
     assert not batch.common.HasField("payload")
@@ -93,9 +87,9 @@ async def test_a_batch_has_the_payload_of_each_run():
 
 async def test_a_worker_that_reads_no_payloads_gets_such_runs_as_single_assignments():
     outbox = WorkerFrameQueue(reads_batches=True)
-    outbox.assign(DispatchedBatch.of([running(3, worker())]), [cached_definition()])
+    outbox.assign(DispatchedBatch.of([running(3, worker())]), [KNOWN])
     runs = [running(number, worker()) for number in (1, 2)]
-    outbox.assign(DispatchedBatch.of(runs, payload(1), payload(2)), [cached_definition()] * 2)
+    outbox.assign(DispatchedBatch.of(runs, payload(1), payload(2)), [KNOWN] * 2)
     first, second = await outbox.next(), await outbox.next()
     assert [each.payload.raw for each in first.assignments] == [b"x", b"xx"]
     assert len(second.run_batches) == 1
@@ -105,7 +99,7 @@ async def test_batches_with_large_payloads_go_in_frames_that_a_worker_takes():
     outbox = WorkerFrameQueue(reads_batches=True, reads_payloads=True)
     for number in range(40):
         large = DispatchedBatch.of([running(number, worker())], payload(256 * 1024))
-        outbox.assign(large, [cached_definition()])
+        outbox.assign(large, [KNOWN])
     seen = 0
     while seen < 40:
         frame = await outbox.next()

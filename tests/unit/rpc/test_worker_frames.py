@@ -12,18 +12,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.dispatch.successes import Success, instant_of
 from schedd.core.ids import Id, IncarnationId, RunId, Token, new_id
 from schedd.core.runs.model import Assigned
-from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers import frames
-from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds.rules import END_OF_TIME, FIRST_TIME
-from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
+from support.definitions import cached_definition
 from support.dispatching import SHELL
 from support.runs import NOW, running, worker
 
-KNOWN = CachedDefinition(
-    SHELL, compiled_schedule.compile(SHELL.schedule, "default/j", SHELL.job_id), job_pb2.Job()
-)
+KNOWN = cached_definition(SHELL)
 HUGE = 1 << 62
 WORKER = IncarnationId(new_id())
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -12,9 +13,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.records import StoredDefinition
-from schedd.runtime.definition_cache import DefinitionCache
-from schedd.runtime.definition_texts import ALONE, ITSELF, DefinitionTexts
+from schedd.core.runs.records import NEVER_EDITED, JobOfText, StoredDefinition, StoredText
+from schedd.runtime.definition_cache import ITSELF, DefinitionCache
+from schedd.runtime.definition_texts import ALONE, DefinitionText, DefinitionTexts
 from schedd.runtime.job_codec import LEVEL
 from schedd.store.owner import OwnerStore
 from schedproto.v1 import job_pb2
@@ -35,16 +36,16 @@ class Rows:
         self.reads = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
+    async def definitions_by_text(self, jobs: Sequence[JobId]) -> dict[StoredText, list[JobOfText]]:
         self.reads += 1
         self.meanwhile()
-        return {
-            job: StoredDefinition(
-                job, self.generation, "default", "j", self.specs[job].SerializeToString(), False
-            )
-            for job in jobs
-            if job in self.specs
-        }
+        found: dict[StoredText, list[JobOfText]] = defaultdict(list)
+        for job in jobs:
+            if job in self.specs:
+                spec = self.specs[job].SerializeToString()
+                text = StoredText(spec, "default", self.generation)
+                found[text].append((job, "j", NEVER_EDITED))
+        return found
 
 
 async def test_an_unreadable_definition_does_not_hide_other_definitions():
@@ -117,7 +118,7 @@ async def test_reads_of_many_definitions_yield_to_other_tasks():
     """A loop that makes no progress loses the lease: see `in_turns`."""
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 501)]
-    rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
+    rows.specs = {job: job_pb2.Job(labels={"of": str(job)}, shell=SHELL) for job in jobs}
     definition_cache = DefinitionCache(cast("OwnerStore", rows))
     assert await turns_during(definition_cache.newest(jobs)) >= 8
 
@@ -208,10 +209,17 @@ async def test_jobs_of_the_same_words_share_them_and_nothing_else() -> None:
     known = await DefinitionCache(cast("OwnerStore", rows)).newest([JOB, OTHER])
 
     one, other = known[JOB], known[OTHER]
-    assert one.spec is other.spec
-    assert (one.definition.job_id, other.definition.job_id) == (JOB, OTHER)
-    assert {each.definition.generation for each in known.values()} == {7}
-    assert one.compiled.job_id == JOB
+    assert one.text is other.text
+    assert one.definition.generation == 7
+    assert (one.compiled.job_id, other.compiled.job_id) == (JOB, OTHER)
+
+
+async def test_submitted_jobs_of_the_same_words_differ_only_by_their_ids() -> None:
+    definition_cache = DefinitionCache(cast("OwnerStore", Rows()))
+    spec = job_pb2.Job(on_demand=True, shell=SHELL)
+    definition_cache.add_stored([stored(JOB, spec), stored(OTHER, spec)])
+    known = definition_cache.cached([JOB, OTHER])
+    assert known[JOB] is known[OTHER]
 
 
 async def test_definitions_with_text_of_their_own_use_more_of_the_cache() -> None:
@@ -235,14 +243,14 @@ async def test_definitions_with_text_of_their_own_use_more_of_the_cache() -> Non
 
 
 def test_a_definition_text_is_parsed_once_while_it_is_in_use() -> None:
-    wordings = DefinitionTexts(most=2)
+    texts = DefinitionTexts(most=2)
 
-    def spec(n: int) -> job_pb2.Job:
-        words = job_pb2.Job(slots=n, shell=SHELL).SerializeToString()
-        return wordings.known(StoredDefinition(JOB, 1, "default", "j", words, False)).spec
+    def text(n: int) -> DefinitionText:
+        spec = job_pb2.Job(slots=n, shell=SHELL).SerializeToString()
+        return texts.of_job(StoredText(spec, "default", 1), JOB, "j", NEVER_EDITED).text
 
-    first = spec(1)
-    assert spec(2) is not first
-    assert spec(1) is first
-    assert spec(3) is not first
-    assert spec(1) is first, "the second one went: it wasn't used since"
+    first = text(1)
+    assert text(2) is not first
+    assert text(1) is first
+    assert text(3) is not first
+    assert text(1) is first, "the second one went: it wasn't used since"

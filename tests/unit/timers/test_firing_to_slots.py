@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schedd.core.dispatch.placement import Need, Unable, job_need
+from schedd.core.dispatch.placement import Need, Unable
 from schedd.core.dispatch.priority_order import last_rank
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import Id, JobId, RunId, ShardId
@@ -36,6 +36,7 @@ from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire import BATCH, ENOUGH
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support import firing
+from support.definitions import cached_definition
 from support.firing import TIMER, Herd, World
 from support.runs import NOW, run, worker
 
@@ -89,7 +90,8 @@ def change_jobs(world: World, changes: Callable[[int], dict[str, Any]]) -> None:
     def changed(its: JobId) -> CachedDefinition:
         entry = made(its)
         number = int.from_bytes(its, "big")
-        return replace(entry, definition=replace(entry.definition, **changes(number)))
+        definition = replace(entry.definition, **changes(number))
+        return cached_definition(definition, entry.compiled)
 
     world.definitions._made = changed  # type: ignore[method-assign]
 
@@ -104,7 +106,7 @@ def herd(count: int, *, due: float = 0.0, **changes: Any) -> Herd:
 
 def need(world: World) -> Need:
     """The need of all jobs."""
-    return job_need(world.definitions._made(job(0)).definition)
+    return world.definitions._made(job(0)).text.need
 
 
 def pending(rows: Herd) -> int:
