@@ -8,6 +8,8 @@
 
     runs = each("run", rows, live_run, name=run_of)          rows: each is logged once by its name
 
+    together("run", runs, put_runs, name=id_of)              all in one call, each if that fails
+
 A loop handles values from workers, callers, other members and the database. A value that raises
 must not end the loop, and with it the process. So any exception of an item is logged with its
 traceback and counted (`counts`, a metric of each daemon), and the loop continues. The broad
@@ -23,7 +25,7 @@ Invariants
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -139,6 +141,24 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         if self._then is not None:
             self._then(error)
         return True
+
+
+def together(
+    kind: str,
+    items: Sequence[T],
+    handle: Callable[[Sequence[T]], R],
+    *,
+    name: Callable[[T], object],
+) -> list[R]:
+    """Return the result of `handle` for all items at once. If it raises, return the results for
+    each item alone, without items for which it raises again (`each`).
+    """
+    try:
+        return [handle(items)]
+    except Exception as error:
+        if not about_item(error):
+            raise
+    return each(kind, [[item] for item in items], handle, name=lambda alone: name(alone[0]))
 
 
 def each(

@@ -120,28 +120,46 @@ class RunIndex:
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by state; return how many are ready and new to the queue."""
-        fresh = 0
-        for run in runs:
-            run_id = run.key.run_id
-            if self._over and run.token <= self._over.get(run_id, NOWHERE):
-                continue  # row was read before the run ended
-            at_hand = self.running.get(run_id) or self.broadcasts.get(run_id)
-            if run.shard not in self.ownership.epochs or run.state not in LIVE:
-                self.forget(run_id, run.job_id)
-            elif at_hand is not None and at_hand.token > run.token:
-                continue  # row was read before the run was dispatched
-            elif run.state is State.RUNNING:
-                self._put_running(run)
-            elif run.ready_at > now:
-                self._no_longer_runs(run_id)
-                self.ready.discard(run_id)
-                self._held.discard(run_id, run.job_id)
-                self._wait(run, now)
-            else:
-                self._no_longer_runs(run_id)
-                self._waits_no_more(run_id, run.job_id)
-                fresh += self._put_ready(run)
-        return fresh
+        listed = [*runs]
+        ids, owned = {run.key.run_id for run in listed}, self.ownership.epochs
+        here = ids & self.running.ids
+        for others in (self.broadcasts, self.waiting, self._over):
+            here |= ids & others.keys()
+        some_held, holds = self._held.some, self._held.holds
+        ready: list[LiveRun] = []
+        for run in listed:
+            known = run.key.run_id in here or (some_held and holds(run.job_id))
+            waits = run.state is State.PENDING and run.ready_at <= now and run.shard in owned
+            if (waits and not known) or self._is_ready(run, now):
+                ready.append(run)
+        return self._put_ready(ready)
+
+    def _is_ready(self, run: LiveRun, now: datetime) -> bool:
+        """Return whether this run belongs into the queue, and take it from elsewhere. Sort it in if
+        it doesn't.
+        """
+        run_id = run.key.run_id
+        if self._over and run.token <= self._over.get(run_id, NOWHERE):
+            return False  # row was read before the run ended
+        at_hand = self.running.get(run_id) or self.broadcasts.get(run_id)
+        if run.shard not in self.ownership.epochs or run.state not in LIVE:
+            self.forget(run_id, run.job_id)
+        elif at_hand is not None and at_hand.token > run.token:
+            return False  # row was read before the run was dispatched
+        elif run.state is State.RUNNING:
+            self._put_running(run)
+        elif run.ready_at > now:
+            self._no_longer_runs(run_id)
+            self.ready.discard(run_id)
+            self._held.discard(run_id, run.job_id)
+            self._wait(run, now)
+        else:
+            self._no_longer_runs(run_id)
+            self._waits_no_more(run_id, run.job_id)
+            if not self._held.contains(run_id, run.job_id):
+                return True
+            self._held.add(run)
+        return False
 
     def unsure(self, run_ids: Set[bytes]) -> list[LiveRun]:
         """Return those of these runs that `put_again` may sort in elsewhere."""
@@ -179,18 +197,15 @@ class RunIndex:
         """Queue runs that have become ready, and let due runs be pre-dispatched. Return how many
         are ready.
         """
-        ripe: dict[Need | None, list[LiveRun]] = defaultdict(list)
-        count = 0
+        ripe: list[LiveRun] = []
         for run in self.waiting.pop_due(now, limit=len(self.waiting)):
             if run.ready_at > now:
                 self._wait(run, now)
             else:
                 self._waits_no_more(run.key.run_id, run.job_id)
-                ripe[self._need_of(run)].append(run)
-                count += 1
-        for need, runs in ripe.items():
-            self.ready.add(runs, need)
-        return count
+                ripe.append(run)
+        self._put_ready(ripe)
+        return len(ripe)
 
     def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
         """Remove and return the soonest due runs that may be pre-dispatched."""
@@ -378,12 +393,12 @@ class RunIndex:
         else:
             self.broadcasts[run_id] = run
 
-    def _put_ready(self, run: LiveRun) -> bool:
-        """Queue a ready run; return whether it is new."""
-        if self._held.contains(run.key.run_id, run.job_id):
-            self._held.add(run)
-            return False
-        return self.ready.add([run], self._need_of(run)) > 0
+    def _put_ready(self, runs: Iterable[LiveRun]) -> int:
+        """Queue ready runs; return how many are new."""
+        by_need: dict[Need | None, list[LiveRun]] = defaultdict(list)
+        for run in runs:
+            by_need[self._need_of(run)].append(run)
+        return sum(self.ready.add(same, need) for need, same in by_need.items())
 
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Remove a run; return whether it was there."""

@@ -32,6 +32,8 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from schedd.cluster.owner_transactions import Failed, Transactor
@@ -65,7 +67,7 @@ from schedd.store.owner import OwnerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.set_aside import each, set_aside
+from schedkit.set_aside import each, together
 from schedkit.tasks import Loop, in_turns
 
 # Assignments that may not have reached their workers are revoked (docs/protocol-rules.md, P4.8).
@@ -398,9 +400,12 @@ class Rescue:
 
     async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self.clock.now()
-        async for run in in_turns(runs, SORTED_AT_ONCE):
-            with set_aside("run", run.key.run_id, once=True):
-                fresh += self.run_index.put_runs([run], now)
+        put, name = partial(self.run_index.put_runs, now=now), attrgetter("key.run_id")
+        for first in range(0, len(runs), SORTED_AT_ONCE):
+            part = runs[first : first + SORTED_AT_ONCE]
+            fresh += sum(together("run", part, put, name=name))
+            if len(part) == SORTED_AT_ONCE:
+                await asyncio.sleep(0)  # let other tasks run between
         if fresh:
             self._ready()
 

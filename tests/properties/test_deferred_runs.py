@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedd.core.dispatch.placement import Need
-from schedd.core.dispatch.priority_order import place_of
+from schedd.core.dispatch.priority_order import Place, places_of
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import RunId
@@ -91,6 +91,10 @@ class World:
             self.scan()
             self.look_up()
         raise AssertionError("scans come to an end once all is where it belongs")
+
+
+def place_of(one: LiveRun) -> Place:
+    return places_of([one], one.priority, late=one.late)[0]
 
 
 def need_of(one: LiveRun) -> Need:

@@ -6,7 +6,7 @@ Invariant: each round of dispatch calls `late` while a late run waits. Its cost 
 late runs in progress, and a run that is known not to be paced is examined once.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import TypeVar, overload
 
 from schedd.core.ids import IncarnationId, RunId, ShardId, Token
@@ -55,6 +55,10 @@ class DispatchedRuns(Mapping[RunId, LiveRun]):
     def get(self, run_id: RunId, default: D, /) -> LiveRun | D: ...
     def get(self, run_id: RunId, default: D | None = None, /) -> LiveRun | D | None:
         return self[run_id] if run_id in self._runs else default
+
+    @property
+    def ids(self) -> KeysView[RunId]:
+        return self._runs.keys()
 
     @property
     def late(self) -> list[LiveRun]:

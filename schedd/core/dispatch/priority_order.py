@@ -9,8 +9,9 @@ so no clock is needed. A late run (`core/timers/catch_up_limits.py`) counts as a
 below, the oldest due first.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from schedd.core.ids import RunId
 from schedd.core.runs.model import LiveRun
@@ -53,6 +54,19 @@ class Place(NamedTuple):
     since: datetime
 
 
-def place_of(run: LiveRun) -> Place:
-    order = run.due_at.timestamp() if run.late else 0.0
-    return Place(rank_of(run), order, run.key.run_id, run.ready_at)
+def places_of(runs: Iterable[LiveRun], priority: int, *, late: bool) -> list[Place]:
+    """Return the places of runs of one priority, all of which are late or none."""
+    above = CLASS_STEP.total_seconds() * (priority - late)
+    new: Any = tuple.__new__  # a call of `Place` for each would double the time
+    return [
+        new(
+            Place,
+            (
+                run.ready_at.timestamp() - above,
+                run.due_at.timestamp() if late else 0.0,
+                run.key.run_id,
+                run.ready_at,
+            ),
+        )
+        for run in runs
+    ]

@@ -16,12 +16,14 @@ Invariants
 """
 
 import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from itertools import chain
 from typing import Final
 
 from schedd.core.dispatch.placement import Need
-from schedd.core.dispatch.priority_order import Place, place_of
+from schedd.core.dispatch.priority_order import Place, places_of
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun
@@ -96,27 +98,25 @@ class ReadyBucket:
             count = pools.most(count, self.pool)
         return room.most(count, self.width, paced=self.paced) if self.late else count
 
-    def add(self, run: LiveRun, *, scanning: bool = False) -> bool:
-        """Add a run; return False if it is left in its row instead, and no longer in the bucket.
-        `scanning`: all rows are being read.
+    def add(self, runs: Sequence[LiveRun], *, scanning: bool = False) -> list[RunId]:
+        """Add runs that aren't here; return the ids of those that aren't left in their rows
+        instead. `scanning`: all rows are being read.
         """
-        run_id = run.key.run_id
-        known = self.runs.get(run_id)
-        if known is None or known.ready_at != run.ready_at:
-            place = place_of(run)
-            cut = self.scanned if scanning else self.cut
-            if cut is not None and place >= cut:
-                self.runs.pop(run_id, None)
-                return False
-            self.runs[run_id] = run
-            if not self.queue or self.queue[-1] < place:
-                self.queue.append(place)
-            else:
-                heapq.heappush(self.heap, place)
-            if len(self.queue) + len(self.heap) > 2 * len(self.runs) + _SLACK:
-                self._set_queue(sorted([place_of(each) for each in self.runs.values()]))
-        self.runs[run_id] = run
-        return True
+        places = self._places_of(runs)
+        cut = self.scanned if scanning else self.cut
+        if cut is not None:
+            kept = [each for each in zip(runs, places, strict=True) if each[1] < cut]
+            runs, places = [run for run, _ in kept], [place for _, place in kept]
+        ids = [place.run for place in places]
+        self.runs.update(zip(ids, runs, strict=True))
+        places.sort()
+        newer = bisect_right(places, self.queue[-1]) if self.queue else 0
+        for place in places[:newer]:
+            heapq.heappush(self.heap, place)
+        self.queue += places[newer:]
+        if len(self.queue) + len(self.heap) > 2 * len(self.runs) + _SLACK:
+            self._set_queue(sorted(self._places_of(self.runs.values())))
+        return ids
 
     def oldest(self) -> Place | None:
         queue, heap = self.queue, self.heap
@@ -136,23 +136,27 @@ class ReadyBucket:
             self._set_queue(sorted([*self.queue[self.head :], *sorted(self.heap)]))
         queue, heap, runs, head = self.queue, self.heap, self.runs, self.head
         while len(taken) < count:
-            if heap and (head == len(queue) or heap[0] < queue[head]):
-                if until is not None and heap[0] > until:
-                    break
-                place = heapq.heappop(heap)
-            elif head == len(queue) or (until is not None and queue[head] > until):
+            end = min(head + count - len(taken), len(queue))
+            for bound in (heap[0] if heap else None, until):
+                if bound is not None:
+                    end = bisect_right(queue, bound, head, end)
+            some = queue[head:end]
+            head = end
+            if not some and heap and (until is None or heap[0] <= until):
+                some.append(heapq.heappop(heap))
+            if not some:
                 break
-            else:
-                place = queue[head]
-                head += 1
-            _, _, run_id, since = place
-            run = runs.get(run_id)
-            if run is not None and run.ready_at == since:
-                del runs[run_id]
-                taken.append(run)
+            for _, _, run_id, since in some:
+                run = runs.get(run_id)
+                if run is not None and run.ready_at == since:
+                    del runs[run_id]
+                    taken.append(run)
         del queue[:head]
         self.head = 0
         return taken
+
+    def _places_of(self, runs: Iterable[LiveRun]) -> list[Place]:
+        return places_of(runs, self.priority, late=self.late)
 
     def _set_queue(self, places: list[Place]) -> None:
         """Keep these places, which are sorted."""

@@ -19,7 +19,7 @@ Invariants
 """
 
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 from contextlib import contextmanager
 from datetime import datetime
@@ -29,7 +29,7 @@ from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.priority_order import CLASS_STEP, Place
-from schedd.core.dispatch.ready_bucket_ids import PACED, needs_of
+from schedd.core.dispatch.ready_bucket_ids import PACED, LineId, needs_of
 from schedd.core.dispatch.ready_buckets import MOST, ReadyBucket
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.definition import Priority
@@ -133,38 +133,49 @@ class ReadyQueue:
         job's bucket id has changed to an unknown one, its need must be looked up.
         """
         fresh = 0
-        for run in runs:
-            run_id = run.key.run_id
+        new: dict[tuple[LineId | None, Priority, bool, bool], list[LiveRun]] = defaultdict(list)
+        for run_id, run in {run.key.run_id: run for run in runs}.items():
             line = self._where.get(run_id)
-            new = line is None
-            if line is not None and line.pool and line.runs[run_id].shard != run.shard:
-                self.discard(run_id)  # the job has moved into another pool or out of one
-                line = None
-            its, slow = (need, paced) if need is not None else self._need_by_line(run, paced)
-            if (
-                line is None
-                or line.priority != run.priority
-                or line.late != run.late
-                or (its and its != line.need)
-                or (its is None and line.need and _differs(line.runs[run_id], run))
-                or (run.late and slow is not None and slow != line.paced)
-            ):
+            if line is not None and not self._moves(run, line, need, paced):
+                line.runs[run_id] = run
+                continue
+            if line is not None:
                 self.discard(run_id)
-                slow = run.late and (run.paced if slow is None else slow)
-                line = self._where[run_id] = self._line((its, run.priority, run.late, slow))
-            if line.add(run, scanning=self._scanning):
-                fresh += new
-                self._forget_runs(line.remove_excess(scanning=self._scanning))
-            else:
-                self._forget_runs([run])
+                fresh -= 1
+            late = run.ready_at > run.due_at and run.late
+            new[_line_of_job(run), run.priority, late, late and run.paced].append(run)
+        for (job_line, priority, late, slow), same in new.items():
+            its, known = (need, paced) if need else self._need_by_line(job_line, paced)
+            line = self._line((its, priority, late, late and (slow if known is None else known)))
+            added = line.add(same, scanning=self._scanning)
+            self._where.update(dict.fromkeys(added, line))
+            fresh += len(added)
+            self._forget_runs(line.remove_excess(scanning=self._scanning))
         return fresh
+
+    def _moves(
+        self, run: LiveRun, line: ReadyBucket, need: Need | None, paced: bool | None
+    ) -> bool:
+        """Return whether a queued run belongs into another bucket or another place."""
+        stood, job_line = line.runs[run.key.run_id], _line_of_job(run)
+        its, slow = (need, paced) if need else self._need_by_line(job_line, paced)
+        unknown = its is None and line.need and job_line is not None
+        return (
+            line.priority != run.priority
+            or line.late != run.late
+            or stood.ready_at != run.ready_at
+            or (line.pool and stood.shard != run.shard)  # into another pool, or out of one
+            or (its and its != line.need)
+            or (unknown and job_line != stood.line)
+            or (run.late and slow is not None and slow != line.paced)
+        )
 
     def learnt(self, run_id: RunId) -> bool:
         """Return whether the need of a run that is queued unsorted is known by now."""
         line = self._where.get(run_id)
         if line is None or line.need is not None:
             return False
-        return self._need_by_line(line.runs[run_id], None)[0] is not None
+        return self._need_by_line(_line_of_job(line.runs[run_id]), None)[0] is not None
 
     def unsorted(self) -> dict[RunId, LiveRun]:
         """Return the queued runs whose need isn't known."""
@@ -179,11 +190,12 @@ class ReadyQueue:
         """Record a need by the definition of this generation, for all runs with the job's bucket
         id if it is of the same generation. Return False if the definition is an old one.
         """
-        if run.line is None or not _goes_by_its_job(run):
+        if (line := _line_of_job(run)) is None:
             return True
         if generation == run.line_generation:
-            needs = needs_of(run.line)
-            if self._needs.setdefault(needs, need) != need:
+            needs = needs_of(line)
+            known = self._needs.setdefault(needs, need)
+            if known is not need and known != need:
                 self._needs[needs] = None
             if len(self._needs) > MOST_NEEDS:
                 del self._needs[next(iter(self._needs))]
@@ -389,12 +401,12 @@ class ReadyQueue:
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
 
-    def _need_by_line(self, run: LiveRun, paced: bool | None) -> tuple[Need | None, bool | None]:
-        """Return a run's need, and whether it is paced, by its job's bucket id."""
-        if run.line is None or not _goes_by_its_job(run):
-            return None, paced
-        need = self._needs.get(needs_of(run.line))
-        return need, paced if need is None else bool(run.line & PACED)
+    def _need_by_line(
+        self, line: LineId | None, paced: bool | None
+    ) -> tuple[Need | None, bool | None]:
+        """Return the need of a job's runs, and whether late ones are paced, by its bucket id."""
+        need = None if line is None else self._needs.get(needs_of(line))
+        return need, paced if need is None or line is None else bool(line & PACED)
 
     def _line(self, of: _Of) -> ReadyBucket:
         line = self._lines.get(of)
@@ -411,11 +423,6 @@ class ReadyQueue:
             del self._where[run.key.run_id]
 
 
-def _goes_by_its_job(run: LiveRun) -> bool:
-    """Return whether the run's need is its job's: it isn't a child of a broadcast."""
-    return run.parent is None and run.target is None
-
-
-def _differs(stood: LiveRun, run: LiveRun) -> bool:
-    """Return whether the row's bucket id differs from the one by which the run was queued."""
-    return run.line is not None and run.line != stood.line and _goes_by_its_job(run)
+def _line_of_job(run: LiveRun) -> LineId | None:
+    """Return the job's bucket id if the run's need is its job's: it isn't a broadcast's child."""
+    return run.line if run.parent is None and run.target is None else None

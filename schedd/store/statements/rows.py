@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from schedd.core.dispatch.ready_bucket_ids import LineId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Incarnation, LiveRun, RunKey, Timer
-from schedkit.set_aside import each
+from schedkit.set_aside import together
 
 Row = TypeVar("Row")
 T = TypeVar("T")
@@ -44,11 +43,8 @@ def decoded(
 
     `name` returns the name of a row; its first column by default.
     """
-    listed = [*rows]
-    try:
-        return [decode(row) for row in listed]
-    except Exception:  # noqa: BLE001 - find the row: the others are decoded
-        return each(f"row of {kind}", listed, decode, name=name)
+    parts = together(f"row of {kind}", [*rows], lambda some: [*map(decode, some)], name=name)
+    return [value for part in parts for value in part]
 
 
 def cut(packed: memoryview | None, width: int) -> list[bytes]:
@@ -74,16 +70,11 @@ RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priorit
 RUN_WIDTH = 23
 
 
-def live_run(
-    row: Sequence[Any], start: int = 0, line: LineId | None = None, of: int = 0
-) -> LiveRun:
-    """Return the run of a row of `RUN_COLUMNS`. `line`, `of`: the bucket id of its job and the
-    generation of that, if they were read too.
-    """
+def live_run(row: Sequence[Any], start: int = 0) -> LiveRun:
+    """Return the run of a row of `RUN_COLUMNS`."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
     if rest[-5] is not None:
         rest[-5] = Overlap(rest[-5])
-    rest += [False, line, of]  # whether it is paced isn't known of rows
     return LiveRun(RunKey(at, run_id), job_id, shard, State(state), Priority(priority), *rest)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from schedd.core.ids import RunId, ShardId
+from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.model import LiveRun
@@ -125,6 +126,26 @@ async def test_only_the_requested_runs_are_read(world: World) -> None:
     one, _, elsewhere = *(await create_runs(world, me, 2)), *(await create_runs(world, me, shard=4))
     asked = [one.key.run_id, elsewhere.key.run_id]
     assert await me.store.owner.live_runs([HERE], STATES, of=asked) == [one]
+
+
+async def test_runs_of_one_kind_are_read_as_each_alone(world: World) -> None:
+    me = await world.member()
+    waiting = await create_runs(world, me, 3)
+    given, dispatched = await create_runs(world, me, 2)
+    [assigned] = await me.assigned(draft(dispatched))
+    await world.sql("UPDATE runs SET overlap = 'ALLOW' WHERE run_id = %s", given.key.run_id)
+    read = {run.key: run for run in await me.store.owner.live_runs([HERE], STATES)}
+    expected = [*waiting, replace(given, overlap=Overlap.ALLOW), assigned]
+    assert read == {run.key: run for run in expected}
+    assert all(run.created_at is not None and run.line_generation == 1 for run in read.values())
+
+
+async def test_a_run_with_an_unknown_word_hides_no_others(world: World) -> None:
+    me = await world.member()
+    broken, *others = await create_runs(world, me, 3)
+    await world.sql("UPDATE runs SET overlap = 'LATER' WHERE run_id = %s", broken.key.run_id)
+    read = await me.store.owner.live_runs([HERE], STATES)
+    assert {run.key for run in read} == {run.key for run in others}
 
 
 async def test_another_database_has_no_known_changes(world: World) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import BrokenData, Fault, Unavailable
-from schedkit.set_aside import counts, each, set_aside
+from schedkit.set_aside import counts, each, set_aside, together
 
 
 def test_the_item_that_raises_is_counted_and_the_others_are_handled() -> None:
@@ -61,3 +62,24 @@ def test_a_second_name_within_a_second_is_logged_later(
         each(kind, ["x", "y"], int, name=str)
     named = [line.partition("item=")[2][0] for line in caplog.messages if "item=" in line]
     assert named == ["x", "y"]
+
+
+def test_items_are_handled_in_one_call_and_each_alone_if_that_raises() -> None:
+    calls: list[list[str]] = []
+
+    def numbers(items: Sequence[str]) -> list[int]:
+        calls.append([*items])
+        return [*map(int, items)]
+
+    assert together("one call", ["1", "2"], numbers, name=str) == [[1, 2]]
+    assert calls == [["1", "2"]]
+    assert together("one call", ["1", "x", "2"], numbers, name=str) == [[1], [2]]
+    assert counts()["one call"] == 1
+
+
+def test_an_error_of_a_dependency_in_one_call_is_raised() -> None:
+    def down(_: object) -> None:
+        raise Unavailable("PostgreSQL: no answer")
+
+    with pytest.raises(Unavailable):
+        together("one call", ["1"], down, name=str)
