@@ -1,22 +1,66 @@
 """The executors of this worker, by the name of their action on the wire."""
 
+from __future__ import annotations
+
+import asyncio
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from schedkit.egress.policy import Egress
+from schedproto.v1 import worker_service_pb2 as pb
 from workerd.config import WorkerConfig
+from workerd.core.outcome import AttemptOutcome, given_back
+from workerd.core.resource_limits import at_limit
 from workerd.executors import plugins
-from workerd.executors.base import ActionExecutor
+from workerd.executors.base import ActionExecutor, AttemptStart, Stop
 from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
-from workerd.executors.http import HttpExecutor
 from workerd.executors.plugins import PluginExecutor
 from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.executors.shell import ShellExecutor
 from workerd.metrics import WorkerMetrics
 from workerd.process.process_supervisor import ProcessSupervisor
+
+if TYPE_CHECKING:
+    from workerd.executors.http import HttpExecutor
+
+
+class LazyHttpExecutor:
+    """The executor of HTTP jobs. Its module is imported in a thread for the first job, because its
+    client would slow down every start of a worker.
+    """
+
+    def __init__(self, egress: Egress, secrets: Sequence[Path]) -> None:
+        self._egress, self._secrets = egress, secrets
+        self._opened: HttpExecutor | None = None
+
+    def objection(self, assignment: pb.Assignment) -> str:
+        del assignment
+        return ""
+
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
+        if self._opened is None:
+            try:
+                kind = await asyncio.to_thread(_http_executor)
+            except OSError as error:
+                if at_limit(error):
+                    return given_back(error.strerror or str(error))
+                raise
+            self._opened = self._opened or kind(self._egress, secrets=self._secrets)
+        return await self._opened.run(attempt, stop)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def _http_executor() -> type[HttpExecutor]:
+    from workerd.executors.http import HttpExecutor
+
+    return HttpExecutor
 
 
 class ExecutorTable:
@@ -25,7 +69,7 @@ class ExecutorTable:
     def __init__(
         self,
         shell: ShellExecutor,
-        http: HttpExecutor,
+        http: LazyHttpExecutor,
         grpc: GrpcExecutor,
         python: PythonExecutor,
         plugged: Mapping[str, PluginExecutor],
@@ -72,7 +116,7 @@ def executors(
     )
     return ExecutorTable(
         ShellExecutor(supervisor, scratch, secrets),
-        HttpExecutor(config.egress, secrets=secrets),
+        LazyHttpExecutor(config.egress, secrets),
         GrpcExecutor(config.egress),
         PythonExecutor.of_modules(config.handlers, subprocesses, caller),
         plugins.loaded(points, caller),

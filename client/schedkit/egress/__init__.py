@@ -6,6 +6,7 @@
     signing   requests signed by Standard Webhooks
     secrets   keys and variables in files on the daemon's own host
 
-Workers make calls for HTTP and gRPC jobs, members for notifications. The package needs aiohttp,
-which is in the extras of both. The SDK and the command line don't import it.
+Workers make calls for HTTP and gRPC jobs, members for notifications. The client needs aiohttp,
+which is in the extras of both. Its import takes a third of a worker's start, so daemons import the
+client for the first request.
 """

@@ -10,13 +10,14 @@ Invariants
 """
 
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import aiohttp
-from aiohttp.abc import AbstractResolver
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from schedkit.egress.policy import Egress, Proxy
@@ -101,11 +102,26 @@ class EgressClient:
 
     def _session(self, proxy: Proxy | None) -> aiohttp.ClientSession:
         if proxy is None:
-            self._direct = self._direct or _session(self._targets)
+            self._direct = self._direct or _session(_CheckedAddresses(self._targets))
             return self._direct
         # The proxy's own address comes from the settings: it isn't checked.
         self._proxied = self._proxied or _session(None)
         return self._proxied
+
+
+class _CheckedAddresses(AbstractResolver):
+    """The client's resolver."""
+
+    def __init__(self, targets: Targets) -> None:
+        self._targets = targets
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        return [ResolveResult(**each) for each in await self._targets.resolve(host, port, family)]
+
+    async def close(self) -> None:
+        """Close nothing."""
 
 
 def _session(resolver: AbstractResolver | None) -> aiohttp.ClientSession:

@@ -8,10 +8,9 @@ Invariants
 - Every address of a name must be permitted.
 """
 
+import asyncio
 import socket
-
-from aiohttp.abc import AbstractResolver, ResolveResult
-from aiohttp.resolver import ThreadedResolver
+from typing import Any, TypedDict
 
 from schedkit.egress.policy import (
     Destinations,
@@ -28,24 +27,58 @@ class ForbiddenTarget(OSError):
     """The target isn't permitted."""
 
 
-class Targets(AbstractResolver):
+class ResolvedAddress(TypedDict):
+    """An address of a name, as the HTTP client expects it."""
+
+    hostname: str
+    host: str
+    port: int
+    family: int
+    proto: int
+    flags: int
+
+
+async def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolvedAddress]:
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+    )
+    return [
+        ResolvedAddress(
+            hostname=host,
+            host=_text_of(address),
+            port=port,
+            family=kind,
+            proto=proto,
+            flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+        )
+        for kind, _, proto, _, address in found
+    ]
+
+
+def _text_of(address: tuple[Any, ...]) -> str:
+    """Return the address, of a link-local one with its interface."""
+    scope = address[3] if len(address) == 4 else 0
+    return f"{address[0]}%{scope}" if scope else str(address[0])
+
+
+class Targets:
     """A resolver that returns permitted addresses only."""
 
     def __init__(self, allow: Destinations, file: str) -> None:
         """`file`: the configuration file that errors name, `workerd.toml`."""
         self._allow, self._file = allow, file
-        self._inner = ThreadedResolver()
+        self._look_up = _look_up
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    ) -> list[ResolvedAddress]:
         """Return the addresses of a name.
 
         Raises:
             ForbiddenTarget: one of the addresses isn't permitted.
         """
         self._check_name(host)
-        found = await self._inner.resolve(host, port, family)
+        found = await self._look_up(host, port, family)
         for each in found:
             self._check(host, each["host"], port)
         return found
@@ -79,9 +112,6 @@ class Targets(AbstractResolver):
             )
         else:
             self._check_name(host)
-
-    async def close(self) -> None:
-        await self._inner.close()
 
     def _check_name(self, host: str) -> None:
         if why := never(host):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from schedkit.egress.policy import Destinations, Egress
-from schedkit.egress.targets import ForbiddenTarget, Targets
+from schedkit.egress.targets import ForbiddenTarget, ResolvedAddress, Targets
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "app": ("172.18.0.3",),
@@ -23,24 +21,17 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Names(AbstractResolver):
-    """A name server with the names above."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        return [
-            ResolveResult(hostname=host, host=each, port=port, family=family, proto=0, flags=0)
-            for each in NAMES[host.rstrip(".").lower()]
-        ]
-
-    async def close(self) -> None:
-        pass
+async def look_up(host: str, port: int, family: int) -> list[ResolvedAddress]:
+    """Return the addresses of the names above."""
+    return [
+        ResolvedAddress(hostname=host, host=each, port=port, family=family, proto=0, flags=0)
+        for each in NAMES[host.rstrip(".").lower()]
+    ]
 
 
 def targets(*allow: str) -> Targets:
     made = Targets(Destinations.from_texts(allow), "workerd.toml")
-    made._inner = Names()  # type: ignore[assignment]
+    made._look_up = look_up
     return made
 
 

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from schedkit.egress.policy import Destinations
-from schedkit.egress.targets import ForbiddenTarget, Targets
+from schedkit.egress.targets import ForbiddenTarget, ResolvedAddress, Targets
 
 PUBLIC, INSIDE = "93.184.215.14", "10.0.0.1"
 
 
-class Fickle(AbstractResolver):
-    """A name server that returns other addresses each time."""
+def targets(*answers: tuple[str, ...]) -> Targets:
+    """Return targets whose name server returns these addresses, other ones each time."""
+    left = [*answers]
 
-    def __init__(self, *answers: tuple[str, ...]) -> None:
-        self.answers = [*answers]
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
+    async def look_up(host: str, port: int, family: int) -> list[ResolvedAddress]:
         return [
-            ResolveResult(hostname=host, host=each, port=port, family=family, proto=0, flags=0)
-            for each in self.answers.pop(0)
+            ResolvedAddress(hostname=host, host=each, port=port, family=family, proto=0, flags=0)
+            for each in left.pop(0)
         ]
 
-    async def close(self) -> None:
-        pass
-
-
-def targets(*answers: tuple[str, ...]) -> Targets:
     made = Targets(Destinations(), "workerd.toml")
-    made._inner = Fickle(*answers)  # type: ignore[assignment]
+    made._look_up = look_up
     return made
 
 
