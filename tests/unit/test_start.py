@@ -1,4 +1,4 @@
-"""A member loads no module at its start that it may never need, since loading takes long."""
+"""A process loads no module at its start that it may never need, since loading takes long."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ import sys
 import pytest
 
 SEEN = """
-import json, sys
-import schedd.app.daemon
-heavy = ("alembic", "aiohttp", "mako", "pygments")
-print(json.dumps([name for name in heavy if name in sys.modules]))
+import importlib, json, sys
+importlib.import_module(sys.argv[1])
+print(json.dumps([name for name in sys.argv[2:] if name in sys.modules]))
 """
 
 
 @pytest.mark.slow
-def test_a_member_loads_neither_the_tool_that_changes_schemas_nor_a_client_of_http() -> None:
-    ended = subprocess.run([sys.executable, "-c", SEEN], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("schedd.app.daemon", ("alembic", "aiohttp", "mako", "pygments")),
+        ("workerd.app.daemon", ("aiohttp", "yarl")),
+        ("workerd.process.keeper", ("dataclasses", "inspect", "asyncio")),
+        ("workerd.process.cgroup_launcher", ("dataclasses", "inspect", "asyncio")),
+    ],
+)
+def test_a_start_loads_no_heavy_module_that_it_may_not_need(
+    module: str, heavy: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-P", "-c", SEEN, module, *heavy]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout) == []

@@ -13,16 +13,14 @@ Times are seconds of the boot clock.
 
 import math
 from collections.abc import Collection
-from dataclasses import field
-
-from schedkit.records import dataclass
+from typing import NamedTuple
 
 
-@dataclass(slots=True)
 class WorkerLeaseTrust:
-    ttl: float = 0.0
-    sent: float | None = None
-    """When the last heartbeat with such an answer was sent."""
+    def __init__(self, ttl: float = 0.0, sent: float | None = None) -> None:
+        self.ttl = ttl
+        self.sent = sent
+        """When the last heartbeat with such an answer was sent."""
 
     @property
     def until(self) -> float:
@@ -56,14 +54,15 @@ class WorkerLeaseTrust:
 # - The keeper finishes `SLACK` and one of its own checks after the worker would. That is less than
 #   the margin by which trust ends before the lease.
 #
+# - Standard library without `dataclasses`: the keeper imports this module, and must start soon.
+#
 # Times are seconds of the boot clock.
 
 SLACK = 0.5
 """Seconds that a worker has to notice the end of trust; it checks twice within."""
 
 
-@dataclass(frozen=True, slots=True)
-class KillEntry:
+class KillEntry(NamedTuple):
     """A program whose job says `on_lease_lost: kill`."""
 
     session: int
@@ -77,9 +76,9 @@ class KillEntry:
     """Name of its cgroup in the worker's tree; empty if it has none."""
 
 
-@dataclass(slots=True)
 class LeaseKillList:
-    _due: dict[KillEntry, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._due: dict[KillEntry, float] = {}
 
     def passed(self, until: float, mortals: Collection[KillEntry]) -> None:
         """List these programs: trust ended at `until`, and they are still running."""

@@ -2,13 +2,10 @@
 
 import errno
 import os
-from typing import Final
-
-from schedkit.records import dataclass
+from typing import Final, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceLimits:
+class ResourceLimits(NamedTuple):
     """The maximum of each resource; 0: no limit."""
 
     memory: int = 0
@@ -22,8 +19,7 @@ class ResourceLimits:
         return bool(self.memory or self.processes or self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitExceeded:
+class LimitExceeded(NamedTuple):
     memory: bool = False
     """A process of the attempt was killed."""
     processes: bool = False

@@ -33,10 +33,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-from schedkit.records import dataclass
 from workerd.process.privileges import started
 
 HEAD = struct.Struct("!I")
@@ -52,8 +50,7 @@ _CLONE_INTO_CGROUP = 0x200000000
 _DEAF_TO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """A program to start. Texts are bytes in Latin-1."""
 
     argv: Sequence[str]
@@ -67,7 +64,7 @@ class Order:
     """Maximum open files; 0: unchanged. The starter isn't used again after a limit."""
 
     def encoded(self) -> bytes:
-        return json.dumps(asdict(self)).encode("ascii")
+        return json.dumps(self._asdict()).encode("ascii")
 
 
 def main() -> int:

@@ -20,9 +20,8 @@ import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from schedkit.records import dataclass
 from workerd.core.resource_limits import WITHIN, LimitExceeded, ResourceLimits
 from workerd.process import cgroups
 
@@ -36,8 +35,7 @@ _MOST_PIDS: Final = 4_194_304
 """The kernel's maximum of pids and of this limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(NamedTuple):
     limit: str
     beside: Mapping[str, str]
     """Written after the limit, if the kernel has these files."""
@@ -65,8 +63,7 @@ _VERSION_1: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(NamedTuple):
     folder: Path
     files: _Files
     own: bool

@@ -27,7 +27,6 @@ import os
 import select
 import signal
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -104,6 +103,8 @@ class Keeper:
         reading, self._pipe = os.pipe()  # close-on-exec: no job inherits the writing end
         arguments = [str(path), str(os.getpid()), str(lease.fd)]
         arguments += ["picture"] * picture + ["lease"] * leased
+        import subprocess  # the keeper itself doesn't need it
+
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *safe_path, "-m", "workerd.process.keeper", *arguments],
@@ -140,6 +141,8 @@ class Keeper:
 
     def release(self, timeout: float = 3.0) -> None:
         """Close the pipe, and wait until the keeper has ended."""
+        import subprocess
+
         os.close(self._pipe)
         try:
             self._process.wait(timeout)

@@ -13,8 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-
-from schedkit.records import dataclass
+from typing import NamedTuple
 
 MARK = "_WORKERD_KEEPER"
 """The variable that names the worker process which started a job."""
@@ -24,8 +23,7 @@ OWN = "_WORKERD_OWN"
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
-class ProcEntry:
+class ProcEntry(NamedTuple):
     """A process, with the fields that are needed here."""
 
     pid: int

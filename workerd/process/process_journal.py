@@ -23,11 +23,11 @@ Invariants
 import errno
 import os
 import re
-from dataclasses import field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from schedkit.records import dataclass, replace
 from workerd.core.lease_trust import KillEntry
 
 SUFFIX = ".journal"
@@ -38,15 +38,14 @@ _BEGAN: Final = re.compile(r"\+ ([0-9]+) ([0-9]+)")
 _ENDED: Final = re.compile(r"- ([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class LeftoverProcesses:
+class LeftoverProcesses(NamedTuple):
     """The entries of a journal that haven't ended."""
 
     mark: str
-    sessions: dict[int, int] = field(default_factory=dict)
+    sessions: Mapping[int, int] = MappingProxyType({})
     """Leader's PID → its start time."""
     tree: Path | None = None
-    mortals: dict[int, KillEntry] = field(default_factory=dict)
+    mortals: Mapping[int, KillEntry] = MappingProxyType({})
     """By session: the programs that end with the lease."""
 
 
@@ -163,20 +162,20 @@ def read_journal(path: Path) -> LeftoverProcesses | None:
         return None
     if len(lines) < 2 or lines[0] != f"boot {boot_id()}":
         return None
-    left = LeftoverProcesses(mark=lines[1].removeprefix("mark "))
+    sessions: dict[int, int] = {}
     mortals: dict[int, KillEntry] = {}
+    tree = None
     for line in lines[2:]:
         if began := _BEGAN.fullmatch(line):
-            left.sessions[int(began[1])] = int(began[2])
+            sessions[int(began[1])] = int(began[2])
         elif ended := _ENDED.fullmatch(line):
-            left.sessions.pop(int(ended[1]), None)
+            sessions.pop(int(ended[1]), None)
         elif line.startswith("tree "):
-            left = replace(left, tree=Path(line.removeprefix("tree ")))
+            tree = Path(line.removeprefix("tree "))
         elif mortal := _MORTAL.fullmatch(line):
             mortals[int(mortal[1])] = _mortal(mortal)
-    starts = left.sessions
-    ours = {session: each for session, each in mortals.items() if starts.get(session) == each.start}
-    return replace(left, mortals=ours)
+    ours = {key: each for key, each in mortals.items() if sessions.get(key) == each.start}
+    return LeftoverProcesses(lines[1].removeprefix("mark "), sessions, tree, ours)
 
 
 def _line(mortal: KillEntry) -> str:
