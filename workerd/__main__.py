@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import logging
 import os
@@ -91,10 +92,12 @@ def _run(given: argparse.Namespace) -> int:
     if given.check_config:
         put_out("\n".join(f"{key} = {value}" for key, value in settings.masked(config).items()))
         return OK
+    gc.disable()  # imports leave no garbage
     from workerd.app.daemon import serve  # not imported for --check-config, which must be fast
     from workerd.logs import run_output
     from workerd.process import process_guard
 
+    gc.enable()
     run_output.install()
     logs.configure(config.log_level, config.log_format, "workerd")
     process_guard.protect_log(config.log_level, logging.getLogger().handlers[0].formatter)

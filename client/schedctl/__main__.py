@@ -1,5 +1,6 @@
 """The program `schedctl`: run the command, or name the extra that isn't installed."""
 
+import gc
 import os
 import signal
 import sys
@@ -13,9 +14,11 @@ def main() -> int:
     """Run the command line and return the exit code."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # during imports
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # stderr is for the three lines of an error
+    gc.disable()  # imports leave no garbage
     try:
         from schedctl import app
 
+        gc.enable()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return app.run(sys.argv[1:])
     except ModuleNotFoundError as error:
