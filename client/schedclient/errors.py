@@ -27,7 +27,6 @@ An invalid setting of the client itself (no endpoint, a token over a plaintext c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -38,6 +37,7 @@ from google.rpc.status_pb2 import Status
 
 from schedkit.errors import ScheddError
 from schedkit.protojson import FormErrors
+from schedkit.records import immutable_dataclass
 from schedproto.v1 import common_pb2
 
 DETAILS: Final = "grpc-status-details-bin"
@@ -57,7 +57,7 @@ _TIME_OVER: Final = "Deadline Exceeded"
 """The text by which gRPC's core reports it."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable_dataclass(frozen=True, slots=True)
 class Violation:
     """An invalid field: its path as in the request, the problem, and a suggestion."""
 

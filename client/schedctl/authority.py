@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -34,6 +33,7 @@ from schedctl.files import SECRET, File, within, write
 from schedd.core.auth.rights import identity_of
 from schedkit.clock import utcnow
 from schedkit.net.channel import TLS
+from schedkit.records import dataclass
 
 OF_AUTHORITY: Final = timedelta(days=3650)
 SKEW: Final = timedelta(minutes=5)

@@ -16,7 +16,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from schedctl.files import File, write
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS
 from schedkit.protojson.problems import did_you_mean
+from schedkit.records import dataclass, replace
 
 KEYS: Final = frozenset({"endpoints", "namespace", "tls", "token_file", "protected"})
 

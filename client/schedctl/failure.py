@@ -10,12 +10,12 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import click
 
 from schedclient import ApiError, Misconfigured
+from schedkit.records import dataclass
 from schedkit.text.streams import swallow
 
 EXIT_CODES: Final = {

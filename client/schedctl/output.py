@@ -4,7 +4,6 @@ import json
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
@@ -13,6 +12,7 @@ import click
 
 from schedclient import Client, Job, Value
 from schedctl.session import Session
+from schedkit.records import dataclass
 
 V = TypeVar("V", bound=Value)
 Of_contra = TypeVar("Of_contra", contravariant=True)

@@ -18,10 +18,10 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from schedkit.errors import BrokenData, DatabaseUnavailable, OutcomeUnknown, Rejected, Unavailable
+from schedkit.records import dataclass
 
 LONGEST_VALUE: Final = 140
 """Characters of a value that a message repeats. A valid name has at most 128."""

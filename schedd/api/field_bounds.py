@@ -5,13 +5,13 @@ Invariant: a request that breaks a rule of these tables is rejected.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.descriptor import FieldDescriptor
 
 from schedd.api.errors import cut, wrong
 from schedd.core.ids import Id
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

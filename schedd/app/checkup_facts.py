@@ -4,7 +4,6 @@ If a source can't be read, its place has the reason. No error of a dependency is
 """
 
 import asyncio
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -38,6 +37,7 @@ from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured, Rejected, Unavailable
 from schedkit.net.certificates import not_after
 from schedkit.net.channel import TLS
+from schedkit.records import dataclass
 from schedproto.v1 import peer_service_pb2 as wire
 
 DUPLICATE_AGE: Final = timedelta(minutes=15)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -66,6 +65,7 @@ from schedd.watch.subscriptions import Subscriptions
 from schedd.web.forwarded import Reach
 from schedkit.egress.policy import warn_of_ignored_proxies
 from schedkit.net.channel import split_address
+from schedkit.records import dataclass
 from schedkit.tasks import Loop
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 

@@ -21,7 +21,6 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -59,6 +58,7 @@ from schedkit.net.http_limits import connections_for, more_descriptors
 from schedkit.net.https import context_of
 from schedkit.net.proxies import Proxies
 from schedkit.objects import open_objects
+from schedkit.records import dataclass
 from schedkit.tasks import Loop, guard
 
 # Addresses of a member, and limits on connections.

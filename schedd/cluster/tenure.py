@@ -1,13 +1,13 @@
 """A tenure, one unbroken membership, as its loops see it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeAlias
 
 from schedd.cluster.ownership import Ownership
 from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.ports import LeaseKeeper
+from schedkit.records import dataclass
 
 
 class TenureOver(Exception):

@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,6 +25,7 @@ from schedkit.net.channel import against_each, check_plaintext, split_address
 from schedkit.net.credentials import Bearer, problems
 from schedkit.net.proxies import Proxies
 from schedkit.objects import open_objects
+from schedkit.records import dataclass
 from schedkit.text import naming
 
 # Settings that all members share: lateness, lookahead, notifications, retention.

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
@@ -12,6 +12,7 @@ from schedkit.config.loader import ConfigProblem, secret
 from schedkit.net.channel import TLS
 from schedkit.net.credentials import untimely, unusable
 from schedkit.objects import DEFAULT_URL
+from schedkit.records import dataclass
 
 _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
 

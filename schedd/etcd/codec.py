@@ -7,7 +7,6 @@ Invariants
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -27,6 +26,7 @@ from schedd.core.cluster.coordination import (
     TxnResult,
 )
 from schedd.etcd import wire_pb2 as wire
+from schedkit.records import dataclass
 
 # etcd's methods: path, reply, and whether sending a request twice could do harm.
 #

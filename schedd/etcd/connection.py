@@ -21,7 +21,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
 import grpc
@@ -43,6 +42,7 @@ from schedd.etcd.errors import (
 )
 from schedd.etcd.last_answer import Silence
 from schedkit.errors import Rejected, ScheddError, Unavailable
+from schedkit.records import dataclass
 
 # A stream of messages both ways, in which every wait has a timeout.
 #

@@ -20,7 +20,6 @@ Invariants
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from shlex import quote
 from typing import Final
 
@@ -29,6 +28,7 @@ from grpc import StatusCode
 from schedd.etcd.access import EtcdAccess, Login
 from schedkit.clock import boottime
 from schedkit.errors import Fault, OutcomeUnknown, Rejected, ScheddError, Unavailable
+from schedkit.records import dataclass
 
 
 class LeaseGone(Unavailable):

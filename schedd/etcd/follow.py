@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NoReturn, TypeAlias
 
@@ -40,6 +39,7 @@ from schedd.etcd.connection import EtcdConnection, EtcdStream
 from schedd.etcd.errors import RevisionGone
 from schedkit.backoff import Backoff
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 
 # A prefix as of one revision, kept by a listing and the changes after it. Pure.
 #

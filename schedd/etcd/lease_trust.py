@@ -16,10 +16,10 @@ Invariants
 """
 
 import enum
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from schedkit.errors import Misconfigured
+from schedkit.records import dataclass
 
 
 class LeaseLoss(enum.Enum):

@@ -20,7 +20,6 @@ Invariants
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -29,6 +28,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
 from schedd.rpc.auth_interceptor import MOST_HELD
 from schedd.rpc.limited_turns import LimitedTurns
+from schedkit.records import dataclass
 
 # Calls of callers that this member hasn't authenticated before: started at a limited rate.
 #

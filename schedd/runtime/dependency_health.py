@@ -20,7 +20,6 @@ Invariants
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -28,6 +27,7 @@ from schedd.core.checkup.facts import FailedRead
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Rejected, Unavailable
+from schedkit.records import dataclass
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
@@ -39,6 +38,7 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import Reason
 from schedd.runtime.loop_monitor import LoopMonitor
 from schedkit.lease_margin import LeaseMargin
+from schedkit.records import dataclass
 from schedkit.set_aside import counts
 
 # The process: its event loop, and the lease of the member.

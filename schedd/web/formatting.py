@@ -1,6 +1,5 @@
 """Format values for pages: states, times, durations, schedules. Pure."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -10,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core.runs.lifecycle import State
 from schedd.core.schedule.cron import describe
 from schedd.core.schedule.cron.errors import ScheduleError
+from schedkit.records import dataclass
 from schedkit.text import duration
 from schedproto.v1 import job_pb2
 

@@ -8,7 +8,6 @@ TLS rejects clients that a trusted proxy reports from other hosts.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.datastructures import Headers
@@ -19,6 +18,7 @@ from schedd.web.guard import PROBES
 from schedd.web.rest import problems
 from schedkit.net.channel import is_loopback
 from schedkit.net.proxies import NO_PROXIES, Proxies
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

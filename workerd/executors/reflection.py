@@ -14,7 +14,6 @@ Invariants
 import asyncio
 import graphlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -26,6 +25,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha import reflection_pb2
+
+from schedkit.records import dataclass
 
 MAX_FILES: Final = 1_000
 MOST_ENTRIES: Final = 10_000

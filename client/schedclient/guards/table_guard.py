@@ -18,11 +18,11 @@ Invariants
 import re
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from schedclient.guards import fencing
 from schedkit.errors import Misconfigured
+from schedkit.records import immutable_dataclass
 
 SCHEMA: Final = """\
 CREATE TABLE {table} (
@@ -54,7 +54,7 @@ class Connection(Protocol):
         """Return a new cursor."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable_dataclass(frozen=True, slots=True)
 class TableGuard:
     """The guard of a resource, a row of `table`. `schema` creates the table."""
 

@@ -28,7 +28,6 @@ import random
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -52,6 +51,7 @@ from schedkit.backoff import Backoff
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import MAX_STREAMS, TLS, Rotation, against_each, check_plaintext, connect
 from schedkit.net.handshake import is_tls, why_not
+from schedkit.records import dataclass
 
 # The outcome of the tries of one call: a rejection, or a change that may have been made.
 #

@@ -8,15 +8,16 @@ Invariants
 - A state or reason that is newer than this code is shown by its number; this isn't an error.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from google.protobuf.message import Message
 
 from schedkit.protojson import to_json
+from schedkit.records import immutable_dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
     """Base of all values, with the message that it was made from."""
 

@@ -1,16 +1,16 @@
 """Values of cluster calls: members, shards, workers, diagnostics, audit log, access tokens."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedclient.values.base import Value
+from schedkit.records import immutable_dataclass
 
 MOST_COUNTED: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster(Value):
     """The state of the cluster."""
 
@@ -42,7 +42,7 @@ class Cluster(Value):
     """Names of workers that were lost within the retention and haven't returned."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Value):
     """A schedd process. `role`: LEADER or FOLLOWER, empty if it is LOST. `state`: LIVE, DRAINING or
     LOST.
@@ -64,7 +64,7 @@ class Member(Value):
     """When the leader fenced the member's tenure, if it is LOST."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Value):
     """A finding of a check. `severity`: OK, WARN or BAD. `why` and `remedy` are None if it is OK.
 
@@ -80,7 +80,7 @@ class Finding(Value):
     remedy: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup(Value):
     """All findings, from one member. `now`: cluster time when it answered."""
 
@@ -89,7 +89,7 @@ class Checkup(Value):
     now: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderTransfer(Value):
     """A planned change of leader: the members' names, terms and duration."""
 
@@ -100,7 +100,7 @@ class LeaderTransfer(Value):
     duration: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class ShardMove(Value):
     """A shard that changed its owner, or would. Owners are names of members; None: no owner."""
 
@@ -109,7 +109,7 @@ class ShardMove(Value):
     new_owner: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Shard(Value):
     """A hash partition of the jobs."""
 
@@ -120,7 +120,7 @@ class Shard(Value):
     assigned: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Worker(Value):
     """A worker. `state`: LIVE, DRAINING (as the worker reports), LOST, or STOPPED: drained and not
     running. `refusal_reason`: why a live worker accepts no new work. `drained_at`, `drained_by`,
@@ -154,7 +154,7 @@ class Worker(Value):
     """When the worker was recorded as lost, if it is LOST."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry(Value):
     """A change or rejection: actor, action, time and outcome."""
 
@@ -172,7 +172,7 @@ class AuditEntry(Value):
     after: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken(Value):
     """A token, without its secret. `role`: VIEWER, OPERATOR or ADMIN. `namespaces`: `*` for all.
     `creator_id`: the token or login that created it; this token ends with it.
@@ -193,7 +193,7 @@ class AccessToken(Value):
     descendants_revoked: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken(Value):
     """A new token. `secret` is the text that a client sends; the cluster shows it only once."""
 
@@ -204,7 +204,7 @@ class NewToken(Value):
         return f"NewToken({self.token.token_id}, its secret isn't shown)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Grant(Value):
     """A role in a namespace; `*`: in all."""
 
@@ -212,7 +212,7 @@ class Grant(Value):
     role: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Identity(Value):
     """The authenticated caller."""
 

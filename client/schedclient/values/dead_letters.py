@@ -1,14 +1,14 @@
 """Dead letters and redrives, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
 from schedclient.values.base import Value
 from schedclient.values.runs import LIVE, Run
+from schedkit.records import immutable_dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter(Value):
     """A run that failed for good, and waits until it is REDRIVEN or DISCARDED (`resolution`).
     `redriven_as` is the new run.
@@ -25,7 +25,7 @@ class DeadLetter(Value):
     note: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup(Value):
     """Waiting dead letters of one job with one kind of error; `queued` of them wait for a redrive.
     `run_id` is the newest, and `error` its error. For `submitted` runs, `job` is the name that they
@@ -46,7 +46,7 @@ class DeadLetterGroup(Value):
     submitted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive(Value):
     """A redrive of dead letters, `rate` per second. `created` of `total` runs are created so far;
     `runs` counts them by state. `state` is OPEN, STOPPED or DONE. `submitted`: whether the group
@@ -84,7 +84,7 @@ class Redrive(Value):
         return self.state == "STOPPED" or (self.state == "DONE" and not self.runs.keys() & LIVE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class RedrivePlan(Value):
     """The number of dead letters that a redrive selects, and the redrive; None for a dry run."""
 

@@ -1,16 +1,16 @@
 """Jobs with their scheduled times, pools and calendars, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from schedclient.values.base import Value
 from schedclient.values.runs import Run
+from schedkit.records import immutable_dataclass
 from schedproto.v1 import job_service_pb2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class After(Value):
     """The jobs that a job runs after, and their outcome: SUCCESS (also if None), FAILURE or ANY."""
 
@@ -19,7 +19,7 @@ class After(Value):
     with_output: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Job(Value):
     """A definition. `message` has all of it; the fields here are those that most programs need."""
 
@@ -57,7 +57,7 @@ class Job(Value):
         return chosen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Instant(Value):
     """A future scheduled time of a job, without and with jitter. `excluded_by`: the calendar that
     excludes it, in words.
@@ -68,7 +68,7 @@ class Instant(Value):
     excluded_by: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class InstantExplanation(Value):
     """Why a job ran, or not, at a scheduled time, and its row; None if there is none."""
 
@@ -78,7 +78,7 @@ class InstantExplanation(Value):
     """Runs that backfills created for this scheduled time, oldest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Pool(Value):
     """Jobs that share a `limit` of runs in progress (0: unlimited), a `rate` of starts as `"100/m"`
     (None: unlimited), or both. `recent` started within the last period of the rate.
@@ -100,7 +100,7 @@ class Pool(Value):
     updated_by: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class DateRange(Value):
     """Days, both inclusive. The first is `message`'s `from`."""
 
@@ -112,7 +112,7 @@ class DateRange(Value):
         return str(getattr(self.message, "from"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Calendar(Value):
     """Days and times that jobs exclude; one version of it."""
 
@@ -131,7 +131,7 @@ class Calendar(Value):
     updated_by: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Omitted(Value):
     """A scheduled time that a backfill leaves out, and its run, if there is one."""
 
@@ -141,7 +141,7 @@ class Omitted(Value):
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill(Value):
     """Runs of a past range. Of `total` scheduled times, `not_created` have no run yet; `runs`
     counts the others by state. `state` is ACTIVE, DONE or CANCELLED; `first` and `last` are the
@@ -187,7 +187,7 @@ class Backfill(Value):
         return self.state != "ACTIVE" and not self.waiting + self.running + self.retrying
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPlan(Value):
     """The scheduled times that a backfill runs, those that it leaves out, and the backfill; None
     for a dry run. `omitted` is empty if the idempotency key returned an earlier backfill.

@@ -1,12 +1,12 @@
 """Runs, attempts, logs, results, explanations and events, as values."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, cast
 
 from schedclient.values.base import Value
 from schedkit.protojson import payload_value
+from schedkit.records import immutable_dataclass
 from schedproto.v1 import run_pb2
 
 
@@ -28,7 +28,7 @@ LIVE: Final = frozenset({RunState.PENDING, RunState.RUNNING, RunState.RETRYING})
 """States that aren't final."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress(Value):
     """Reported progress of a running attempt: `done` of `total`, at the time `at`."""
 
@@ -39,7 +39,7 @@ class RunProgress(Value):
     at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Parent(Value):
     """A parent run of a run in a chain, and its outcome."""
 
@@ -48,7 +48,7 @@ class Parent(Value):
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Run(Value):
     """The record of one occurrence of a job, or of one-time work."""
 
@@ -101,7 +101,7 @@ class Run(Value):
         return self.state == RunState.SUCCEEDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt(Value):
     """An attempt of a run, or an assignment that was lost."""
 
@@ -118,7 +118,7 @@ class Attempt(Value):
     generation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece(Value):
     """A piece of a run's output, bytes as the job wrote them. `stream` is STDOUT or STDERR."""
 
@@ -134,7 +134,7 @@ class LogPiece(Value):
     """A remark on the log instead of data, for example why it is incomplete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Result(Value):
     """The result of a run. `value` is JSON, or bytes if it wasn't JSON. `stored`: it was too large
     for the database. `problem`: why it isn't kept.
@@ -158,7 +158,7 @@ class Result(Value):
         return not self.stored and self.value is None and not self.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Value):
     """A check that the explanation is based on."""
 
@@ -167,7 +167,7 @@ class Check(Value):
     remedy: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Value):
     """Why a run waits, or why it ended as it did."""
 
@@ -177,7 +177,7 @@ class Explanation(Value):
     """The run waits because each suitable worker has rejected it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class Gap(Value):
     """Changes that a stream lost, in words. `before`: only runs scheduled before then that have
     ended meanwhile are affected; None: all runs.
@@ -187,7 +187,7 @@ class Gap(Value):
     scheduled_before: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEvent(Value):
     """A change of leader, or a member or worker that was lost or returned. `kind`: leader-changed,
     member-lost, member-returned, worker-lost, worker-returned or worker-restarted. `object`:
@@ -201,7 +201,7 @@ class ClusterEvent(Value):
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(Value):
     """The current state of a run, a gap, or a change of the cluster. `cursor`: the position after
     it, valid at any member.

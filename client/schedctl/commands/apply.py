@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import click
@@ -17,6 +16,7 @@ from schedctl.manifests.object_steps import CalendarStep, PoolStep
 from schedctl.options.global_options import Command, option, pass_session
 from schedctl.output import message, show_list, show_warnings
 from schedctl.session import Session
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2
 
 

@@ -1,7 +1,6 @@
 """`schedctl cron lint` and `schedctl cron diff`."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -29,6 +28,7 @@ from schedd.core.schedule.timetable.lint import lint as linted
 from schedd.core.schedule.timetable.load import differ
 from schedd.core.schedule.timetable.minutes import grid_over
 from schedkit.clock import utcnow
+from schedkit.records import dataclass
 from schedkit.text import duration
 
 

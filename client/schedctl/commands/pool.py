@@ -1,6 +1,5 @@
 """`schedctl pool`: jobs that share a concurrency limit, a rate limit, or both."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -14,6 +13,7 @@ from schedctl.options.global_options import CommandGroup, limit_option, option, 
 from schedctl.output import message, show_fields, show_listing, show_one
 from schedctl.session import Session, existing
 from schedkit.protojson import FormErrors, from_json, rate_text
+from schedkit.records import dataclass
 from schedproto.v1 import pool_service_pb2
 
 

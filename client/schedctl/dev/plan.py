@@ -6,12 +6,12 @@ No process is started and no file is written here.
 import secrets
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.records import PORTS, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers.processes import is_free, reserve
+from schedkit.records import dataclass, replace
 
 # `--set schedd.member_ttl=3s`: settings of daemons from the command line.
 #

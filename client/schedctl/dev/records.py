@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from schedctl.dev.servers import etcd, postgres
 from schedctl.dev.servers.processes import DevProcess, address
+from schedkit.records import dataclass, replace
 
 
 class PartKind(StrEnum):

@@ -1,7 +1,6 @@
 """The jobs among manifests: validated with everything else, stored last."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -14,6 +13,7 @@ from schedctl.failure import CommandFailure, of_manifest
 from schedctl.manifests.manifests import Manifest, placed
 from schedctl.output import message
 from schedkit.protojson.problems import IN_THE_PAST
+from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
 
 # The order of jobs in a chain: parents are stored first, whatever their order in the file.

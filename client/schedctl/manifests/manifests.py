@@ -8,7 +8,6 @@ Scalars have the types of the model, not YAML's: `on`, `010` and `22:30` stay te
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ from schedctl.manifests.file_kinds import FileKind, Foreign, foreign_document, k
 from schedkit.protojson import FormErrors, PlainScalar, from_json
 from schedkit.protojson import Path as FieldPath
 from schedkit.protojson.problems import did_you_mean
+from schedkit.records import dataclass, replace
 from schedproto.v1 import calendar_service_pb2, job_pb2, pool_service_pb2
 
 C = TypeVar("C", bound=NamespacedCalls)

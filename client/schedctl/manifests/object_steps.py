@@ -1,7 +1,6 @@
 """The pools and calendars among manifests: validated with the jobs, stored before them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from schedclient import ApiError, Calendar, Client, Conflict, Pool
 from schedclient.calls.pools import Pools
@@ -10,6 +9,7 @@ from schedctl.manifests import job_diff
 from schedctl.manifests.manifests import CalendarManifest, PoolManifest, placed
 from schedctl.session import existing
 from schedkit.protojson import rate_text
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2
 
 

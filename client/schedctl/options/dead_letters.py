@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import update_wrapper
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure
 from schedctl.options.global_options import option
 from schedctl.session import Guard, Past
+from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 
 R = TypeVar("R")

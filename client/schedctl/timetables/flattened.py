@@ -8,13 +8,13 @@ import difflib
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from schedctl.timetables.timetables import ScheduleTable, entries_of_text
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule, Schedule
 from schedd.core.schedule.timetable.entries import TimetableEntry
 from schedd.core.schedule.timetable.flatten import Flattened, Move
+from schedkit.records import dataclass
 from schedkit.text import duration
 
 

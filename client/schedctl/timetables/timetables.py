@@ -8,7 +8,7 @@ the jobs of the namespace  ╯
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from pathlib import Path
@@ -55,6 +55,7 @@ from schedd.core.schedule.timetable.crontab import CrontabWarning, read_crontab
 from schedd.core.schedule.timetable.entries import TimetableEntry, Wrong
 from schedd.core.schedule.timetable.lint import LintFinding, never_finishes
 from schedkit.clock import utcnow
+from schedkit.records import dataclass, replace
 from schedkit.text import duration
 from schedproto.v1 import calendar_service_pb2, job_pb2
 

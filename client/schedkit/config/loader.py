@@ -20,13 +20,14 @@ import logging
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields
 from pathlib import Path as File
 from typing import Any, Final, Literal, TypeVar, cast, get_origin, get_type_hints
 
 from schedkit.config import values
 from schedkit.config.values import SHAPES, hidden, without_none
 from schedkit.errors import Misconfigured, NotNow
+from schedkit.records import dataclass, replace
 
 # Line numbers of the keys of a TOML text, for messages: tomllib doesn't keep them.
 #

@@ -18,11 +18,12 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from schedkit.config.loader import ConfigProblem, secret
+from schedkit.records import dataclass
 
 log = logging.getLogger(__name__)
 

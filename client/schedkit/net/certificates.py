@@ -10,10 +10,11 @@ Source: RFC 5280, 4.1; times in 4.1.2.5; alternative names in 4.2.1.6; DER lengt
 
 import ssl
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
+
+from schedkit.records import dataclass
 
 MOST_NAMES: Final = 4
 """Names of a certificate that a message lists; a valid one of a worker may have more."""

@@ -16,7 +16,6 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
@@ -26,6 +25,7 @@ import grpc.aio
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 from schedkit.net.certificates import unfit
+from schedkit.records import dataclass
 
 log = logging.getLogger(__name__)
 

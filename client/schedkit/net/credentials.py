@@ -9,7 +9,6 @@ Otherwise an error in these files shows only as closed connections, on the other
 import ssl
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from schedkit.config.loader import ConfigProblem, Untimely
 from schedkit.net.certificates import Certificate, first_of, listed_names, unfit
 from schedkit.net.channel import TLS
 from schedkit.net.handshake import in_words
+from schedkit.records import dataclass
 
 _NOT_YET, _ENDED, _PURPOSE = 9, 10, 26
 """OpenSSL's X509_V_ERR_… codes."""

@@ -6,10 +6,10 @@ package.Service/Method      a method found by reflection
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from schedkit.net.channel import split_address
+from schedkit.records import dataclass
 
 _TLS: Final = "grpcs://"
 _WORD: Final = "[A-Za-z_][A-Za-z0-9_]{0,254}"

@@ -7,13 +7,13 @@ A client learns only after the handshake that its own certificate was refused (T
 
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import Final
 
 from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
 from schedkit.net.certificates import first_of
 from schedkit.net.channel import TLS, split_address
+from schedkit.records import dataclass
 
 WITHIN: Final = 2.0
 """Seconds for connecting and for the handshake each."""

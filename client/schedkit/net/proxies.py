@@ -13,7 +13,6 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -23,6 +22,8 @@ from ipaddress import (
     ip_network,
 )
 from typing import Final, TypeAlias
+
+from schedkit.records import dataclass
 
 UNKNOWN: Final = "unknown"
 """The host of a client if a trusted proxy doesn't name an address."""

@@ -2,10 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from schedkit.errors import ScheddError
+from schedkit.records import dataclass
 
 Path: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the root, as they were written."""

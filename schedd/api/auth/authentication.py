@@ -24,7 +24,6 @@ import math
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
@@ -46,7 +45,7 @@ from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.group_commit import GroupCommit
 from schedkit.net.certificates import listed_names, not_after
-from schedkit.records import replace
+from schedkit.records import dataclass, replace
 from schedkit.tasks import Loop
 
 # The cache of a member for rows of access tokens.

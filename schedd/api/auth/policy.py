@@ -12,7 +12,6 @@ Invariants
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Any, Final
@@ -21,6 +20,7 @@ from google.protobuf.message import Message
 
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.core.auth.rights import EVERY, IdentityKind, Role
+from schedkit.records import dataclass
 
 
 class What(Enum):

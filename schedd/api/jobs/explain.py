@@ -12,7 +12,6 @@ Invariants
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -36,6 +35,7 @@ from schedd.core.schedule.cron import explain as explained
 from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
+from schedkit.records import dataclass
 from schedkit.text.duration import render
 from schedproto.v1 import job_service_pb2
 from schedproto.v1 import job_service_pb2 as wire

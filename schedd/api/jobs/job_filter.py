@@ -14,12 +14,13 @@ false matches.
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from typing import Any, Final
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
 from schedkit.protojson.problems import did_you_mean
+from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
 
 LONGEST: Final = 1_000

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from zlib import crc32
 
 from schedd.api.errors import InvalidArgumentError, cut, wrong
 from schedd.core.ids import NO_TOKEN, RunId, Token
+from schedkit.records import dataclass
 from schedproto.v1.run_pb2 import LogPiece
 
 BEGINNING: Final = "0"

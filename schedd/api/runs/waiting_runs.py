@@ -12,7 +12,6 @@ every member returns the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -27,6 +26,7 @@ from schedd.core.runs.overlap import BUFFERS
 from schedd.core.runs.pools import PoolKey
 from schedd.core.runs.records import SlotHolder, StoredDefinition, WaitingRuns, WorkerView
 from schedd.runtime.job_codec import JobDefinition
+from schedkit.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

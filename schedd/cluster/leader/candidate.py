@@ -11,7 +11,7 @@ costs only reads.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Final, TypeAlias
 
 from schedd.cluster.leader.recovery import Recovery
@@ -47,6 +47,7 @@ from schedd.store.cluster.membership_store import MembershipStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
+from schedkit.records import dataclass
 from schedkit.tasks import Loop
 
 # Fencing: a tenure without a key in etcd loses its row in PostgreSQL, and with it its shards.

@@ -11,7 +11,6 @@ later.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
 from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Put, Revision
@@ -19,6 +18,7 @@ from schedd.core.cluster.membership import HEIR, LEADER, encode_leader
 from schedd.core.ids import TenureId, Term
 from schedd.ports import Coordination
 from schedd.store.cluster.membership_store import MembershipStore
+from schedkit.records import dataclass
 from schedkit.tasks import guard, heed_cancellation
 
 # Elections: one key, held by the member that created it, on its membership lease.

@@ -2,9 +2,10 @@
 member isn't ready.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from schedkit.records import dataclass
 
 
 class Dependency(StrEnum):

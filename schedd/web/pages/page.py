@@ -29,7 +29,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -45,6 +45,7 @@ from schedd.core.auth.rights import Role
 from schedd.web.templating import ONCE, linker
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass, replace
 from schedkit.single_flight import RUNNING, SingleFlight
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 

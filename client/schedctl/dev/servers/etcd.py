@@ -10,7 +10,6 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from schedctl.dev.errors import DevError, NotReady, ProcessEnded
 from schedctl.dev.servers.processes import DevProcess, address, spawn, tail, wait_for
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from schedkit.records import dataclass
 
 POLL = 0.02
 """Seconds between two polls."""

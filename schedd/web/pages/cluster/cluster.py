@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from math import cos, pi, sin
 from typing import Final
@@ -17,6 +16,7 @@ from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.cluster.overview_facts import COLOURS
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedkit.records import dataclass
 from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 

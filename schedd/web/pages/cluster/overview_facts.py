@@ -10,7 +10,7 @@ stays. Then concerns are those of the time of that data.
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Final
@@ -28,6 +28,7 @@ from schedd.web.formatting import StateStyle
 from schedd.web.pages.cluster.overview_queries import Stored
 from schedd.web.pages.cluster.workers import WorkerRow, row_of
 from schedd.web.pages.rows import JobLine, RunLine, job_line, lateness, look_of, run_line
+from schedkit.records import dataclass
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, run_pb2
 

@@ -1,7 +1,6 @@
 """Read the overview from the database: one set of queries, through the common calls."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -16,6 +15,7 @@ from schedd.web import formatting
 from schedd.web.pages.page import PageRequest
 from schedd.web.pages.rows import moment
 from schedkit.clock import utcnow
+from schedkit.records import dataclass
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_service_pb2
 from schedproto.v1 import run_service_pb2 as wire

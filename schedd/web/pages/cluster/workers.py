@@ -1,10 +1,10 @@
 """The page of workers: state, slots, executors, age of the lease; actions drain and undrain."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedkit.records import dataclass
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 KEPT_WITHIN: Final = 10

@@ -1,7 +1,6 @@
 """The page that explains a cron expression: words, next ten times, warnings about clock changes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,6 +8,7 @@ from schedd.api.errors import InvalidArgumentError
 from schedd.core.schedule.zones import zone as zoned
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.rest.field_names import in_words, rename
+from schedkit.records import dataclass
 from schedproto.v1 import job_service_pb2 as wire
 
 FIRST: Final = "30 9 * * MON-FRI"

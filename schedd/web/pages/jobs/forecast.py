@@ -15,7 +15,6 @@ import asyncio
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import sqrt
 from typing import Final
@@ -30,6 +29,7 @@ from schedd.core.schedule.work_budget import TooMuchWork, limited
 from schedd.runtime import job_codec
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedkit.clock import utcnow
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2
 
 EVERY: Final = 60.0

@@ -6,7 +6,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import JobLine, RunLine, job_line, look_of, moment, run_line
 from schedkit.clock import utcnow
 from schedkit.protojson import to_json
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
 # A calendar of results: the runs of a job by day, or by hour if there are too many for days.

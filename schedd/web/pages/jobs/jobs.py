@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -17,6 +16,7 @@ from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.jobs import new_job
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import JobLine, job_line
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
 # The actions of a job on pages: trigger, pause, resume, delete.

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.rest.bodies import once
 from schedkit.protojson import FormErrors, from_json, standard
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2, job_service_pb2
 
 SCHEDULES: Final = (

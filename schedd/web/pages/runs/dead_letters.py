@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -19,6 +18,7 @@ from schedd.api.dead_letters.dead_letters import greatest_groups
 from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, reason, run_line
+from schedkit.records import dataclass
 from schedproto.v1 import run_pb2, run_service_pb2
 
 ROWS: Final = 50

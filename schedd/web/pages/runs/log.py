@@ -14,7 +14,6 @@ import re
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Final
 
 from schedd.api.calls import STREAMING
@@ -22,6 +21,7 @@ from schedd.api.errors import CallError
 from schedd.core.ids import Id, RunId
 from schedd.web.pages.page import PageRequest
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass, replace
 from schedproto.v1 import run_pb2, run_service_pb2
 
 LONGEST: Final = 256 * 1024

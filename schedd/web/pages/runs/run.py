@@ -7,7 +7,6 @@ POST /runs/<id>/cancel     and /retry
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,6 +20,7 @@ from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, look_of, moment, reason, run_line
 from schedd.web.pages.runs.log import EARLIER, LogPart, read_newest_parts, so_far
 from schedkit.protojson import payload_value
+from schedkit.records import dataclass
 from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2

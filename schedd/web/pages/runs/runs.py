@@ -7,7 +7,6 @@ has searched, and has a button to continue.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -18,6 +17,7 @@ from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.forms import instant_of, wrong
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, run_line
+from schedkit.records import dataclass
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 # Words in the address that runs are searched by.
