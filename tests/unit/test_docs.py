@@ -165,9 +165,12 @@ def test_each_rule_that_is_built_has_a_test() -> None:
 
 @pytest.fixture(scope="module")
 def written() -> dict[str, str]:
-    """Each test's own source, by its name."""
+    """The source of each test that the rules list, by its name."""
     found: dict[str, str] = {}
+    listed = set(re.findall(r"`(test_\w+)`", RULES))
     for text in TESTS.values():
+        if listed.isdisjoint(re.findall(r"def (test_\w+)", text)):
+            continue  # parsing all files takes 3 s
         lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

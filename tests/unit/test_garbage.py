@@ -40,7 +40,6 @@ def sweeper(clock: Clock) -> Iterator[Sweeper]:
     sweeper.take_over()
     yield sweeper
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 def old_and_loose() -> weakref.ref[Loose]:

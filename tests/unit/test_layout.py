@@ -5,6 +5,7 @@ small modules with a single user.
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from support.repository import ROOT
@@ -30,6 +31,11 @@ def modules() -> Iterator[Path]:
         yield from (one for one in package.rglob("*.py") if not one.stem.endswith("_pb2"))
 
 
+@cache
+def tree(module: Path) -> ast.Module:
+    return ast.parse(module.read_text("utf-8"))
+
+
 def test_no_folder_has_more_modules_than_a_reader_can_oversee() -> None:
     counts = Counter(one.parent for one in modules())
     assert {folder for folder, count in counts.items() if count > MOST_MODULES} == set()
@@ -39,7 +45,7 @@ def test_no_two_modules_define_a_class_of_one_name() -> None:
     """Private classes may share a name. A value of the SDK and its stored counterpart may not."""
     defined: dict[str, list[str]] = {}
     for one in modules():
-        for node in ast.parse(one.read_text("utf-8")).body:
+        for node in tree(one).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined.setdefault(node.name, []).append(str(one.relative_to(ROOT)))
     assert {name: files for name, files in defined.items() if len(files) > 1} == {}
@@ -72,7 +78,7 @@ def name_of(module: Path) -> str:
 
 def imports_of(module: Path) -> Iterator[str]:
     """The dotted names that a module imports, each with the name that `from` takes from it."""
-    for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
