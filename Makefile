@@ -94,6 +94,7 @@ acceptance-full: ## Run the tests that .ci/run shortens at full length, one afte
 	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"
 	CONCURRENT_CALLS=5000 $(MAKE) test TESTS=tests/unit/schedclient/test_many_calls.py JOBS=0
 	CALENDAR_TRIALS=1000 $(MAKE) test TESTS=tests/properties/test_calendars.py JOBS=0
+	TEETH_EXAMPLES=30 $(MAKE) test TESTS=tests/unit/faults/test_checker_teeth.py JOBS=0
 	FOREIGN_EXPRESSIONS=10000 $(MAKE) test TESTS=tests/properties/test_foreign_expressions.py JOBS=0 ARGS="--timeout=900"
 	OUTAGE_JOBS=10000 $(MAKE) faults-all ARGS="-k outage_of_ten_minutes"
 	for pass in 1 2 3 4 5 6 7 8 9 10; do $(MAKE) faults || exit 1; done

@@ -1,11 +1,12 @@
 """Random damage to a correct history is found, or it is provably harmless.
 
 Each corruption is one that a broken product, or a broken recorder, would leave. What makes one
-harmless is said beside it; everything else must break an invariant.
+harmless is said beside it; everything else must break an invariant. TEETH_EXAMPLES=30 tries more.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -18,6 +19,7 @@ from faults.checker.results import digest
 from faults.history import Change, Commit, History, ProbeEvent
 from support.story import BASE, leader_killed, no_faults
 
+EXAMPLES = int(os.environ.get("TEETH_EXAMPLES", "10"))
 ON_TIME = 1.0
 CLOCKS = 0.1
 STATES = ("PENDING", "RUNNING", "RETRYING", "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED", "MISSED")
@@ -53,7 +55,7 @@ def with_probes(history: History, old: ProbeEvent, *new: ProbeEvent) -> History:
     return replace(history, probes=tuple(sorted([*kept, *new], key=lambda probe: probe.at)))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions)
 def test_a_missing_probe_line_is_detected(position: int) -> None:
     history = correct()
@@ -61,7 +63,7 @@ def test_a_missing_probe_line_is_detected(position: int) -> None:
     assert found(with_probes(history, lost)) & {"L2", "S1", "N1"}
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions, st.sampled_from(["w1", "w2"]), st.floats(0, 100))
 def test_an_added_duplicate_start_breaks_l5(position: int, worker: str, later: float) -> None:
     history = correct()
@@ -70,7 +72,7 @@ def test_an_added_duplicate_start_breaks_l5(position: int, worker: str, later: f
     assert "L5" in found(with_probes(history, first, first, again))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions, st.floats(-3, 3) | st.floats(-0.3, 0.3))
 def test_a_moved_start_is_detected_unless_harmless(position: int, shift: float) -> None:
     history = quiet()
@@ -104,7 +106,7 @@ def with_commits(history: History, commits: tuple[Commit, ...]) -> History:
     return replace(history, commits=commits, database={"runs": tuple(rows.values())})
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions)
 def test_a_missing_commit_is_detected_unless_harmless(position: int) -> None:
     history = quiet()
@@ -120,7 +122,7 @@ def test_a_missing_commit_is_detected_unless_harmless(position: int) -> None:
     assert found(with_commits(history, kept)) or unused or last
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions)
 def test_a_missing_change_of_a_timer_is_detected(position: int) -> None:
     history = correct()
@@ -138,7 +140,7 @@ def test_a_missing_change_of_a_timer_is_detected(position: int) -> None:
     assert found(replace(history, commits=commits)) & {"S5", "S8"}
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions)
 def test_a_duplicated_final_row_is_detected(position: int) -> None:
     history = correct()
@@ -147,7 +149,7 @@ def test_a_duplicated_final_row_is_detected(position: int) -> None:
     assert {"S5", "S11"} <= found(replace(history, database={"runs": (*rows, again)}))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(positions, st.integers(1, 50))
 def test_a_delayed_commit_is_detected_unless_harmless(position: int, later: int) -> None:
     """A commit takes effect only after `later` others. Harmless where those are of other rows."""
@@ -163,7 +165,7 @@ def test_a_delayed_commit_is_detected_unless_harmless(position: int, later: int)
     assert found(with_commits(history, tuple(commits))) or not own
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * EXAMPLES)
 @given(positions, st.sampled_from(FIELDS), st.data())
 def test_a_changed_field_is_detected_unless_harmless(
     position: int, field: str, data: st.DataObject

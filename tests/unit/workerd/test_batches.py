@@ -466,8 +466,8 @@ async def test_the_loop_keeps_running_while_many_runs_begin_that_use_a_processor
     tmp_path: Path, many: str
 ) -> None:
     """Heartbeats are sent, and a cancel prevents a run that hasn't begun."""
-    async with working(tmp_path, slots=200, mode=Mode.THREAD) as worker:
-        keys = [worker.member.key() for _ in range(200)]
+    async with working(tmp_path, slots=100, mode=Mode.THREAD) as worker:
+        keys = [worker.member.key() for _ in range(100)]
         worker.handler.conduct = {key.run_id: computes for key in keys}
         turns = [boottime()]
 
