@@ -44,19 +44,29 @@ def wait_until(
         waited = time.monotonic() - began
         if waited >= timeout:
             raise WaitTimedOut(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
-        time.sleep(min(POLL + waited / 10, LONGEST_POLL) if every is None else every)
+        time.sleep(_pause(waited, every))
 
 
 async def wait_until_async(
-    predicate: Callable[[], T | Awaitable[T]], timeout: float, what: str, *, every: float = POLL
+    predicate: Callable[[], T | Awaitable[T]],
+    timeout: float,
+    what: str,
+    *,
+    every: float | None = None,
 ) -> T:
     """The same inside an event loop; `predicate` may be a plain or an async function."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while True:
         answer = predicate()
         seen = await answer if isinstance(answer, Awaitable) else answer
         if seen:
             return seen
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if waited >= timeout:
             raise WaitTimedOut(f"waited {timeout:g} s for {what}; last seen: {seen!r}")
-        await asyncio.sleep(every)
+        await asyncio.sleep(_pause(waited, every))
+
+
+def _pause(waited: float, every: float | None) -> float:
+    """Return the seconds until the next check, after a wait of so many seconds."""
+    return min(POLL + waited / 10, LONGEST_POLL) if every is None else every
