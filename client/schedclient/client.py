@@ -8,8 +8,10 @@ async with Client("host:7420,host2:7420") as c:
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Self, Unpack
-from uuid import uuid4
 
+from google.protobuf.duration_pb2 import Duration
+
+from schedclient.calls.base import new_key
 from schedclient.calls.batches import Batches
 from schedclient.calls.calendars import Calendars
 from schedclient.calls.cluster import Access, Audit, ClusterCalls, Workers
@@ -98,7 +100,8 @@ class Client:
 
         A key is created if none is given, so a retry after a lost answer starts no second run.
         """
-        request = self._submit_request(work if spec is None else spec, name, delay, idempotency_key)
+        written, length = work if spec is None else spec, length_message(delay, "delay")
+        request = self._submit_request(written, name, length, idempotency_key)
         return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))
 
     async def submit_many(
@@ -116,10 +119,14 @@ class Client:
         A call has hundreds of specs, and `calls` run at a time; each has the `deadline`. Every
         submit has its own key.
         """
+        try:
+            length = length_message(delay, "delay")
+        except ApiError as error:
+            return [error for _ in specs]
 
         def request(spec: Form | job_pb2.Job) -> wire.SubmitRunRequest | ApiError:
             try:
-                return self._submit_request(spec, name, delay, None)
+                return self._submit_request(spec, name, length, None)
             except ApiError as error:
                 return error
 
@@ -127,13 +134,13 @@ class Client:
         return await make.ask(map(request, specs), calls)
 
     def _submit_request(
-        self, spec: Form | job_pb2.Job, name: str, delay: Length | None, key: str | None
+        self, spec: Form | job_pb2.Job, name: str, delay: Duration | None, key: str | None
     ) -> wire.SubmitRunRequest:
         written = job_message(spec)
         return wire.SubmitRunRequest(
             namespace=written.namespace or self.namespace,
             name=name,
             spec=written,
-            delay=length_message(delay, "delay"),
-            idempotency_key=key or str(uuid4()),
+            delay=delay,
+            idempotency_key=key or new_key(),
         )

@@ -1,10 +1,9 @@
 """Calls on dead letters (runs that failed for good) and on redrives, which run them again."""
 
 from collections.abc import AsyncIterator, Iterable
-from uuid import uuid4
 
 from schedclient.calls import watching
-from schedclient.calls.base import ClientCalls, id_of
+from schedclient.calls.base import ClientCalls, id_of, new_key
 from schedclient.calls.specs import When, payload_message, when_message
 from schedclient.transport import methods
 from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
@@ -124,7 +123,7 @@ class DeadLetters(ClientCalls):
             payload=payload_message(payload),
             dry_run=dry_run,
             note=note,
-            idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
+            idempotency_key="" if dry_run else idempotency_key or new_key(),
         )
         return await self._one(RedrivePlan, methods.REDRIVE_DEAD, request, deadline)
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Unpack
-from uuid import uuid4
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from schedclient.calls import watching
-from schedclient.calls.base import NamespacedCalls, id_of, place_of
+from schedclient.calls.base import NamespacedCalls, id_of, new_key, place_of
 from schedclient.calls.batches import Batches
 from schedclient.calls.specs import (
     Form,
@@ -55,7 +54,7 @@ class Jobs(NamespacedCalls):
         _need_name("create", name)
         request = wire.CreateJobRequest(
             job=job_message(fields if spec is None else spec, name=name, namespace=self._namespace),
-            idempotency_key="" if validate_only else idempotency_key or str(uuid4()),
+            idempotency_key="" if validate_only else idempotency_key or new_key(),
             validate_only=validate_only,
         )
         return await self._one(Job, methods.CREATE_JOB, request, deadline)
@@ -81,7 +80,7 @@ class Jobs(NamespacedCalls):
             job = job_message(spec, namespace=self._namespace)
         except ApiError as error:
             return error
-        return wire.CreateJobRequest(job=job, idempotency_key=str(uuid4()))
+        return wire.CreateJobRequest(job=job, idempotency_key=new_key())
 
     async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Return a job."""
@@ -185,7 +184,7 @@ class Jobs(NamespacedCalls):
             namespace=namespace,
             job=name,
             payload=payload_message(payload),
-            idempotency_key=idempotency_key or str(uuid4()),
+            idempotency_key=idempotency_key or new_key(),
             overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
             priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
             delay=length_message(delay, "delay"),
@@ -253,7 +252,7 @@ class Jobs(NamespacedCalls):
             dry_run=dry_run,
             overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
             max_parallel=max_parallel,
-            idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
+            idempotency_key="" if dry_run else idempotency_key or new_key(),
             priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
             rerun=read_form({"rerun": rerun}, wire.BackfillJobRequest).rerun,
         )

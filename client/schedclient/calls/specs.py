@@ -185,8 +185,8 @@ def read_form(form: Form, message: type[M]) -> M:
 
 def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
     """Return the wire's Job of a spec. Raises as `read_form`."""
-    job = job_pb2.Job()
     if isinstance(spec, Message):
+        job = job_pb2.Job()
         job.CopyFrom(spec)
     else:
         job = read_form(spec, job_pb2.Job)

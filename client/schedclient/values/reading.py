@@ -1,11 +1,16 @@
 """Convert wire messages to values: each field is the message's field of that name."""
 
 import dataclasses
-from datetime import UTC
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_type_hints
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedclient.values.base import Value
 from schedclient.values.cluster import AccessToken, Finding, Grant
@@ -15,6 +20,9 @@ from schedclient.values.runs import Check, ClusterEvent, Gap, Parent, Run, RunPr
 from schedkit.protojson import UNKNOWN, enum_word, rate_text
 
 V = TypeVar("V", bound=Value)
+Read: TypeAlias = Callable[[Any], Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.Run": Run,
@@ -37,48 +45,67 @@ _NESTED: Final[dict[str, type[Value]]] = {
 
 def value_of(cls: type[V], message: Message) -> V:
     """Return the value of a message: each field of `cls` from the message's field of that name."""
-    fields = message.DESCRIPTOR.fields_by_name
-    read = {name: _read(message, fields[name], optional) for name, optional in _shape(cls)}
-    return cls(message=message, **read)
+    known: Any = cls  # mypy: a class whose values have no hash
+    readers = _readers(known, message.DESCRIPTOR)
+    return cls(message=message, **{name: read(message) for name, read in readers})
 
 
-def _shape(cls: type[Value]) -> tuple[tuple[str, bool], ...]:
-    """Return the names of a value's own fields, and whether each may be None."""
-    if cls not in _SHAPES:
-        hints = get_type_hints(cls)
-        names = [one.name for one in dataclasses.fields(cls) if one.name != "message"]
-        _SHAPES[cls] = tuple((name, type(None) in get_args(hints[name])) for name in names)
-    return _SHAPES[cls]
+@cache
+def _readers(cls: type[Value], of: Any) -> tuple[tuple[str, Read], ...]:
+    """Return the names of a value's own fields, each with the function that reads it."""
+    hints = get_type_hints(cls)
+    names = [one.name for one in dataclasses.fields(cls) if one.name != "message"]
+    fields = of.fields_by_name
+    optional = {name: type(None) in get_args(hints[name]) for name in names}
+    return tuple((name, _reader(fields[name], optional[name])) for name in names)
 
 
-_SHAPES: Final[dict[type[Value], tuple[tuple[str, bool], ...]]] = {}
-
-
-def _read(message: Message, of: Any, optional: bool) -> Any:
-    value = getattr(message, of.name)
+def _reader(of: FieldDescriptor, optional: bool) -> Read:
+    """Return the function that reads this field of a message. `optional`: it may return None."""
+    name, get = of.name, attrgetter(of.name)
     if of.message_type is not None and of.message_type.GetOptions().map_entry:
-        return dict(value)
+        return lambda message: dict(found) if (found := get(message)) else {}
+    single = _single(of)
     if of.is_repeated:
-        return tuple(_single(of, one) for one in value)
-    if optional and of.has_presence and not message.HasField(of.name):
-        return None
-    if not value and (flag := UNKNOWN.get(of.full_name)) is not None and getattr(message, flag):
-        return None
-    single = _single(of, value)
-    return None if optional and single == "" else single
+        return lambda message: tuple(map(single, found)) if (found := get(message)) else ()
+    flag, presence = UNKNOWN.get(of.full_name), optional and of.has_presence
+    if single is _itself and not optional and flag is None:
+        return get
+
+    def read(message: Message) -> Any:
+        if presence and not message.HasField(name):
+            return None
+        value = get(message)
+        if flag is not None and not value and getattr(message, flag):
+            return None
+        found = single(value)
+        return None if optional and found == "" else found
+
+    return read
 
 
-def _single(of: FieldDescriptor, value: Any) -> Any:
-    if of.enum_type is not None:
-        word = enum_word(of.enum_type, value)
-        return "" if word is None else str(word)
+def _single(of: FieldDescriptor) -> Read:
+    """Return the function that converts one value of a field."""
+    if (enum := of.enum_type) is not None:
+        return lambda value: str(enum_word(enum, value)) if value else ""
     if of.message_type is None:
-        return value
+        return _itself
     name = of.message_type.full_name
-    if name == "google.protobuf.Timestamp":
-        return value.ToDatetime(tzinfo=UTC)
-    if name == "google.protobuf.Duration":
-        return value.ToTimedelta()
-    if name == "schedd.v1.Rate":
-        return rate_text(value)
-    return value_of(_NESTED[name], value)
+    return _SPECIAL.get(name) or partial(value_of, _NESTED[name])
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _instant(stamp: Timestamp) -> datetime:
+    """Return an aware datetime: in a third of the time of `ToDatetime`."""
+    return _EPOCH + timedelta(0, stamp.seconds, stamp.nanos // 1_000)
+
+
+_SPECIAL: Final[dict[str, Read]] = {
+    "google.protobuf.Timestamp": _instant,
+    "google.protobuf.Duration": Duration.ToTimedelta,
+    "schedd.v1.Rate": rate_text,
+}
+"""Messages that are read as a single value."""

@@ -6,11 +6,12 @@ come from any source, so reading stops at limits on their size and problems.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from functools import cache, partial
-from typing import Any, Final, TypeVar
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -19,12 +20,12 @@ from schedkit.protojson.problems import FormErrors, InvalidText, Path, Problem, 
 from schedkit.protojson.scalars import (
     READERS,
     PlainScalar,
+    Reader,
     read_bytes,
     read_duration,
     read_enum,
     read_instant,
     read_rate,
-    read_string,
     read_token,
     shown,
 )
@@ -99,65 +100,40 @@ class _Reader:
         self.left = MOST_ENTRIES
 
     def fill(self, message: Message, obj: Any, path: Path) -> None:
-        if not isinstance(obj, Mapping):
+        if not isinstance(obj, dict | Mapping):
             self._problem(path, f"the value must be an object with keys, not {shown(obj)}")
             return
-        written: dict[str, str] = {}
-        for key, field, value in self._known(message, obj, path):
-            if field.name in written:
-                self._problem(
-                    (*path, key), f"the key is given twice, also as {written[field.name]}"
-                )
-                continue
-            written[field.name] = key
-            group = field.containing_oneof
-            other = message.WhichOneof(group.name) if group and len(group.fields) > 1 else None
-            if other:
-                self._problem(
-                    (*path, key),
-                    f"the key can't be combined with {written[other]}; give one of them",
-                )
-                continue
-            self._field(message, field, value, (*path, key))
-
-    def _known(
-        self, message: Message, obj: Mapping[Any, Any], path: Path
-    ) -> Iterator[tuple[str, FieldDescriptor, Any]]:
-        """Yield the entries that name a field and have a value."""
         names = _names(message.DESCRIPTOR, self.snake)
+        written: dict[str, str] = {}
         for key, value in obj.items():
             self._one_more(path)
             field = names.get(key) if isinstance(key, str) else None
             if field is None:
-                fields, style = fields_of(message), self.strings or "_" in str(key)
-                known = [f.name if self.snake and style else f.json_name for f in fields]
-                self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
-            elif value is not None:
-                yield key, field, value
+                self._unknown(message, key, path)
+            elif value is None:
+                continue
+            elif field.name in written:
+                problem = f"the key is given twice, also as {written[field.name]}"
+                self._problem((*path, key), problem)
+            elif other := message.WhichOneof(field.group) if field.group else None:
+                problem = f"the key can't be combined with {written[other]}; give one of them"
+                self._problem((*path, key), problem)
+            else:
+                written[field.name] = key
+                field.read(self, message, value, (*path, key))
 
-    def _field(self, message: Message, field: FieldDescriptor, value: Any, path: Path) -> None:
-        if is_map(field):
-            self._map(getattr(message, field.name), field, value, path)
-        elif field.is_repeated:
-            self._list(getattr(message, field.name), field, value, path)
-        elif field.full_name == "schedd.v1.Job.overlap" and isinstance(value, Mapping):
-            self._allow(message, value, path)
-        elif field.full_name == "schedd.v1.Job.at" and (local := _local_time(value)):
-            setattr(message, "local_at", local)  # noqa: B010 - a field of this message alone
-        elif field.message_type is not None:
-            self._message(getattr(message, field.name), value, path)
-        else:
-            read = self._scalar(field, value, path)
-            if read is not None:
-                setattr(message, field.name, read)
+    def _unknown(self, message: Message, key: Any, path: Path) -> None:
+        fields, style = fields_of(message), self.strings or "_" in str(key)
+        known = [f.name if self.snake and style else f.json_name for f in fields]
+        self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
 
-    def _message(self, inner: Message, value: Any, path: Path) -> None:
+    def message(self, inner: Message, value: Any, path: Path) -> None:
         special = _SPECIAL.get(inner.DESCRIPTOR.full_name)
         if special is None:
             inner.SetInParent()
             self.fill(inner, value, path)
             return
-        read = self._try(lambda: special(value, self.strings), path)
+        read = self.value(special, value, path)
         if read is not None:
             inner.SetInParent()
             inner.CopyFrom(read) if isinstance(read, Message) else self._payload(inner, read)
@@ -169,15 +145,14 @@ class _Reader:
         else:
             inner.json = read
 
-    def _scalar(self, field: FieldDescriptor, value: Any, path: Path) -> Any:
-        if field.enum_type is not None:
-            enum = field.enum_type
-            return self._try(lambda: read_enum(enum, value), path)
-        if field.name in TOKENS:
-            return self._try(lambda: read_token(value), path)
-        return self._try(lambda: READERS[field.type](value, self.strings), path)
+    def value(self, read: Reader, value: Any, path: Path) -> Any:
+        try:
+            return read(value, self.strings)
+        except ValueError as error:  # InvalidText, or an error of schedkit.text.duration
+            self._problem(path, str(error))
+            return None
 
-    def _list(self, into: Any, field: FieldDescriptor, value: Any, path: Path) -> None:
+    def list(self, field: FieldDescriptor, into: Any, value: Any, path: Path) -> None:
         of = field.message_type
         if of is not None and of.full_name in MATCHES and isinstance(value, Mapping):
             self._matches(into, value, path)
@@ -191,19 +166,19 @@ class _Reader:
             self._one_more(path)
             here = (*path, position)
             if of is not None:
-                self._message(into.add(), one, here)
-            elif (read := self._scalar(field, one, here)) is not None:
+                self.message(into.add(), one, here)
+            elif (read := self.value(_scalar(field), one, here)) is not None:
                 into.append(read)
 
-    def _map(self, into: Any, field: FieldDescriptor, value: Any, path: Path) -> None:
+    def map(self, field: FieldDescriptor, into: Any, value: Any, path: Path) -> None:
         if not isinstance(value, Mapping):
             self._problem(path, f"the value must be an object with keys, not {shown(value)}")
             return
-        of = map_value(field)
+        of = _scalar(map_value(field))
         for key, one in value.items():
             self._one_more(path)
-            word = self._try(partial(read_string, str(key)), path)
-            read = self._scalar(of, one, (*path, str(key)))
+            word = self.value(_STRING, str(key), path)
+            read = self.value(of, one, (*path, str(key)))
             if word is not None and read is not None:
                 into[word] = read
 
@@ -217,26 +192,19 @@ class _Reader:
                 continue
             into.add(key=str(key), any_of=values)
 
-    def _allow(self, job: Any, value: Mapping[Any, Any], path: Path) -> None:
+    def allow(self, job: Any, value: Mapping[Any, Any], path: Path) -> None:
         """Read `overlap: {allow: 3}`: at most three runs at once."""
         fields = job.DESCRIPTOR.fields_by_name
         if [str(key).lower() for key in value] != ["allow"]:
             self._problem(path, "the value must be a policy's name, or {allow: N}")
             return
         [(key, limit)] = value.items()
-        read = self._scalar(fields["overlap_limit"], limit, (*path, key))
+        read = self.value(_scalar(fields["overlap_limit"]), limit, (*path, key))
         if read == 0:
             self._problem((*path, key), "the limit must be at least 1")
         elif read is not None:
             job.overlap = read_enum(fields["overlap"].enum_type, "allow")
             job.overlap_limit = read
-
-    def _try(self, read: Callable[[], Any], path: Path) -> Any:
-        try:
-            return read()
-        except ValueError as error:  # InvalidText, or an error of schedkit.text.duration
-            self._problem(path, str(error))
-            return None
 
     def _one_more(self, path: Path) -> None:
         self.left -= 1
@@ -310,8 +278,64 @@ _SPECIAL: Final[dict[str, Callable[[Any, bool], Any]]] = {
 """Messages that are read from a single value."""
 
 
+_STRING: Final = READERS[FieldDescriptor.TYPE_STRING]
+
+
+class _Field(NamedTuple):
+    """A field by the key of a form. `group`: the group of which only one field may be given."""
+
+    name: str
+    group: str
+    read: Callable[[_Reader, Any, Any, Path], None]
+
+
 @cache
-def _names(of: Any, snake: bool) -> Mapping[str, FieldDescriptor]:
+def _names(of: Any, snake: bool) -> Mapping[str, _Field]:
     """Return the accepted names of a descriptor's fields, each with its field."""
-    names = {field.json_name: field for field in of.fields}
-    return names | {field.name: field for field in of.fields} if snake else names
+    fields = [(one, _Field(one.name, _group(one), _read(one))) for one in of.fields]
+    names = {of.json_name: field for of, field in fields}
+    return names | {field.name: field for _, field in fields} if snake else names
+
+
+def _group(of: FieldDescriptor) -> str:
+    group = of.containing_oneof
+    return str(group.name) if group and len(group.fields) > 1 else ""
+
+
+def _read(of: FieldDescriptor) -> Callable[[_Reader, Any, Any, Path], None]:
+    """Return the function that reads a value into this field of a message."""
+    name, get = of.name, attrgetter(of.name)
+    if is_map(of):
+        return lambda reader, message, value, path: reader.map(of, get(message), value, path)
+    if of.is_repeated:
+        return lambda reader, message, value, path: reader.list(of, get(message), value, path)
+    scalar = _scalar(of) if of.message_type is None else None
+
+    def read(reader: _Reader, message: Message, value: Any, path: Path) -> None:
+        if scalar is None:
+            reader.message(get(message), value, path)
+        elif (found := reader.value(scalar, value, path)) is not None:
+            setattr(message, name, found)
+
+    def read_at(reader: _Reader, job: Any, value: Any, path: Path) -> None:
+        if local := _local_time(value):
+            job.local_at = local
+        else:
+            read(reader, job, value, path)
+
+    def read_overlap(reader: _Reader, job: Any, value: Any, path: Path) -> None:
+        if isinstance(value, Mapping):
+            reader.allow(job, value, path)
+        else:
+            read(reader, job, value, path)
+
+    own = {"schedd.v1.Job.at": read_at, "schedd.v1.Job.overlap": read_overlap}
+    return own.get(of.full_name, read)
+
+
+@cache
+def _scalar(of: FieldDescriptor) -> Reader:
+    """Return the function that reads one value of a field without message."""
+    if (enum := of.enum_type) is not None:
+        return lambda value, _: read_enum(enum, value)
+    return (lambda value, _: read_token(value)) if of.name in TOKENS else READERS[of.type]
