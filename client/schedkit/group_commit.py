@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field
 from math import inf
 from time import monotonic
 from typing import Final, Generic, TypeVar
@@ -65,22 +66,18 @@ class GroupCommit(Generic[Request, Answer]):
         self._rest = rest
         self._reads = reads
         self._waiting: dict[_Waiting[Request, Answer], None] = {}
-        self._batch: Sequence[_Waiting[Request, Answer]] = ()
+        self._batch: Sequence[tuple[_Waiting[Request, Answer], int]] = ()
         self._writing: asyncio.Task[None] | None = None
         self._began = -inf
 
     async def ask(self, request: Request) -> Answer:
         """Write one request. Return its answer, or raise the error of its transaction."""
-        waiting: _Waiting[Request, Answer]
-        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
-        self._waiting[waiting] = None
-        self._begin()
-        try:
-            answers = await waiting.answer
-        except asyncio.CancelledError:
-            self._drop_requests([waiting])
-            raise
-        return answers[0] if answers else await self._alone(request)
+        found = await self._found([request])
+        if not found:
+            return await self._alone(request)
+        if isinstance(found[0], Exception):
+            raise found[0]
+        return found[0]
 
     async def ask_all(
         self, requests: Sequence[Request], together: Callable[[Request], bool]
@@ -89,28 +86,13 @@ class GroupCommit(Generic[Request, Answer]):
         run in separate transactions, `AT_ONCE` at a time. `Unavailable` is returned as the
         request's answer; other errors are raised.
         """
-        loop = asyncio.get_running_loop()
-        waiting: list[_Waiting[Request, Answer]]
-        waiting = [_Waiting(request, loop.create_future()) for request in requests]
-        for each in waiting:
-            if together(each.request):
-                self._waiting[each] = None
-            else:
-                each.resolve([])
-        self._begin()
-        try:
-            done = await asyncio.gather(*(each.answer for each in waiting), return_exceptions=True)
-        except asyncio.CancelledError:
-            self._drop_requests(waiting)
-            raise
+        places = [place for place, request in enumerate(requests) if together(request)]
+        found = await self._found([requests[place] for place in places]) if places else {}
         answers: dict[int, Answer | Unavailable] = {}
-        for place, one in enumerate(done):
-            if isinstance(one, Unavailable):
-                answers[place] = one
-            elif isinstance(one, BaseException):
+        for at, one in found.items():
+            if isinstance(one, Exception) and not isinstance(one, Unavailable):
                 raise one
-            elif one:
-                answers[place] = one[0]
+            answers[places[at]] = one
         left = iter([place for place in range(len(requests)) if place not in answers])
 
         async def work_off() -> None:
@@ -120,21 +102,36 @@ class GroupCommit(Generic[Request, Answer]):
                 except Unavailable as away:
                     answers[place] = away
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(AT_ONCE):
-                group.create_task(work_off(), name="alone")
+        if len(answers) < len(requests):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_ONCE):
+                    group.create_task(work_off(), name="alone")
         return [answers[place] for place in range(len(requests))]
+
+    async def _found(self, requests: Sequence[Request]) -> Mapping[int, Answer | Exception]:
+        """Return answers and errors of a caller's requests by place, without requests that need
+        their own transaction.
+        """
+        waiting: _Waiting[Request, Answer]
+        waiting = _Waiting(requests, asyncio.get_running_loop().create_future())
+        self._waiting[waiting] = None
+        self._begin()
+        try:
+            await waiting.answered
+        except asyncio.CancelledError:
+            self._drop(waiting)
+            raise
+        return waiting.found
 
     def _begin(self) -> None:
         """Start writing, unless a write is running."""
         if self._writing is None and self._waiting:
             self._writing = asyncio.create_task(self._write_all(), name="group-commit")
 
-    def _drop_requests(self, left: Sequence[_Waiting[Request, Answer]]) -> None:
+    def _drop(self, left: _Waiting[Request, Answer]) -> None:
         """Drop the requests of a canceled caller, before the running write ends."""
-        for each in left:
-            self._waiting.pop(each, None)
-        abandoned = self._batch and all(each.answer.done() for each in self._batch)
+        self._waiting.pop(left, None)
+        abandoned = self._batch and all(each.answered.done() for each, _ in self._batch)
         if self._reads and abandoned and self._writing is not None:
             self._writing.cancel()
             self._writing, self._batch = None, ()
@@ -148,69 +145,67 @@ class GroupCommit(Generic[Request, Answer]):
                 self._began = monotonic()
                 self._batch = batch = self._next()
                 await self._write_for(batch)
+                for each, at in batch:
+                    each.resolve(at)
                 self._batch = ()
         finally:
             if self._writing is asyncio.current_task():  # otherwise it was abandoned and replaced
+                for left in (*(each for each, _ in self._batch), *self._waiting):
+                    left.answered.cancel()
                 self._writing, self._batch = None, ()
-                for left in self._waiting:
-                    left.answer.cancel()
                 self._waiting.clear()
 
-    async def _write_for(self, batch: Sequence[_Waiting[Request, Answer]]) -> None:
+    async def _write_for(self, batch: Sequence[tuple[_Waiting[Request, Answer], int]]) -> None:
         if not batch:
             return
         try:
-            answers = await self._write([each.request for each in batch])
+            answers = await self._write([each.requests[at] for each, at in batch])
         except BrokenData:
             if len(batch) == 1:  # it gets its own transaction and error
-                batch[0].resolve([])
                 return
             for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                await self._write_for([each for each in half if not each.answer.done()])
-        except BaseException as error:
-            for each in batch:
-                each.fail(error)
-            if not isinstance(error, Exception):
-                raise
+                await self._write_for([one for one in half if not one[0].answered.done()])
+        except Exception as error:  # noqa: BLE001 - raised to the callers
+            for each, at in batch:
+                each.found[at] = error
         else:
-            for place, each in enumerate(batch):
-                each.resolve([answers[place]] if place in answers else [])
+            for place, answer in answers.items():
+                each, at = batch[place]
+                each.found[at] = answer
 
     async def _write_one(self, request: Request) -> Answer:
         return (await self._write([request]))[0]
 
-    def _next(self) -> list[_Waiting[Request, Answer]]:
+    def _next(self) -> list[tuple[_Waiting[Request, Answer], int]]:
         """Return the oldest waiting requests, as many as fit into one write."""
-        batch: list[_Waiting[Request, Answer]] = []
+        batch: list[tuple[_Waiting[Request, Answer], int]] = []
         size = 0
         for each in [*self._waiting]:
-            if each.answer.done():  # its caller was canceled, and hasn't removed it yet
+            if each.answered.done():  # its caller was canceled, and hasn't removed it yet
                 del self._waiting[each]
                 continue
-            size += self._size(each.request)
-            if len(batch) == self._most or (batch and size > BYTES):
-                break
-            batch.append(each)
-        for each in batch:
+            while each.begun < len(each.requests):
+                size += self._size(each.requests[each.begun])
+                if len(batch) == self._most or (batch and size > BYTES):
+                    return batch
+                batch.append((each, each.begun))
+                each.begun += 1
             del self._waiting[each]
         return batch
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting(Generic[Request, Answer]):
-    """A waiting call. `answer`: its answer, or an empty list if it needs its own transaction."""
+    """A waiting call. `found`: the answers and errors of its requests, by place. A request without
+    one needs its own transaction. `begun`: how many of its requests are in a write, or were.
+    """
 
-    request: Request
-    answer: asyncio.Future[list[Answer]]
+    requests: Sequence[Request]
+    answered: asyncio.Future[None]
+    found: dict[int, Answer | Exception] = field(default_factory=dict)
+    begun: int = 0
 
-    def resolve(self, answers: list[Answer]) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answers)
-
-    def fail(self, error: BaseException) -> None:
-        if self.answer.done():
-            return
-        if isinstance(error, Exception):
-            self.answer.set_exception(error)
-        else:
-            self.answer.cancel()
+    def resolve(self, at: int) -> None:
+        """End the wait if this request is the last one."""
+        if at == len(self.requests) - 1 and not self.answered.done():
+            self.answered.set_result(None)
