@@ -1,12 +1,12 @@
 """Batch calls: each request is checked, stored and answered as in a call of its own.
 
-    requests ─check, a slice at a time─▶ items ─store, all at once─▶ answers ─convert─▶ outcomes
+    requests ─check, a slice at a time─▶ items ─store, all at once─▶ answers ─convert─▶ results
        │        └─ rejected ───────────────────────────────────────────────────────────▶ error
        └─ equals a checked one but for its name ─derive─▶ item
 
 Invariants
-- The outcome of a request doesn't depend on the others: its object, or the error that a single
-  call would have returned.
+- The result of a request doesn't depend on the others: its object, or the error that a single call
+  would have returned.
 - The call itself fails only if a dependency failed for all requests, with the error of a single
   call: so clients that retry failed calls retry this one.
 - The event loop, which keeps the lease alive, is blocked for a slice, never for a whole batch.
@@ -14,7 +14,7 @@ Invariants
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,7 +22,6 @@ from schedd.api.definitions import validation
 from schedd.api.errors import CallError, dependency_error, wrong
 from schedd.api.request_bounds import LONGEST_KEY, check_wellformed
 from schedkit.errors import Unavailable
-from schedproto.v1 import common_pb2
 
 MOST: Final = 1_000
 """Requests in one call."""
@@ -34,7 +33,6 @@ MOST_BYTES: Final = 4 * 1024 * 1024 - 4096
 Request = TypeVar("Request", bound=Message)
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-Made = TypeVar("Made", bound=Message)
 
 
 def check_count(requests: Sequence[Message]) -> None:
@@ -49,33 +47,38 @@ def check_count(requests: Sequence[Message]) -> None:
         )
 
 
-async def outcomes(
+async def answer_all(
     requests: Sequence[Request],
-    check: Callable[[Request], Awaitable[Item | Made]],
+    results: Any,
+    check: Callable[[Request], Awaitable[Item | Message]],
     store: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
-    convert: Callable[[Request, Answer], Made],
-    derive: Callable[[Request], Item | None] = lambda _: None,
-) -> list[Made | common_pb2.CallError]:
-    """Return the outcome of each request, in order.
+    convert: Callable[[Any, Request, Answer], None],
+    derive: Callable[[Request], Item | None],
+) -> None:
+    """Add the result of each request to `results`, in order.
 
-    `check` returns the item to store, or a message to answer with instead. `convert` returns the
-    message for the store's answer. Both raise CallError for a rejected request, and Unavailable.
-    `derive` returns the item that `check` would return; None: the request must be checked.
+    `check` returns the item to store, or the result. `convert` fills a result with the store's
+    answer. Both raise CallError for a rejected request, and Unavailable. `derive` returns the item
+    that `check` would return; None: the request must be checked.
 
     Raises:
         Unavailable: a dependency failed for all requests.
     """
-    found: dict[int, Made | CallError | Unavailable] = {}
+    requests = [*requests]
+    found: dict[int, Message | CallError | Unavailable] = {}
     items: dict[int, Item] = {}
     for part in (range(1), *_slices(range(1, len(requests)))):
-        derived = {place: derive(requests[place]) for place in part}
-        items |= {place: item for place, item in derived.items() if item is not None}
-        left = [place for place, item in derived.items() if item is None]
+        left = []
+        for place in part:
+            if (item := derive(requests[place])) is None:
+                left.append(place)
+            else:
+                items[place] = item
         checking = [_checked(check, requests[place]) for place in left]
-        checked: list[Item | Made | CallError | Unavailable] = await asyncio.gather(*checking)
+        checked: list[Item | Message | CallError | Unavailable] = await asyncio.gather(*checking)
         for place, one in zip(left, checked, strict=True):
             if isinstance(one, Message | CallError | Unavailable):
-                found[place] = cast("Made | CallError | Unavailable", one)
+                found[place] = one
             else:
                 items[place] = one
         failure = next((one for one in checked if isinstance(one, Unavailable)), None)
@@ -85,15 +88,21 @@ async def outcomes(
         await asyncio.sleep(0)
     places = sorted(items)
     answers = await store([items[place] for place in places]) if places else ()
-    stored = [*zip(places, answers, strict=True)]
-    for part in _slices(range(len(stored))):
-        for place, answer in stored[part.start : part.stop]:
-            found[place] = _converted(convert, requests[place], answer)
+    stored = dict(zip(places, answers, strict=True))
+    for part in _slices(range(len(requests))):
+        for place in part:
+            result = results.add()
+            if place in stored:
+                try:
+                    convert(result, requests[place], stored[place])
+                    continue
+                except (CallError, Unavailable) as error:
+                    found[place] = error
+            _fill(result, found[place])
         await asyncio.sleep(0)
     failed = [one for one in found.values() if isinstance(one, Unavailable)]
     if len(failed) == len(requests):
         raise failed[0]
-    return [_outcome(found[place]) for place in range(len(requests))]
 
 
 def _slices(places: range) -> Iterator[range]:
@@ -110,26 +119,15 @@ async def _checked(
         return error
 
 
-def _converted(
-    convert: Callable[[Request, Answer], Made], request: Request, answer: Answer
-) -> Made | CallError | Unavailable:
-    try:
-        return convert(request, answer)
-    except (CallError, Unavailable) as error:
-        return error
-
-
-def _outcome(found: Made | CallError | Unavailable) -> Made | common_pb2.CallError:
-    if isinstance(found, Unavailable):
-        found = dependency_error(found, change=True)
-    if not isinstance(found, CallError):
-        return found
-    error = common_pb2.CallError(
-        code=found.code, message=found.message, reason=found.reason, remedy=found.remedy
-    )
-    for one in found.violations:
-        error.violations.add(field=one.field, problem=one.problem)
-    return error
+def _fill(result: Any, found: Message | CallError | Unavailable) -> None:
+    if isinstance(found, Message):
+        result.CopyFrom(found)
+        return
+    error = found if isinstance(found, CallError) else dependency_error(found, change=True)
+    result.error.code, result.error.message = error.code, error.message
+    result.error.reason, result.error.remedy = error.reason, error.remedy
+    for one in error.violations:
+        result.error.violations.add(field=one.field, problem=one.problem)
 
 
 # Check equal requests of a batch once: those that differ only in names and keys.
@@ -151,11 +149,6 @@ KEYS: Final = ("idempotency_key", "request_id")
 
 LARGEST: Final = 64 * 1024
 """Bytes of a request that is kept as a template: far below every limit of its size."""
-
-
-def _is_plain(request: Message, key: str) -> bool:
-    text: str = getattr(request, key)
-    return len(text) <= LONGEST_KEY and text.isprintable()
 
 
 class RequestTemplates(Generic[Templated, Template]):
@@ -182,11 +175,13 @@ class RequestTemplates(Generic[Templated, Template]):
             return None
         name, common = self._split(request)
         content = common.SerializeToString(deterministic=True)
-        template = self._known.get(content)
-        if template is not None:  # the newest place
-            self._known[content] = self._known.pop(content)
+        template = self._known.pop(content, None)
+        if template is None:
+            return None
+        self._known[content] = template  # in the newest place
         named = (not name and self._nameless) or not any(validation.check_name(name))
-        return template if named and all(_is_plain(request, key) for key in KEYS) else None
+        keys = "".join([getattr(request, key) for key in KEYS])
+        return template if named and len(keys) <= LONGEST_KEY and keys.isprintable() else None
 
     def add(self, request: Templated, template: Template) -> None:
         """Keep what is known of a request that was checked in full."""

@@ -1,12 +1,13 @@
 """Convert stored records to API messages."""
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.cluster.cluster_events import ClusterEventRecord, text_of
-from schedd.core.ids import NO_TOKEN, Id
+from schedd.core.ids import NO_TOKEN, Id, JobId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import AuditRecord, Trigger
 from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, JobRecord
@@ -58,11 +59,9 @@ def job_message(
     definition = definition or JobDefinition.read(stored)
     job = job_pb2.Job()
     job.CopyFrom(definition.spec)
-    job.job_id = str(stored.job_id)
     job.namespace = stored.namespace
-    job.name = stored.name
     job.generation = stored.generation
-    job.etag = etag(stored.job_id, stored.generation)
+    set_own(job, stored.job_id, stored.name, record.created_at)
     job.paused = stored.paused
     job.pause_note = record.pause_note
     job.paused_by = record.paused_by
@@ -75,10 +74,18 @@ def job_message(
         _set(job.next_run_at, due)
     for pinned in stored.calendars:
         job.calendar_versions[pinned.name] = pinned.version
-    _set(job.created_at, record.created_at)
     _set(job.updated_at, record.updated_at)
     job.created_by = record.created_by
     return job
+
+
+def set_own(job: job_pb2.Job, job_id: JobId, name: str, created_at: datetime) -> None:
+    """Set the fields in which new jobs of equal requests differ."""
+    job.job_id = str(job_id)
+    job.name = name
+    job.etag = etag(job_id, job.generation)
+    _set(job.created_at, created_at)
+    job.updated_at.CopyFrom(job.created_at)
 
 
 def _next_run_within(record: JobRecord, definition: JobDefinition) -> datetime | None:
@@ -138,7 +145,7 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         scheduled_until=stamp(record.scheduled_until),
         generation=run.generation,
         error=record.error,
-        trigger=run_pb2.Run.Trigger.Value(f"TRIGGER_{record.trigger}"),
+        trigger=trigger_value(record.trigger),
         retry_at=stamp(record.retry_at) if run.state is State.RETRYING else None,
         backfill_id=str(record.backfill) if record.backfill else "",
         fired_by=record.member,
@@ -209,6 +216,7 @@ def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
     return message
 
 
+@cache
 def state_value(state: State) -> common_pb2.RunState.ValueType:
     return common_pb2.RunState.Value(f"RUN_STATE_{state}")
 
@@ -224,6 +232,12 @@ def trigger_of(value: run_pb2.Run.Trigger.ValueType) -> Trigger | None:
     return None if word == "UNSPECIFIED" else Trigger(word)
 
 
+@cache
+def trigger_value(trigger: Trigger) -> run_pb2.Run.Trigger.ValueType:
+    return run_pb2.Run.Trigger.Value(f"TRIGGER_{trigger}")
+
+
+@cache
 def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:
     return common_pb2.Reason.Value(f"REASON_{reason}") if reason else common_pb2.REASON_UNSPECIFIED
 

@@ -43,7 +43,9 @@ class UserStore:
     database: Database
     reads: BatchedReads = field(init=False)
     submits: GroupCommit[Submit, RunRecord | StoreConflict | None] = field(init=False)
-    creates: GroupCommit[Create, JobRecord | StoreConflict | ChainRefused] = field(init=False)
+    creates: GroupCommit[Create, Create | JobRecord | StoreConflict | ChainRefused] = field(
+        init=False
+    )
 
     def __post_init__(self) -> None:
         def fetch(run_ids: Sequence[RunId]) -> Awaitable[list[RunRecord]]:
@@ -52,7 +54,7 @@ class UserStore:
         def submits(wanted: Sequence[Submit]) -> Awaitable[dict[int, RunRecord]]:
             return self.database.call(submit_all, wanted)
 
-        def creates(wanted: Sequence[Create]) -> Awaitable[dict[int, JobRecord]]:
+        def creates(wanted: Sequence[Create]) -> Awaitable[dict[int, Create]]:
             return self.database.call(job_insert.create_all, wanted)
 
         object.__setattr__(self, "reads", BatchedReads(fetch))
@@ -68,14 +70,15 @@ class UserStore:
         """Store job and timer. With a key used before, return the earlier job. A `plain` create
         shares a transaction with concurrent ones.
         """
-        create = Create(record, idempotency, audit)
-        return await (self.creates.ask if create.plain else self._create)(create)
+        create = Create.first(record, idempotency, audit)
+        answer = await (self.creates.ask if create.plain else self._create)(create)
+        return record if isinstance(answer, Create) else answer
 
     async def create_jobs(
         self, wanted: Sequence[Create]
-    ) -> list[JobRecord | StoreConflict | ChainRefused | Unavailable]:
+    ) -> list[Create | JobRecord | StoreConflict | ChainRefused | Unavailable]:
         """Store each as `create_job` does, in as few transactions as possible. Returns an answer
-        for each, in order.
+        for each, in order: the create itself if its job was stored with others.
         """
         return await self.creates.ask_all(wanted, lambda create: create.plain)
 

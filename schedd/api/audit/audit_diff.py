@@ -39,19 +39,13 @@ MOST: Final = 8 * 1024
 
 def definition(of: JobDefinition) -> str:
     row = of.row
-    return work(row.namespace, row.name, of.spec) if row.ephemeral else whole(of.spec)
+    return work(row.namespace, row.name, of.stored.spec) if row.ephemeral else whole(of.spec)
 
 
-def work(namespace: str, name: str, of: job_pb2.Job) -> str:
-    """Return the fields of one-time work, without its payload, which is stored with the run. Work
-    that differs only in its payload is serialized once.
-    """
-    spec = job_pb2.Job()
-    spec.CopyFrom(of)
-    for field in ("payload", "on_demand"):
-        spec.ClearField(field)
+def work(namespace: str, name: str, spec: bytes) -> str:
+    """Return the fields of one-time work, without its payload, which is stored with the run."""
     own = {"namespace": namespace} | ({"name": name} if name else {})
-    parts = (_compact(own)[1:-1], _rest(spec.SerializeToString(deterministic=True)))
+    parts = (_compact(own)[1:-1], _rest(spec))
     return "{" + ",".join(filter(None, parts)) + "}"
 
 
@@ -69,8 +63,11 @@ def differences(old: Spec, new: Spec) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def _rest(spec: bytes) -> str:
-    """Return all set fields as JSON without its braces."""
-    return whole(stored_spec(spec))[1:-1]
+    """Return the fields of one-time work but for its names, as JSON without its braces."""
+    job = stored_spec(spec)
+    for field in ("payload", "on_demand"):
+        job.ClearField(field)
+    return whole(job)[1:-1]
 
 
 def _set(spec: Spec) -> dict[str, Any]:

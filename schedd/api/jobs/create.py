@@ -1,6 +1,5 @@
 """Create jobs, one or many in a call: checked one by one, stored by group commit."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
@@ -14,18 +13,20 @@ from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId, new_id
-from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
+from schedd.core.cluster.partition import shard_of_job
+from schedd.core.ids import JobId, ShardId, new_id
+from schedd.core.runs.model import AuditRecord
+from schedd.core.runs.records import ChainRefused, Create, Idempotency, JobRecord, StoreConflict
 from schedd.core.schedule.cron import is_hashed
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
-from schedkit.records import replace
-from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
 Answer: TypeAlias = JobRecord | StoreConflict | ChainRefused | Unavailable
+Result: TypeAlias = wire.BatchCreateJobsResponse.Result
 Definitions: TypeAlias = dict[JobId, JobDefinition]
-"""The definitions of a call's requests."""
+"""The definitions of a call's requests that were checked."""
 
 _NEVER: Final = datetime.max.replace(tzinfo=UTC)
 
@@ -46,7 +47,8 @@ async def create_job(
         return checked
     answer = await services.store.create_job(checked.record, checked.key, checked.entry)
     stored, definition = _made(request, answer, definitions)
-    _wake(services, [stored])
+    if _is_soon(stored):
+        services.wake_ups.jobs_changed([(stored.definition.job_id, stored.shard)])
     return await worker_warnings.answer(services, stored, definition)
 
 
@@ -57,61 +59,64 @@ async def batch_create_jobs(
     batches.check_count(request.requests)
     definitions: Definitions = {}
     templates: RequestTemplates[wire.CreateJobRequest, Create] = RequestTemplates(_split)
-    made: list[tuple[job_pb2.Job, JobDefinition]] = []
-    records: list[JobRecord] = []
+    messages: dict[JobId, job_pb2.Job] = {}
+    soon: list[tuple[JobId, ShardId]] = []
+    warnings_of = await worker_warnings.read_workers(services)
 
-    async def check(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
+    async def check(one: wire.CreateJobRequest) -> Create | Result:
         checked = await _checked(services, caller, one, definitions)
-        if isinstance(checked, Create) and _is_template(checked, one.job):
+        if isinstance(checked, job_pb2.Job):
+            return Result(job=checked)
+        if _is_template(checked, one.job):
             templates.add(one, checked)
         return checked
 
     def derive(one: wire.CreateJobRequest) -> Create | None:
-        template = templates.find(one)
-        now = services.clock.now()
-        if template is None or (template.record.due_at or _NEVER) <= now:
+        first, now = templates.find(one), services.clock.now()
+        if first is None or (first.template.due_at or _NEVER) <= now:
             return None
-        derived = _derived(caller, one, template, now)
-        ids = [each.record.definition.job_id for each in (template, derived)]
-        definitions[ids[1]] = definitions[ids[0]]
-        return derived
+        return _derived(caller, one, first, now)
 
-    def convert(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
-        stored, definition = _made(one, answer, definitions)
-        made.append((job := views.job_message(stored, definition), definition))
-        records.append(stored)
-        return job
+    def message_of(template: JobRecord) -> job_pb2.Job:
+        """Return the answer for a new job, which differs in `views.set_own` only."""
+        job_id = template.definition.job_id
+        if job_id not in messages:
+            messages[job_id] = job = views.job_message(template, definitions[job_id])
+            job.warnings.extend(warnings_of(definitions[job_id]))
+        return messages[job_id]
 
-    outcomes = await batches.outcomes(
-        request.requests, check, services.store.create_jobs, convert, derive
-    )
-    _wake(services, records)
-    await worker_warnings.add(services, made)
-    answer = wire.BatchCreateJobsResponse()
-    for outcome in outcomes:
-        if isinstance(outcome, common_pb2.CallError):
-            answer.results.add(error=outcome)
+    def convert(result: Result, one: wire.CreateJobRequest, made: Create | Answer) -> None:
+        if isinstance(made, Create):
+            result.job.CopyFrom(message_of(made.template))
+            views.set_own(result.job, made.job_id, made.name, made.created_at)
+            record, job_id, shard = made.template, made.job_id, made.shard
         else:
-            answer.results.add(job=outcome)
+            record, definition = _made(one, made, definitions)
+            result.job.CopyFrom(views.job_message(record, definition))
+            result.job.warnings.extend(warnings_of(definition))
+            job_id, shard = record.definition.job_id, record.shard
+        if _is_soon(record):
+            soon.append((job_id, shard))
+
+    answer = wire.BatchCreateJobsResponse()
+    store = services.store.create_jobs
+    await batches.answer_all(request.requests, answer.results, check, store, convert, derive)
+    if soon:
+        services.wake_ups.jobs_changed(soon)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             _cut(result)
     return answer
 
 
-def _wake(services: Services, stored: Sequence[JobRecord]) -> None:
-    """Wake the owners of the timers that are due soon, and of pauses that end."""
-    soon = [
-        (record.definition.job_id, record.shard)
-        for record in stored
-        if record.paused_until is not None
-        or (record.due_at is not None and record.due_at - record.created_at < SOON)
-    ]
-    if soon:
-        services.wake_ups.jobs_changed(soon)
+def _is_soon(record: JobRecord) -> bool:
+    """Return whether the owner must be woken: the timer is due soon, or a pause ends."""
+    if record.paused_until is not None:
+        return True
+    return record.due_at is not None and record.due_at - record.created_at < SOON
 
 
-def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
+def _cut(result: Result) -> None:
     if result.HasField("error"):
         result.error.ClearField("violations")
         return
@@ -145,13 +150,16 @@ async def _checked(
             raise stored_jobs.taken(StoreConflict("name"), name=job.name, key="")
         return await worker_warnings.answer(services, record, definition)
     definitions[record.definition.job_id] = definition
-    return _item(caller, request, record, audit_diff.definition(definition))
+    key, entry = _noted(caller, request, namespace, audit_diff.definition(definition))
+    return Create.first(record, key, entry)
 
 
-def _item(caller: Caller, request: wire.CreateJobRequest, record: JobRecord, after: str) -> Create:
-    namespace, job = record.definition.namespace, request.job
-    return Create(
-        record,
+def _noted(
+    caller: Caller, request: wire.CreateJobRequest, namespace: str, after: str
+) -> tuple[Idempotency | None, AuditRecord]:
+    """Return the key and the audit entry of a request."""
+    job = request.job
+    return (
         stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
         caller.audit("create", f"job/{namespace}/{job.name}", request.request_id, after=after),
     )
@@ -174,13 +182,19 @@ def _is_template(create: Create, job: job_pb2.Job) -> bool:
 
 
 def _derived(
-    caller: Caller, request: wire.CreateJobRequest, template: Create, now: datetime
+    caller: Caller, request: wire.CreateJobRequest, first: Create, now: datetime
 ) -> Create:
-    """Return the item of a request that differs from the template's in name and keys only."""
-    record = template.record
+    """Return the item of a request that differs from the first one's in name and keys only."""
+    template = first.template.definition
     job_id = JobId(new_id())
-    stored = replace(record.definition, job_id=job_id, name=request.job.name)
-    return _item(caller, request, stored_jobs.record_of(record, stored, now), template.entry.after)
+    return Create(
+        first.template,
+        job_id,
+        request.job.name,
+        shard_of_job(job_id, template.namespace, template.pool),
+        now,
+        *_noted(caller, request, template.namespace, first.entry.after),
+    )
 
 
 def _made(

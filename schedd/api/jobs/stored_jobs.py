@@ -4,6 +4,8 @@ jobs share.
 
 import hashlib
 from datetime import datetime
+from functools import cache
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -27,7 +29,6 @@ from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, StoredDefinition
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
-from schedkit.records import replace
 
 
 def namespace_of(given: str) -> str:
@@ -67,18 +68,11 @@ def new_record(caller: Caller, definition: JobDefinition, now: datetime) -> JobR
     )
 
 
-def record_of(record: JobRecord, definition: StoredDefinition, now: datetime) -> JobRecord:
-    """Return the record of a new job that differs from the given one in name and id only."""
-    shard = shard_of_job(definition.job_id, definition.namespace, definition.pool)
-    return replace(record, definition=definition, shard=shard, created_at=now, updated_at=now)
-
-
 def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempotency | None:
     """Return the caller's key with a digest of the request."""
     if not key:
         return None
-    named = [field for field in KEYS if field in body.DESCRIPTOR.fields_by_name]
-    if named:
+    if named := _keys_in(body.DESCRIPTOR):
         plain = type(body)()
         plain.CopyFrom(body)
         for field in named:
@@ -86,6 +80,11 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
         body = plain
     digest = hashlib.sha256(body.SerializeToString(deterministic=True)).digest()
     return Idempotency(namespace, key, call, digest)
+
+
+@cache
+def _keys_in(message: Any) -> tuple[str, ...]:
+    return tuple(field for field in KEYS if field in message.fields_by_name)
 
 
 def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditRecord:

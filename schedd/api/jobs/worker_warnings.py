@@ -4,7 +4,8 @@ Invariant: a warning never fails the call, because the job is stored already.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -31,29 +32,25 @@ SKIPS_LATE: Final = (
 
 async def answer(services: Services, record: JobRecord, definition: JobDefinition) -> job_pb2.Job:
     """Return the job's API message with its warnings."""
+    warnings_of = await read_workers(services)
     job = views.job_message(record, definition)
-    await add(services, [(job, definition)])
+    job.warnings.extend(warnings_of(definition))
     return job
 
 
-async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobDefinition]]) -> None:
-    """Add to each message the warnings of its job."""
-    if not jobs:
-        return
-    for job, definition in jobs:
-        if skips_late(definition.parsed):
-            job.warnings.append(SKIPS_LATE)
-    try:
+async def read_workers(services: Services) -> Callable[[JobDefinition], list[str]]:
+    """Return the function that lists the warnings of a job for the workers that run now."""
+    workers: Sequence[Incarnation] | None = None
+    with suppress(Unavailable, TimeoutError):
         async with asyncio.timeout(WITHIN):
             workers = await _running(services)
-    except (Unavailable, TimeoutError):
-        return
-    texts: dict[JobDefinition, str] = {}
-    for job, definition in jobs:
-        if definition not in texts:
-            texts[definition] = warning(definition.parsed, workers)
-        if text := texts[definition]:
-            job.warnings.append(text)
+
+    def warnings_of(definition: JobDefinition) -> list[str]:
+        late = SKIPS_LATE if skips_late(definition.parsed) else ""
+        unable = "" if workers is None else warning(definition.parsed, workers)
+        return [text for text in (late, unable) if text]
+
+    return warnings_of
 
 
 def skips_late(definition: Definition) -> bool:

@@ -12,16 +12,17 @@ from schedd.api.audit import audit_diff
 from schedd.api.batches import KEYS, LARGEST, RequestTemplates
 from schedd.api.definitions import notifications, validation
 from schedd.api.errors import FailedPreconditionError, wrong
-from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, record_of, taken
+from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, taken
 from schedd.api.jobs.update_masks import SCHEDULES
 from schedd.api.services import Caller, Services
+from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import JobId, RunId, new_id
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun, NewRun, RunKey
 from schedd.core.runs.records import JobRecord, StoreConflict, StoredDefinition, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime import job_codec
-from schedd.runtime.job_codec import JobDefinition, stored_spec
+from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 from schedkit.records import replace
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
@@ -57,7 +58,7 @@ async def batch_submit_runs(
     own: RequestTemplates[wire.SubmitRunRequest, Submit]
     own = RequestTemplates(_split, nameless=True)
 
-    async def check(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
+    async def check(one: wire.SubmitRunRequest) -> Submit:
         item = await _checked(services, caller, one)
         definitions[item.run.key] = item.record.definition
         if item.plain:
@@ -70,19 +71,16 @@ async def batch_submit_runs(
             definitions[item.run.key] = item.record.definition
         return item
 
-    def convert(one: wire.SubmitRunRequest, answer: Answer) -> run_pb2.Run:
+    def convert(
+        result: wire.BatchSubmitRunsResponse.Result, one: wire.SubmitRunRequest, answer: Answer
+    ) -> None:
         stored = _made(one, answer)
         made.append(stored.run)
-        return views.run_message(stored)
+        result.run.CopyFrom(views.run_message(stored))
 
     answer = wire.BatchSubmitRunsResponse()
-    for outcome in await batches.outcomes(
-        request.requests, check, services.store.submit_runs, convert, derive
-    ):
-        if isinstance(outcome, common_pb2.CallError):
-            answer.results.add(error=outcome)
-        else:
-            answer.results.add(run=outcome)
+    store = services.store.submit_runs
+    await batches.answer_all(request.requests, answer.results, check, store, convert, derive)
     stored = {run.key for run in made}
     services.wake_ups.runs_created(
         made, [definition for key, definition in definitions.items() if key in stored]
@@ -181,8 +179,15 @@ def _known(
     return _item(
         caller,
         request,
-        replace(record_of(record, stored, now), created_by=caller.actor),
-        audit_diff.work(stored.namespace, stored.name, stored_spec(stored.spec)),
+        replace(
+            record,
+            definition=stored,
+            shard=shard_of_job(job_id, stored.namespace, stored.pool),
+            created_at=now,
+            created_by=caller.actor,
+            updated_at=now,
+        ),
+        audit_diff.work(stored.namespace, stored.name, stored.spec),
         template.priority,
     )
 

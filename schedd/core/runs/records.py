@@ -23,7 +23,7 @@ from schedd.core.runs.model import (
 )
 from schedd.core.runs.redrive import LetterOutcome
 from schedd.core.runs.run_records import RunRecord
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,21 +259,46 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    record: JobRecord
+    """A new job. `template` is the record of the first of equal requests. Their jobs differ in the
+    fields given here; their audit entries in object and source.
+    """
+
+    template: JobRecord
+    job_id: JobId
+    name: str
+    shard: ShardId
+    created_at: datetime
     key: Idempotency | None
     entry: AuditRecord
+
+    @staticmethod
+    def first(record: JobRecord, key: Idempotency | None, entry: AuditRecord) -> "Create":
+        """Return the create of this record, which is a template for equal ones."""
+        new = record.definition
+        return Create(record, new.job_id, new.name, record.shard, record.created_at, key, entry)
+
+    @property
+    def record(self) -> JobRecord:
+        """The record of the new job."""
+        return replace(
+            self.template,
+            definition=replace(self.template.definition, job_id=self.job_id, name=self.name),
+            shard=self.shard,
+            created_at=self.created_at,
+            updated_at=self.created_at,
+        )
 
     @property
     def plain(self) -> bool:
         """Whether the job depends on no stored rows except its key and its name."""
-        new = self.record.definition
-        paused = new.paused or self.record.paused_until is not None
+        new = self.template.definition
+        paused = new.paused or self.template.paused_until is not None
         return not (new.pool or new.calendars or new.after or new.ephemeral or paused)
 
     @property
     def size(self) -> int:
         """The approximate size in bytes."""
-        return 500 + len(self.record.definition.spec) + len(self.entry.after)
+        return 500 + len(self.template.definition.spec) + len(self.entry.after)
 
 
 @dataclass(frozen=True, slots=True)

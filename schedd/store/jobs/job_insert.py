@@ -1,12 +1,15 @@
 """Store jobs of several callers with one statement: jobs, timers, idempotency keys, audit entries.
 
+    creates ─▶ own columns: id, name, shard, time, key ─┬─▶ jobs, timers, keys, audit
+           └─▶ templates: what equal requests share ────┘
+
 Invariants
 - The statement writes the same rows as `jobs.create_job` for each call. Reading them returns the
   given records.
 - A call isn't written here if its key is in use or repeated in the batch, or its name is taken.
   `jobs.create_job` decides its answer.
-- Key and job are written together. If another transaction takes one of the keys meanwhile, the
-  batch is rolled back, and each call gets its own transaction.
+- Key and job are written together. If another transaction takes a key meanwhile, the statement
+  fails, and group commit halves the batch until that call is alone.
 """
 
 from __future__ import annotations
@@ -18,48 +21,51 @@ from sqlalchemy import Connection
 
 from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
 from schedd.store import audit
-from schedd.store.connection.database import RolledBack
 from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.jobs import jobs
-from schedd.store.jobs.requested_jobs import job_columns
 from schedd.store.statements import arrays
+from schedd.store.statements.keys import instant
+
+CALL: Final = "CreateJob"
+"""The call of every key."""
 
 CREATE: Final = PreparedStatement(f"""
 WITH b AS MATERIALIZED (
-    SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
-        %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
-        %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
-        %(created)s::timestamptz[], %(updated)s::timestamptz[], %(actors)s::text[],
-        %(retentions)s::float8[], %(due)s::timestamptz[], %(nominal)s::timestamptz[],
-        %(line_ids)s::bigint[], {audit.ARRAYS})
-      AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, updated_at, actor, retention, due_at, nominal, line, {audit.NAMES})
+    SELECT own.*, {instant("created")} AS created_at, shared.*
+    FROM unnest(%(templates)s::int[], %(jobs)s::uuid[], %(names)s::text[], %(shards)s::int[],
+        %(created)s::bigint[], %(keys)s::text[], %(digests)s::bytea[], {audit.OWN})
+      WITH ORDINALITY AS own(template, job_id, name, shard, created, key, digest,
+        {audit.OWN_NAMES}, place)
+    JOIN unnest(%(namespaces)s::text[], %(generations)s::int[], %(specs)s::bytea[],
+        %(actors)s::text[], %(retentions)s::float8[], %(due)s::timestamptz[],
+        %(nominal)s::timestamptz[], %(line_ids)s::bigint[], {audit.SHARED})
+      WITH ORDINALITY AS shared(namespace, generation, spec, actor, retention, due_at, nominal,
+        line, {audit.SHARED_NAMES}, number) ON number = template
 ), stored AS (
     INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
         created_by, updated_at, pause_note, paused_by, retention)
-    SELECT job_id, namespace, name, shard, generation, spec, false, created_at, actor, updated_at,
+    SELECT job_id, namespace, name, shard, generation, spec, false, created_at, actor, created_at,
         '', '', justify_hours(retention * interval '1 s')
-    FROM b WHERE NOT EXISTS (
-        SELECT FROM idempotency_keys k
-        WHERE k.namespace = b.keyspace AND k.call = b.call AND k.key = b.key)
+    FROM b WHERE COALESCE((
+        SELECT false FROM idempotency_keys k
+        WHERE k.namespace = b.namespace AND k.call = '{CALL}' AND k.key = b.key), true)
     ORDER BY namespace, name
     ON CONFLICT (namespace, name) WHERE deleted_at IS NULL AND NOT ephemeral DO NOTHING
     RETURNING job_id
+), fresh AS MATERIALIZED (
+    SELECT b.* FROM b JOIN stored USING (job_id)
 ), timed AS (
     INSERT INTO timers (job_id, shard, due_at, nominal, generation, paused, fired, line,
         line_generation)
-    SELECT job_id, shard, due_at, nominal, generation, false, 0, line, generation
-    FROM b JOIN stored USING (job_id)
+    SELECT job_id, shard, due_at, nominal, generation, false, 0, line, generation FROM fresh
 ), taken AS (
     INSERT INTO idempotency_keys (namespace, call, key, digest, made, created_at)
-    SELECT keyspace, call, key, digest, job_id, clock_timestamp()
-    FROM b JOIN stored USING (job_id) WHERE key IS NOT NULL
-    ORDER BY keyspace, call, key
-    ON CONFLICT (namespace, call, key) DO NOTHING RETURNING made
+    SELECT namespace, '{CALL}', key, digest, job_id, clock_timestamp()
+    FROM fresh WHERE key IS NOT NULL ORDER BY namespace, key
 ), logged AS (
-    {audit.INSERT} FROM b JOIN stored USING (job_id) ORDER BY place {audit.WITH_KEY}
+    {audit.INSERT} FROM fresh ORDER BY place {audit.WITH_KEY}
 )
-SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stored USING (job_id)
+SELECT array_agg(place) FROM fresh
 """)
 
 
@@ -68,13 +74,15 @@ def create(connection: Connection, create: Create) -> JobRecord | StoreConflict 
     return jobs.create_job(connection, create.record, create.key, create.entry)
 
 
-def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, JobRecord]:
-    """Store several jobs. Returns records by place; calls left out need their own transaction."""
+def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, Create]:
+    """Store several jobs. Returns those stored by place; calls left out need their own
+    transaction.
+    """
     chosen = _first_of_each(creates)
-    rows = CREATE.execute(connection, _columns(creates, chosen), len(chosen))
-    if not all(keyed for _, keyed in rows):
-        raise RolledBack({})
-    return {place: creates[place].record for place, _ in sorted(rows)}
+    columns = _columns([creates[place] for place in chosen])
+    [(stored,)] = CREATE.execute(connection, columns, len(chosen))
+    places = [chosen[number - 1] for number in stored or ()]
+    return {place: creates[place] for place in places}
 
 
 def _first_of_each(creates: Sequence[Create]) -> list[int]:
@@ -82,26 +90,42 @@ def _first_of_each(creates: Sequence[Create]) -> list[int]:
     chosen: list[int] = []
     seen: set[object] = set()
     for place, each in enumerate(creates):
-        key, new = each.key, each.record.definition
-        identities: list[object] = [("name", arrays.clean(new.namespace), arrays.clean(new.name))]
+        key = each.key
+        namespace = arrays.clean(each.template.definition.namespace)
+        identities: list[object] = [(namespace, arrays.clean(each.name))]
         if key is not None:
-            identities.append((key.namespace, arrays.clean(key.call), arrays.clean(key.key)))
+            identities.append((namespace, key.call, arrays.clean(key.key)))
         if seen.isdisjoint(identities):
             chosen.append(place)
         seen.update(identities)
     return chosen
 
 
-def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, object]:
-    chosen = [creates[place] for place in places]
-    records = [each.record for each in chosen]
-    of_job = job_columns(places, records, [each.key for each in chosen])
-    return (
-        of_job
-        | audit.columns([each.entry for each in chosen])
-        | {
-            "updated": arrays.instants([record.updated_at for record in records]),
-            "due": arrays.instants([record.due_at for record in records]),
-            "nominal": arrays.instants([record.nominal for record in records]),
-        }
-    )
+def _columns(creates: Sequence[Create]) -> dict[str, object]:
+    first = {id(each.template): each for each in reversed(creates)}
+    number = {template: place for place, template in enumerate(first, 1)}
+    records = [each.template for each in first.values()]
+    new = [record.definition for record in records]
+    keys = [each.key for each in creates]
+    entries = [each.entry for each in first.values()]
+    return {
+        "templates": arrays.numbers([number[id(each.template)] for each in creates]),
+        "jobs": arrays.ids([each.job_id for each in creates]),
+        "names": arrays.texts([each.name for each in creates]),
+        "shards": arrays.numbers([each.shard for each in creates]),
+        "created": arrays.microseconds([each.created_at for each in creates]),
+        "keys": arrays.texts([key.key if key else None for key in keys]),
+        "digests": arrays.blobs([key.digest if key else None for key in keys]),
+        "namespaces": arrays.texts([one.namespace for one in new]),
+        "generations": arrays.numbers([one.generation for one in new]),
+        "specs": arrays.blobs([one.spec for one in new]),
+        "actors": arrays.texts([record.created_by for record in records]),
+        "retentions": arrays.numbers(
+            [None if one.retention is None else one.retention.total_seconds() for one in new]
+        ),
+        "due": arrays.instants([record.due_at for record in records]),
+        "nominal": arrays.instants([record.nominal for record in records]),
+        "line_ids": arrays.numbers([one.line for one in new]),
+        **audit.columns(entries),
+        **audit.own_columns([each.entry for each in creates]),
+    }

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Final, cast
 
 from schedd.core.ids import Id
 
-_SHORT: Final = 64
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -53,7 +51,14 @@ def microseconds(values: Iterable[datetime | None]) -> str:
 
 def texts(values: Iterable[str | None]) -> str:
     """Return a `text[]`. NUL, which PostgreSQL's text can't contain, becomes U+2400."""
-    return _joined(["NULL" if value is None else _written(value) for value in values])
+    listed = [*values]
+    if listed and None not in listed:
+        joined = '","'.join(cast("list[str]", listed))
+        plain = joined.isascii() and "\\" not in joined and "\0" not in joined
+        if plain and joined.count('"') == 2 * len(listed) - 2:
+            return '{"' + joined + '"}'
+    written = {value: "NULL" if value is None else _quoted(clean(value)) for value in {*listed}}
+    return _joined([written[value] for value in listed])
 
 
 def blobs(values: Iterable[bytes | None]) -> str:
@@ -75,16 +80,6 @@ def clean(value: str) -> str:
     except UnicodeEncodeError:
         value = value.encode(errors="replace").decode()
     return value
-
-
-def _written(value: str) -> str:
-    return _word(value) if len(value) <= _SHORT else _quoted(clean(value))
-
-
-@lru_cache(maxsize=4096)
-def _word(value: str) -> str:
-    """Return the quoted text, cached: states, reasons and worker names repeat often."""
-    return _quoted(clean(value))
 
 
 def _quoted(value: str) -> str:

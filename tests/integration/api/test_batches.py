@@ -77,6 +77,20 @@ async def test_a_thousand_jobs_are_made_in_their_order_each_with_its_line_in_the
     )
 
 
+async def test_each_job_of_a_batch_of_several_kinds_is_stored_as_its_own_request(api):
+    kinds = [
+        {"timeout": Duration(seconds=n + 1), "retention": Duration(seconds=86_400 * (n + 1))}
+        for n in range(3)
+    ]
+    wanted = [create(f"job-{n}", f"key-{n}", **kinds[n % 3]) for n in range(30)]
+    results = await batch(api, *wanted)
+    for given, result in zip(wanted, results, strict=True):
+        stored = await api("GetJob", jobs.GetJobRequest(job=given.job.name))
+        assert (stored.timeout, stored.retention) == (given.job.timeout, given.job.retention)
+        result.job.ClearField("warnings")
+        assert stored == result.job
+
+
 async def test_the_owners_of_timers_that_are_due_soon_are_woken(api):
     soon, later = Duration(seconds=20), Duration(seconds=86_400 * 3_650)
     wanted = [create(f"job-{n}", every=later if n % 2 else soon) for n in range(10)]

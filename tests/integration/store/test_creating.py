@@ -26,7 +26,7 @@ def create(key: str | None = None, digest: bytes = b"digest", **definition: Any)
     record = replace(record, definition=replace(record.definition, **definition))
     entry = ok("create", f"job/{record.definition.job_id}")
     claim = None if key is None else Idempotency("default", key, "CreateJob", digest)
-    return Create(record, claim, entry)
+    return Create.first(record, claim, entry)
 
 
 async def created(world: World, wanted: Sequence[Create]) -> list[Any]:
@@ -60,8 +60,9 @@ async def test_a_create_with_others_leaves_the_rows_of_a_lone_create(world: Worl
 
     assert sorted(stored) == [0, 1, 2]
     assert isinstance(one, JobRecord)
-    assert replace(stored[1], definition=one.definition, created_at=one.created_at) == replace(
-        one, updated_at=stored[1].updated_at
+    record = stored[1].record
+    assert replace(record, definition=one.definition, created_at=one.created_at) == replace(
+        one, updated_at=record.updated_at
     )
     found = await rows(world, together)
     assert found == await rows(world, alone)
@@ -78,7 +79,7 @@ async def test_a_create_returns_what_reading_the_job_returns(world: World) -> No
     ids = [one.record.definition.job_id for one in wanted]
     found = await database.call(lambda c: jobs.records_of(c, ids))
     read = {one.definition.job_id: one for one in found}
-    assert [answers[0], answers[1]] == [read[job_id] for job_id in ids]
+    assert [answers[0].record, answers[1].record] == [read[job_id] for job_id in ids]
 
 
 async def test_each_of_many_callers_receives_its_own_job(world: World) -> None:
@@ -156,3 +157,32 @@ async def test_keys_used_by_two_members_at_once_create_one_job_each(
     assert one == other[::-1]
     assert await world.sql("SELECT count(*) FROM jobs") == [(100,)]
     assert await world.sql("SELECT count(*) FROM timers") == [(100,)]
+
+
+async def test_names_wanted_by_two_members_at_once_belong_to_one_job_each(world: World) -> None:
+    first, second = await world.member(), await world.member()
+    names = [f"job-{n}" for n in range(100)]
+
+    async def asked(users: Any, own: str, order: Sequence[str]) -> dict[str, Any]:
+        batch = [create(f"{own}-{name}", name=name) for name in order]
+        answers = await asyncio.gather(
+            *(users.create_job(one.record, one.key, one.entry) for one in batch)
+        )
+        return dict(zip(order, answers, strict=True))
+
+    answers = await asyncio.wait_for(
+        asyncio.gather(
+            asked(first.store.users, "first", names),
+            asked(second.store.users, "second", [*names[::-1], "alone"]),
+        ),
+        timeout=60,
+    )
+
+    alone = answers[1].pop("alone")
+    assert isinstance(alone, JobRecord)
+    for name in names:
+        [made] = [one[name] for one in answers if isinstance(one[name], JobRecord)]
+        [refused] = [one[name] for one in answers if one[name] is not made]
+        assert refused == StoreConflict("name", made.definition.job_id)
+    for table in TABLES:
+        assert await world.sql(f"SELECT count(*) FROM {table}") == [(101,)]

@@ -77,12 +77,12 @@ async def test_an_edit_by_a_member_of_the_previous_version_makes_the_line_id_unk
 
 async def test_runs_created_or_submitted_in_batches_have_the_line_too(world: World) -> None:
     me = await world.member()
-    create = Create(record(PLAIN), None, ok("create"))
+    create = Create.first(record(PLAIN), None, ok("create"))
     submit = Submit(record(OTHER), manual_run(), None, ok("submit"), Priority.MEDIUM)
 
     made = await me.store.database.call(lambda c: job_insert.create_all(c, [create]))
     await me.store.database.call(lambda c: submits.submit_all(c, [submit]))
-    await triggered(me, made[0].definition.job_id)
+    await triggered(me, made[0].job_id)
 
     assert sorted(filter(None, await waiting(me))) == sorted([PLAIN, OTHER])
 

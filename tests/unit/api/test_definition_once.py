@@ -74,8 +74,10 @@ class Rows:
         self.jobs[name] = replace(record, definition=_read_back(record.definition))
         return self.jobs[name]
 
-    async def create_jobs(self, wanted: Sequence[Create]) -> list[JobRecord]:
-        return [await self.create_job(one.record, one.key, one.entry) for one in wanted]
+    async def create_jobs(self, wanted: Sequence[Create]) -> list[Create]:
+        for one in wanted:
+            await self.create_job(one.record, one.key, one.entry)
+        return [*wanted]
 
     async def update_job(
         self,
