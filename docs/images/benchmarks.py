@@ -15,17 +15,17 @@ def made() -> dict[Path, str]:
     """Each picture, as it should be."""
     drawn = {
         "bench-peers": bars(
-            "No-op jobs a second: the median of three rounds, from the least to the most",
+            "Jobs per second: the median of three rounds, with the slowest and the fastest round",
             greatest_first(_of("peers", "rate.median", "summary", "rate.min", "rate.max")),
             mark="schedd",
         ),
         "bench-idle": bars(
-            "Milliseconds late at 1,667 runs a second, beside idle schedules",
+            "Milliseconds by which runs start late at 1,667 runs/s, by number of idle schedules",
             _of("spread", "late_ms", "idle"),
             log=True,
         ),
         "bench-workers": bars(
-            "Milliseconds late at 100 runs a second, with so many workers attached",
+            "Milliseconds by which runs start late at 100 runs/s, by number of connected workers",
             _of("simulated", "late_ms", "workers"),
         ),
     }
