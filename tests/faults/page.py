@@ -32,11 +32,12 @@ This page is for operators who want to know which faults a cluster survives.
 
 Under [every fault of this page](#faults):
 
-- No scheduled time is lost: each scheduled time runs, or a row says why it didn't run.
+- No scheduled time is lost: each scheduled time runs, or a row in the database says why it didn't
+  run.
 - No run starts twice, unless a lost lease, a killed process or a retry explains the second start.
-- A killed leader or owner has a successor within TTL + 1 s. TTL is the setting `member_ttl`, which
-  is 5 s by default.
-- Late results of lost workers change nothing.
+- If a leader or owner is killed, another member takes over within `member_ttl` + 1 s. The setting
+  `member_ttl` is 5 s by default.
+- If a lost worker sends a result too late, the result changes nothing.
 
 The guarantees of this list don't hold if PostgreSQL is restored from a backup. The restore undoes
 all changes that were stored after the backup ([what still
@@ -47,17 +48,17 @@ holds](operations/backup-and-restore.md)).
 FAULTS = """
 ## Faults
 
-The [glossary](glossary.md) explains *owner*, *shard*, *epoch*, *token*, *spool* and STALE. Names in
-the column *tests* are functions in `tests/faults`. [The measurements](evidence/fault-tests.md) have
-the figures of each function.
+The [glossary](glossary.md) explains *owner*, *shard*, *epoch*, *token*, *spool* and STALE. The
+column *tests* names functions in `tests/faults`, or files. [The
+measurements](evidence/fault-tests.md) have the figures of each function.
 """
 
 METHOD = """
 ## How the faults are tested
 
 The test cluster has three etcd servers, PostgreSQL, three members and four workers. All parts of
-the cluster run as real processes on one machine, each in its own network namespace. The TTL of a
-lease is 3 s.
+the cluster run as real processes on one machine, each in its own network namespace. A lease in
+etcd lasts 3 s.
 
 1. Jobs record each start and end of their own runs. Simulated users submit, edit, pause and delete
    jobs.
@@ -163,10 +164,13 @@ COMPARED = "scheduled times that the fault tests checked"
 LOST = "scheduled times that were lost: they have no run, and no row with a reason"
 DOUBLED = "runs that started twice without an explanation"
 KILLED = ("test_leader_killed", "test_member_killed_at")
-SUCCEEDED = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
+SUCCEEDED = "time from the kill of a leader or owner to the takeover, with leases of 3 s"
 REJECTED = "time from the first rejection by PostgreSQL or etcd until `/readyz` named its cause"
 READY = "time from the last rejection by PostgreSQL or etcd until all members were ready"
-PROVED = "copies of schedd from which a guarantee was removed: in how many the checker found this"
+PROVED = (
+    "copies of schedd from which one guarantee was removed, and in which the checker found the"
+    " defect"
+)
 
 
 def page(

@@ -76,10 +76,11 @@ def test_the_summary_adds_up_all_measurements() -> None:
     compared = "scheduled times that the fault tests checked, in 2 test cases"
     assert f"| {compared} | 600 | 2026-11-21 |" in text
     assert "they have no run, and no row with a reason | 1 | 2026-11-21 |" in text
-    successor = "time from the kill of a leader or owner to the takeover, with a TTL of 3 s"
+    successor = "time from the kill of a leader or owner to the takeover, with leases of 3 s"
     assert f"| {successor} | 2.5 s at most | 2026-11-21 |" in text
     caught = (
-        "copies of schedd from which a guarantee was removed: in how many the checker found this"
+        "copies of schedd from which one guarantee was removed, and in which the checker found"
+        " the defect"
     )
     assert f"| {caught} | 1 of 1 | 2026-11-21 |" in text
 
