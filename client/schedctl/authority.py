@@ -114,7 +114,8 @@ class Authority:
         trusted = out / f"{OWN}.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
             raise UnfitEnvironment(
-                f"{trusted} doesn't contain the certificate of this authority, {self.certificate}",
+                f"the file {trusted} doesn't contain the certificate of this authority,"
+                f" {self.certificate}",
                 f"append {self.certificate} to {trusted}, or give another folder: --out DIR; to"
                 f" use the authority of {trusted}, name the folder of that authority: --ca-dir DIR",
             )
@@ -156,21 +157,22 @@ class Authority:
             ) from error
         if not _may_sign(ca):
             raise UnfitEnvironment(
-                f"{self.certificate} isn't the certificate of a certificate authority: certificates"
-                " that it signs would be rejected",
+                f"the certificate {self.certificate} isn't that of a certificate authority:"
+                " certificates that it signs would be rejected",
                 "restore the authority's certificate, or name the authority's folder: --ca-dir DIR",
             )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UnfitEnvironment(
-                f"{self._key_file} isn't an elliptic-curve key as created by schedctl auth init",
+                f"the key file {self._key_file} isn't an elliptic-curve key as created by"
+                " schedctl auth init",
                 "name the folder of an authority that schedctl created: --ca-dir DIR; or sign the"
                 " certificate with the program that created this key (docs/security.md lists the"
                 " URI names of the certificate)",
             )
         if key.public_key() != ca.public_key():
             raise UnfitEnvironment(
-                f"{self._key_file} isn't the key of {self.certificate}: certificates that it signs"
-                " would be rejected",
+                f"the key file {self._key_file} doesn't belong to the certificate"
+                f" {self.certificate}: certificates that it signs would be rejected",
                 "restore the key that belongs to the certificate, or name the folder with both:"
                 " --ca-dir DIR",
             )
@@ -197,9 +199,9 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
                 else f"{cert} isn't a certificate of schedd"
             )
     elif key.exists():
-        raise anothers(f"{key} is a key, but its certificate {cert} doesn't exist")
+        raise anothers(f"the key file {key} exists, but its certificate {cert} doesn't")
     if key.exists() and not key.is_file():
-        raise anothers(f"{key} isn't a regular file")
+        raise anothers(f"the key file {key} isn't a regular file")
 
 
 def _certificate_builder(

@@ -64,16 +64,24 @@ def load() -> Contexts:
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise Misconfigured(f"{file} can't be read: {error.strerror}") from error
+        raise Misconfigured(
+            f"the configuration file {file} can't be read: {error.strerror}; check the"
+            " file and its permissions"
+        ) from error
     except UnicodeDecodeError as error:
-        raise Misconfigured(f"{file} isn't valid UTF-8: it must be TOML in UTF-8") from error
+        raise Misconfigured(
+            f"the configuration file {file} isn't valid UTF-8: it must be TOML in UTF-8"
+        ) from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise Misconfigured(f"{file} isn't valid TOML: {error}") from None
+        raise Misconfigured(f"the configuration file {file} isn't valid TOML: {error}") from None
     known = content.get("contexts", {})
     if not isinstance(known, dict):
-        raise Misconfigured(f"{file}: contexts must be a table, such as [contexts.prod]")
+        raise Misconfigured(
+            f"the configuration file {file} isn't valid: contexts must be a table, such as"
+            " [contexts.prod]"
+        )
     return Contexts(
         current=content.get("current"),
         known={name: _context(file, name, entry) for name, entry in known.items()},
@@ -182,7 +190,7 @@ def _write(contexts: Contexts) -> None:
         write(File(file, ("\n".join(lines) + "\n").encode()))
     except OSError as error:
         raise UnfitEnvironment(
-            f"{file} can't be written: {error.strerror}",
+            f"the configuration file {file} can't be written: {error.strerror}",
             "make this file writable for you, or use another folder: XDG_CONFIG_HOME=DIR",
         ) from error
 

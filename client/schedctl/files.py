@@ -65,7 +65,7 @@ def begin(path: Path) -> Iterator[FileIO]:
         opened = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, SECRET))
     except FileExistsError:
         raise CommandFailure(
-            f"{path} already exists and isn't changed",
+            f"the file {path} already exists, and isn't overwritten",
             reason="FILE_EXISTS",
             remedy="name another file, or remove this one first",
         ) from None

@@ -27,12 +27,14 @@ class Backoff:
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum:
             raise ValueError(
-                f"initial {self.initial} and maximum {self.maximum} aren't valid: initial must be"
-                " more than 0, and at most the maximum"
+                f"the backoff's initial wait {self.initial} and longest wait {self.maximum}"
+                " aren't valid: the initial wait must be more than 0, and at most the longest"
+                " wait"
             )
         if self.factor < 1 or not 0 <= self.jitter < 1:
             raise ValueError(
-                f"{self} isn't valid: factor must be at least 1, jitter from 0 to below 1"
+                f"{self} isn't valid: its factor must be at least 1, and its jitter from 0 to"
+                " below 1"
             )
         self._following = self.initial
 

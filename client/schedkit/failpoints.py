@@ -194,7 +194,7 @@ class Failpoints:
         if unknown:
             known = ", ".join(sorted(name for name in self._places if ours(name)))
             raise Misconfigured(
-                f"{VARIABLE}: unknown failpoint {', '.join(unknown)}; known: {known}"
+                f"{VARIABLE} names an unknown failpoint, {', '.join(unknown)}: use one of {known}"
             )
         for name, point in sorted(self._armed.items()):
             if ours(name):
@@ -226,7 +226,8 @@ def _point(described: str) -> Point:
     found = _POINT.fullmatch(described)
     if found is None or found[2] not in _ACTIONS:
         raise Misconfigured(
-            f"{described!r} isn't NAME=ACTION, with one of the actions {', '.join(_ACTIONS)}"
+            f"{described!r} isn't a valid failpoint: write NAME=ACTION, with one of the"
+            f" actions {', '.join(_ACTIONS)}"
         )
     name, action, argument, rest = found[1], found[2], (found[3] or "").strip(), found[4]
     if (action == "pause") != bool(argument):
@@ -246,7 +247,7 @@ def _option(text: str, described: str) -> tuple[str, str]:
     key, _, value = (part.strip() for part in text.partition("="))
     if key not in {"skip", "count", "ticket"} or not value:
         raise Misconfigured(
-            f"{described!r}: option {text.strip()!r} isn't skip=, count= or ticket="
+            f"{described!r}: the option {text.strip()!r} isn't skip=, count= or ticket="
         )
     return key, value
 
@@ -261,7 +262,7 @@ def _seconds(text: str) -> float:
 def _at_least(least: int, options: Mapping[str, str], key: str) -> int:
     number = int(options[key])
     if number < least:
-        raise ValueError(f"{key}={number} isn't valid: give {least} or more")
+        raise ValueError(f"the failpoint option {key}={number} isn't valid: give {least} or more")
     return number
 
 

@@ -422,7 +422,7 @@ class MemberLifecycle:
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
             if changed := self._changed(live):
-                raise TenureOver(f"{changed}: this member joins the cluster again")
+                raise TenureOver(f"{changed}: this member leaves the cluster and joins it again")
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)

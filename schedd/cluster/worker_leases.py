@@ -233,7 +233,8 @@ class WorkerLeases:
             await self.etcd.revoke(lease.id)
             await asyncio.sleep(backoff.next())
         raise Unavailable(
-            f"etcd: the key of worker {incarnation.worker} changes too often to be written"
+            f"etcd: the key of worker {incarnation.worker} can't be written, because other"
+            " members change this key at the same time"
         )
 
 

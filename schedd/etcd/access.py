@@ -48,7 +48,7 @@ class EtcdTls:
 
     def __post_init__(self) -> None:
         if (self.cert is None) is not (self.key is None):
-            raise Misconfigured("etcd: cert and key must be given together")
+            raise Misconfigured("the settings etcd.cert and etcd.key must be given together")
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Return the files as they are now.
@@ -99,7 +99,7 @@ class EtcdAccess:
         if not self.endpoints:
             raise Misconfigured("etcd: no endpoint is given; set etcd.endpoints")
         if (user is None) is not (password is None):
-            raise Misconfigured("etcd: user and password must be given together")
+            raise Misconfigured("the settings etcd.user and etcd.password must be given together")
         self.login = None if user is None or password is None else Login(user, password)
         for why in against(self.endpoints, encrypted=self.tls is not None):
             raise Misconfigured(f"etcd: {why}")

@@ -100,8 +100,8 @@ class EtcdClient:
             except RevisionGone:
                 continue  # compacted between two pages
         raise Unavailable(
-            f"etcd: the keys under {prefix!r} can't be listed: etcd compacts their revisions"
-            " meanwhile"
+            f"etcd: the keys under {prefix!r} can't be listed: etcd deletes (compacts) their"
+            " revision before the list is complete"
         )
 
     async def _list(self, prefix: str) -> Listing:

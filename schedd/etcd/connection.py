@@ -126,7 +126,7 @@ class Ring:
 
     def __init__(self, size: int, start: int = 0) -> None:
         if size < 1:
-            raise ValueError("at least one endpoint is required")
+            raise ValueError("etcd needs at least one endpoint")
         self._size = size
         self.current = start % size
 
@@ -358,7 +358,7 @@ class EtcdConnection:
                 return self._token
         except TimeoutError as error:
             self._backoff.timed_out(login)
-            raise Unavailable("etcd: the login timed out without a token") from error
+            raise Unavailable("etcd: the login timed out: etcd sent no token") from error
 
     async def _authenticate(self, login: Login, position: int, clock: _Clock) -> str:
         self._backoff.check(login)

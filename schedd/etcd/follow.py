@@ -108,8 +108,8 @@ class Mirror:
         """
         if cluster_id != self.cluster_id:
             raise Doubt(
-                f"etcd cluster {cluster_id:x} answered, but this member follows etcd cluster"
-                f" {self.cluster_id:x}"
+                f"the etcd cluster with id {cluster_id:x} answered, but this member watches"
+                f" the etcd cluster with id {self.cluster_id:x}"
             )
         known, newest = self.revision, self.revision
         for change in changes:
@@ -251,7 +251,10 @@ class Follower:
             await stream.send(wire.WatchRequest(progress_request=wire.WatchProgressRequest()))
             response = await stream.receive(deadline)
         if response is None:
-            raise Unavailable("etcd: the watch got no answer to a request for its progress")
+            raise Unavailable(
+                "etcd: a watch (a stream of changes) timed out: etcd didn't answer the request"
+                " for its progress"
+            )
         return response
 
     def _broken(self) -> None:

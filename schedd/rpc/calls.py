@@ -93,7 +93,8 @@ def check_known(request: Message) -> None:
     if unknown:
         named = ", ".join(map(str, unknown[:MOST_NAMED]))
         raise InvalidArgumentError(
-            f"{request.DESCRIPTOR.name} has fields that this member doesn't know: {named}",
+            f"the request {request.DESCRIPTOR.name} has fields that this member doesn't know,"
+            f" by number: {named}",
             reason="UNKNOWN_FIELD",
             remedy="upgrade the members first; nothing was changed",
         )

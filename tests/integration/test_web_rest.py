@@ -841,7 +841,7 @@ async def test_a_body_in_another_charset_is_refused_by_its_name(
     if status == 415:
         refusal, bare = answer.json, charset.strip('"')
         assert refusal["reason"] == "NOT_UTF_8"
-        assert refusal["detail"] == f"charset {bare} not supported"
+        assert refusal["detail"] == f"the charset {bare} isn't supported"
         assert (await web.get("/api/v1/jobs")).json["jobs"] == []
 
 

@@ -71,7 +71,7 @@ cert = "/none/cert.pem"
     assert done.stderr.replace(f"{file}", "FILE").splitlines() == [
         "spool: a value is required: set it in the file, by WORKERD_SPOOL or --spool",
         "FILE:8: results.result_mib: must be from 0 to 1024",
-        "FILE:10: tls: only one of cert and key is given: give both files",
+        "FILE:10: tls: the setting tls has only one of cert and key: give both files",
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
         ("FILE:4: slots: must be from 1 to 20000, not 0; for more slots run several workers"),
         "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",

@@ -254,7 +254,8 @@ async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_set
         refused = await request(stream, url=server.url())
         assert refused.reason == common_pb2.REASON_DONT_RETRY
         assert refused.error == (
-            "127.0.0.1 is not a public address, and jobs and webhooks call only public addresses."
+            "the target 127.0.0.1 isn't a public address, and jobs and webhooks call only public"
+            " addresses."
             ' To permit this target, write in workerd.toml: [egress] allow = ["127.0.0.1"]'
         )
         assert len(server.requests) == 1
@@ -293,7 +294,7 @@ async def test_no_spelling_of_an_address_reaches_a_host_that_is_not_public(
 
 
 REFUSED = (
-    "not a public address",
+    "isn't a public address",
     "can't call it",
     "not a canonical",
     "isn't written as a public address",

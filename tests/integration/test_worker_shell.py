@@ -365,7 +365,7 @@ async def test_a_worker_that_names_no_directory_reads_no_such_file(workers: Shar
         stream = await member.attached()
         shell = job_pb2.ShellAction(argv=["true"], env_from=["/etc/hostname"])
         result = await stream.result_of(await stream.assign(shell=shell))
-        assert "the worker allows no folder" in result.error
+        assert "the worker's setting `secrets` names no folder" in result.error
 
 
 async def test_a_job_makes_its_files_by_its_own_umask(

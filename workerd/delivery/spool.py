@@ -205,8 +205,8 @@ class Spool:
             return str(uuid.UUID(text))
         except ValueError:
             raise Misconfigured(
-                f"{path} must contain the worker's id, but contains {text[:60]!r}: restore the"
-                " earlier id, or remove the file to register as a new worker"
+                f"the file {path} must contain the worker's id, but contains {text[:60]!r}:"
+                " restore the earlier id, or remove the file to register as a new worker"
             ) from None
 
 

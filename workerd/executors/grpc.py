@@ -273,11 +273,11 @@ async def _unary(
         request, metadata=metadata_of(attempt), timeout=_remaining_seconds(attempt)
     )
     if answer is None:
-        raise NoAnswer("the server ended the call with OK, but sent no answer")
+        raise NoAnswer("the gRPC server ended the call with OK, but sent no answer")
     if answer.startswith(_GZIP):
         raise MethodNotCallable(
-            "the server compressed its answer with gzip, although the call didn't permit it: turn"
-            " compression off in the server"
+            "the gRPC server compressed its answer with gzip, although the call didn't permit"
+            " it: turn compression off in the server"
         )
     return answer
 

@@ -113,13 +113,17 @@ async def find(
     try:
         found = pool.FindServiceByName(service).methods_by_name.get(method)
     except KeyError:
-        raise MethodNotFound(f"the server has no service {service}: correct `method`") from None
+        raise MethodNotFound(
+            f"the server has no service {service}: correct the field `method` of the job"
+        ) from None
     if found is None:
-        raise MethodNotFound(f"service {service} has no method {method}: correct `method`")
+        raise MethodNotFound(
+            f"service {service} has no method {method}: correct the field `method` of the job"
+        )
     if found.client_streaming or found.server_streaming:
         raise MethodNotCallable(
-            f"{service}/{method} can't be called: it is a streaming method, and only unary methods"
-            " are supported"
+            f"the method {service}/{method} can't be called: it is a streaming method, and"
+            " only unary methods are supported"
         )
     return ReflectedMethod(f"/{service}/{method}", pool, found)
 
@@ -235,6 +239,6 @@ def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
             pool.AddSerializedFile(files[name].SerializeToString())
     except (TypeError, ValueError, KeyError, RecursionError) as wrong:
         raise MethodNotCallable(
-            f"the server's reflection service sent invalid types: {wrong}"
+            f"the server's reflection service sent invalid message types: {wrong}"
         ) from None
     return pool

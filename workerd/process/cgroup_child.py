@@ -161,7 +161,9 @@ def _text(text: str) -> str:
 
 def _name(name: str) -> str:
     if "=" in name:
-        raise ValueError(f"illegal environment variable name: {name!r}")
+        raise ValueError(
+            f"the name {name!r} of an environment variable isn't valid: it contains an ="
+        )
     return _text(name)
 
 

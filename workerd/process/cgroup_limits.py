@@ -179,7 +179,9 @@ class Controllers:
         if name in self._passed:
             return _Limit(self._tree / slot, _VERSION_2[name], own=False)
         if name not in self._beside:
-            raise OSError(errno.ENOTSUP, f"the cgroup has no {name} controller", str(self._tree))
+            raise OSError(
+                errno.ENOTSUP, f"the worker's cgroup has no {name} controller", str(self._tree)
+            )
         return _Limit(self._beside[name] / f"{self._tree.name}-{slot}", _VERSION_1[name], own=True)
 
     def _pass_on(self, folder: Path) -> set[str]:

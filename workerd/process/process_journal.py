@@ -115,7 +115,8 @@ class Journal:
         if self._torn:
             raise OSError(
                 errno.ENOSPC,
-                "a line of the process journal was partially written: is the disk full?",
+                "a line of the process journal was only partially written: check whether the"
+                " disk is full",
                 str(self.path),
             )
 
@@ -146,7 +147,7 @@ class Journal:
         if size < len(content):
             raise OSError(
                 errno.ENOSPC,
-                "the process journal was partially written: is the disk full?",
+                "the process journal was only partially written: check whether the disk is full",
                 str(self.path),
             )
         return size

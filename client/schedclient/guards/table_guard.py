@@ -88,8 +88,9 @@ class TableGuard:
             fencing.judge(self.resource, token, seen)
             if not self._ask(cursor, WITHIN):
                 raise Misconfigured(
-                    "the check has no effect, because its transaction was committed automatically:"
-                    " turn autocommit off, or begin a transaction for the check and the writes"
+                    "the check of the fencing token has no effect, because its transaction was"
+                    " committed automatically: turn autocommit off, or begin a transaction for"
+                    " the check and the writes"
                 )
 
     def _ask(self, cursor: Any, statement: str, *values: object) -> Any:

@@ -104,8 +104,9 @@ def check() -> None:
     """Raise FailedPrecondition if gRPC is unusable in this process."""
     if _state.unusable:
         raise FailedPrecondition(
-            f"process {os.getpid()} was forked while its parent had a gRPC call in flight, or"
-            " used grpc.aio elsewhere; gRPC is unusable in this process",
+            f"process {os.getpid()} was forked while its parent process had a gRPC call in"
+            " progress, or while other code of the parent used grpc.aio; gRPC can't be used in"
+            " this process",
             reason=FORKED,
             remedy="fork before the first call, or when no call is in flight;"
             " or start the process with multiprocessing's spawn or forkserver",

@@ -387,7 +387,7 @@ class _Channels:
                     return await answer
             except TimeoutError:  # gRPC's own timer doesn't run
                 raise DeadlineExceeded(
-                    f"gRPC didn't end the call to {endpoint} at its deadline",
+                    f"the call to {endpoint} hangs: gRPC didn't end it at its deadline",
                     reason=NO_ANSWER,
                     remedy="check whether the call took effect, and restart this process",
                     endpoint=endpoint,
@@ -449,9 +449,9 @@ class _Channels:
                 pieces.cancel()
             pieces = use.stream = None  # no traceback keeps its channel open over a fork
         raise ClusterUnavailable(
-            f"the stream from {endpoint} was ended, because this process forked",
+            f"the stream from {endpoint} ended, because this process was forked",
             reason=BROKEN,
-            remedy="start the watch or the read again",
+            remedy="start the call again: it continues a watch, or reads a run's output",
             endpoint=endpoint,
         )
 
@@ -482,7 +482,7 @@ class _Channels:
                         remedy="give a longer timeout; nothing was sent",
                     )
                 raise ClusterUnavailable(
-                    f"no endpoint answers: {endpoints}",
+                    f"no member answered at the endpoints {endpoints}",
                     reason="NO_ENDPOINT",
                     remedy="check the addresses, and that members are running there",
                 )

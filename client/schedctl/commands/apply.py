@@ -101,8 +101,8 @@ def _refuse_others(reading: ReadManifests, namespace: str) -> None:
     for where, one in chain(*reading.kinds):
         if one.namespace not in ("", namespace):
             raise CommandFailure(
-                f"{where}: {one.name} is in namespace {one.namespace}, but --namespace names"
-                f" {namespace}",
+                f"{where}: {one.name} belongs to namespace {one.namespace}, but --namespace"
+                f" names {namespace}",
                 reason="WRONG_NAMESPACE",
                 remedy="remove the option --namespace, or the key namespace of the manifest",
             )

@@ -239,7 +239,7 @@ def _refuse_what_is_not_ours(folder: ClusterFolder) -> None:
     for name in ("etcd", "postgres"):
         if folder.data(name).exists():
             raise DevError(
-                f"{folder.data(name)} exists, but schedctl dev didn't create it",
+                f"the folder {folder.data(name)} exists, but schedctl dev didn't create it",
                 "name another folder: --dir DIR",
             )
 

@@ -193,7 +193,7 @@ def _say(text: str) -> None:
 
 def _send(part: ClusterPart, number: signal.Signals, done: str) -> None:
     if part.process is None or not part.process.send(number):
-        raise NotUp(f"{part.name} isn't running any more", "start it: schedctl dev up")
+        raise NotUp(f"the process {part.name} isn't running any more", "start it: schedctl dev up")
     _say(f"{done} {part.name}, pid {part.process.pid}")
 
 

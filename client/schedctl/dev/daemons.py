@@ -159,7 +159,7 @@ def check(folder: ClusterFolder, parts: Iterable[ClusterPart], left: Callable[[]
                 lines[0].removeprefix(f"{_MODULES[part.kind]}: ") if lines else "no reason given"
             )
             raise BadOverride(
-                f"--set: {part.name} rejects a setting: {problem}",
+                f"--set: {part.name} rejects this setting: {problem}",
                 "correct or remove this --set; the settings are listed in"
                 f" docs/operations/configuration-{_MODULES[part.kind]}.md",
             )

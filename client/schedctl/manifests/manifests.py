@@ -118,7 +118,12 @@ class _Loader(yaml.BaseLoader):
         self.depth += 1
         if self.depth > DEEPEST:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # theirs has no types
-            raise _Unfit(None, None, f"lists and objects are nested more than {DEEPEST} deep", mark)
+            raise _Unfit(
+                None,
+                None,
+                f"the manifest nests lists and objects more than {DEEPEST} levels deep",
+                mark,
+            )
         try:
             return super().compose_node(parent, index)
         finally:
@@ -149,7 +154,7 @@ def read_or_fail(files: Sequence[str]) -> ReadManifests:
     except OSError as error:
         where = error.filename or ", ".join(files)
         raise CommandFailure(
-            f"{where} can't be read: {error.strerror}",
+            f"the manifest {where} can't be read: {error.strerror}",
             reason="NO_FILE",
             remedy="check the file's name and permissions",
         ) from error
@@ -260,7 +265,7 @@ def _plain(
             None, None, f"the YAML tag {tag} isn't supported: remove the tag", node.start_mark
         )
     if len(path) > DEEPEST:  # an alias may hold itself
-        too_deep = f"lists and objects are nested more than {DEEPEST} deep"
+        too_deep = f"the manifest nests lists and objects more than {DEEPEST} levels deep"
         raise _Unfit(None, None, too_deep, node.start_mark)
     if len(lines) > LARGEST:
         excess = f"the manifest has more than {LARGEST:,} values, with its aliases expanded"

@@ -92,7 +92,7 @@ class EgressClient:
     def check(self, url: URL) -> None:
         """Check the URL itself. Raises ForbiddenTarget: the target isn't permitted."""
         if url.scheme not in ("http", "https") or not url.host:
-            raise ForbiddenTarget(f"{url} isn't an http or https URL")
+            raise ForbiddenTarget(f"the target {url} isn't an http or https URL")
         self._targets.check_literal(url.host, url.port or 0)
 
     async def close(self) -> None:

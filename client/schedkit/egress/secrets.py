@@ -88,8 +88,8 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
     """Read a file. Any path outside the allowed directories gives the same error."""
     if not allowed:
         raise ValueError(
-            f"{field}: file {name} can't be read: the worker allows no folder; add the file's"
-            " folder to `secrets` in workerd.toml"
+            f"{field}: file {name} can't be read: the worker's setting `secrets` names no"
+            " folder; add the file's folder to `secrets` in workerd.toml"
         )
     folders = [os.path.realpath(folder) for folder in allowed]
     try:

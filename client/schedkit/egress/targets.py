@@ -107,26 +107,28 @@ class Targets:
             self._check(host, host, port)
         elif seems_an_address(host):
             raise ForbiddenTarget(
-                f"{host} can't be called: it isn't written as a public address; write an IPv4"
-                " address as four decimal numbers without leading zeros, such as 93.184.215.14"
+                f"the target {host} can't be called: it isn't written as a public address;"
+                " write an IPv4 address as four decimal numbers without leading zeros, such as"
+                " 93.184.215.14"
             )
         else:
             self._check_name(host)
 
     def _check_name(self, host: str) -> None:
         if why := never(host):
-            raise ForbiddenTarget(f"{host} is {why}: jobs and webhooks can't call it")
+            raise ForbiddenTarget(f"the target {host} is {why}: jobs and webhooks can't call it")
 
     def _check(self, host: str, address: str, port: int) -> None:
-        subject = f"{host} is" if host == address else f"{host} resolves to {address}, which is"
+        subject = f"{host} is" if host == address else f"{host}, which resolves to {address},"
         if why := never(address):
-            raise ForbiddenTarget(f"{subject} {why}: jobs and webhooks can't call it")
+            raise ForbiddenTarget(f"the target {subject} is {why}: jobs and webhooks can't call it")
         ip = address_of(address)
         assert ip is not None, "a resolver returns addresses"
         if is_public(ip) or self._allow.address(real(ip), port) or self._allow.name(host, port):
             return
         entry = name_of(host) if host != address else str(real(ip))
         raise ForbiddenTarget(
-            f"{subject} not a public address, and jobs and webhooks call only public addresses. To"
-            f' permit this target, write in {self._file}: [egress] allow = ["{entry}"]'
+            f"the target {subject} isn't a public address, and jobs and webhooks call only"
+            f" public addresses. To permit this target, write in {self._file}: [egress] allow ="
+            f' ["{entry}"]'
         )

@@ -84,7 +84,7 @@ class TLS:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise Misconfigured("tls: only one of cert and key is given: give both files")
+            raise Misconfigured("the setting tls has only one of cert and key: give both files")
 
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
         """Return authority, certificate and key.
@@ -212,8 +212,9 @@ def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
     under = f" under [{section}]" if section else ""
     if not insecure and not is_loopback(host):
         raise Misconfigured(
-            f"{address} is reachable from other hosts, but TLS isn't configured: set tls (ca, cert,"
-            f" key); or set insecure = true{under} to send everything unencrypted"
+            f"the address {address} can be reached from other hosts, but TLS isn't configured:"
+            f" set tls (ca, cert, key); or set insecure = true{under} to send everything"
+            " unencrypted"
         )
 
 
@@ -293,7 +294,7 @@ def _configuration(
     ca: bytes, cert: bytes | None, key: bytes | None
 ) -> grpc.ServerCertificateConfiguration:
     if cert is None or key is None:
-        raise Misconfigured("tls: only ca is given: a server also needs cert and key")
+        raise Misconfigured("the setting tls has only ca: a server also needs cert and key")
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)
 
 

@@ -53,7 +53,7 @@ def method_of(text: str) -> tuple[str, str]:
     """
     named = _METHOD.fullmatch(text)
     if named is None:
-        raise ValueError(f"{text[:140]!r} isn't a valid method: write package.Service/Method")
+        raise ValueError(f"{text[:140]!r} isn't a valid gRPC method: write package.Service/Method")
     return named[1], named[2]
 
 

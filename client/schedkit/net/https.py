@@ -69,7 +69,7 @@ def _context(tls: TLS) -> ssl.SSLContext:
 
 def _pair(tls: TLS) -> tuple[Path, Path]:
     if tls.cert is None or tls.key is None:
-        raise Misconfigured("tls: only ca is given: a server also needs cert and key")
+        raise Misconfigured("the setting tls has only ca: a server also needs cert and key")
     return tls.cert, tls.key
 
 

@@ -75,7 +75,10 @@ def _network(text: str) -> _Network:
     except ValueError as error:
         raise ValueError(f"{text!r} isn't a valid address or network: {error}") from None
     if not network.prefixlen:
-        raise ValueError(f"{text!r} contains every address: give the addresses of the proxies")
+        raise ValueError(
+            f"the network {text!r} contains every address, so every client would be a trusted"
+            " proxy: give only the addresses of your proxies"
+        )
     return network
 
 

@@ -145,7 +145,9 @@ class Unframed:
         while len(self._held) - at >= _HEAD:
             size = int.from_bytes(self._held[at : at + _HEAD], "big")
             if size > MOST:
-                raise ValueError(f"a message has {size:,} bytes; at most {MOST:,} are allowed")
+                raise ValueError(
+                    f"a message in the object has {size:,} bytes; at most {MOST:,} are allowed"
+                )
             if len(self._held) - at - _HEAD < size:
                 break
             yield bytes(self._held[at + _HEAD : at + _HEAD + size])

@@ -145,4 +145,4 @@ def _away(what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StoreAway(f"{what}: {error.strerror or error}") from error
+        raise StoreAway(f"the result store failed: {what}: {error.strerror or error}") from error

@@ -109,7 +109,8 @@ def read_instant(value: Any) -> Timestamp:
             raise InvalidText(f"{shown(value)} isn't a valid time: {problem}") from None
     if at.tzinfo is None:
         raise InvalidText(
-            f"{shown(value)} has no time zone: add an offset, for example 2026-01-31T09:00:00Z"
+            f"the time {shown(value)} has no time zone: add an offset, for example"
+            " 2026-01-31T09:00:00Z"
         )
     stamp = Timestamp()
     try:
@@ -175,7 +176,7 @@ def read_enum(enum: EnumDescriptor, value: Any) -> int:
         problem = f"{shown(value)} isn't valid: use one of {choice}"
         raise InvalidText(problem + (f"; {hint}" if hint else ""))
     choice = ", ".join(name.lower() for name in known)
-    raise InvalidText(f"{shown(value)} isn't valid: use one of {choice}")
+    raise InvalidText(f"the value {shown(value)} isn't valid: use one of {choice}")
 
 
 def read_bytes(value: Any) -> bytes:
@@ -187,7 +188,7 @@ def read_bytes(value: Any) -> bytes:
             return base64.b64decode(value, validate=True)
         except binascii.Error:
             pass
-    raise InvalidText(f"{shown(value)} isn't valid base64")
+    raise InvalidText(f"the value {shown(value)} isn't valid base64")
 
 
 def read_string(value: Any) -> str:

@@ -141,4 +141,4 @@ def _finite(text: str) -> float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} isn't valid JSON: write a finite number, or null")
+    raise ValueError(f"the number {name} isn't valid JSON: write a finite number, or null")

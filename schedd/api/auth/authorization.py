@@ -60,13 +60,13 @@ def _rule(who: CallerIdentity, method: str) -> Rule:
     rule = POLICY.get(method)
     if rule is None:
         raise _denied(
-            f"{_short(method)} isn't allowed for any caller: this member has no access rule"
-            " for this call",
+            f"the call {_short(method)} isn't allowed for any caller: this member has no"
+            " access rule for this call",
             "NO_POLICY",
             "upgrade the member",
         )
     if IdentityKind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
-        what = f"{_short(method)} requires the certificate of a {rule.kind.value}"
+        what = f"the call {_short(method)} requires the certificate of a {rule.kind.value}"
         raise _denied(f"{what}; the caller is {who.actor}", "WRONG_KIND", "")
     return rule
 
@@ -129,7 +129,10 @@ _LISTS: Final = {
 
 
 def _lacking(who: CallerIdentity, method: str, role: Role, where: str) -> PermissionDeniedError:
-    what = f"{_short(method)} requires the role {role.word} in {where}; {who.actor} doesn't have it"
+    what = (
+        f"the call {_short(method)} requires the role {role.word} in {where}; {who.actor}"
+        " doesn't have it"
+    )
     return _denied(what, "ROLE_MISSING", ASK)
 
 

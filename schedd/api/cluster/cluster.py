@@ -142,7 +142,10 @@ async def list_workers(
     paging.size(request.page_size)
     if request.page_token:
         raise wrong(
-            "page_token", "there is only one page", "leave page_token out", reason="BAD_PAGE_TOKEN"
+            "page_token",
+            "isn't valid: the list of workers has only one page",
+            "leave page_token out",
+            reason="BAD_PAGE_TOKEN",
         )
     return wire.ListWorkersResponse(workers=await _workers(services))
 

@@ -58,8 +58,8 @@ async def resume_cluster(
 
     if await services.pauses.resume(catch_up, since, entry) is None:
         raise FailedPreconditionError(
-            "the cluster is in recovery: PostgreSQL was restored to an earlier state, and runs due"
-            " since then may have run already",
+            "the cluster is in recovery: PostgreSQL was restored to an earlier state, so jobs"
+            " that were due after that state may have run already",
             reason="RECOVERING",
             remedy="choose: `schedctl cluster resume --catch-up-since T` (catch up runs due since"
             " T), --catch-up (all of them) or --no-catch-up (none of them)",
@@ -74,7 +74,7 @@ def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime |
     chosen = request.HasField("catch_up_since")
     if chosen + request.catch_up + request.catch_up_nothing > 1:
         raise _wrong(
-            "only one of catch_up, catch_up_nothing and catch_up_since can be given",
+            "the fields catch_up, catch_up_nothing and catch_up_since exclude each other",
             remedy="give one of them",
         )
     if not chosen:

@@ -128,8 +128,8 @@ def _fittest(view: ClusterView, old: MemberView) -> MemberView:
     able = [one for one in view.members if one != old and not _unfit(one) and one.weight > 0]
     if not able:
         raise FailedPreconditionError(
-            "no other member can become leader: each is draining, can't reach PostgreSQL, or has"
-            " weight 0",
+            "no other member can become leader: each other member is draining, can't reach"
+            " PostgreSQL, or has weight 0",
             reason="NO_ELIGIBLE_MEMBER",
             remedy="start another member, or name a member with weight 0",
         )

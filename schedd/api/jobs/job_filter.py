@@ -70,7 +70,7 @@ def parse_filter(text: str) -> Filter:
                 wanted = _stored(wanted, words=(*wanted.stored.words, word))
                 continue
             if not value:
-                raise _Wrong("there is no value after the colon")
+                raise _Wrong("the field has no value after the colon")
             if name in seen:
                 raise _Wrong(_TWICE)
             seen.add(name)
@@ -103,12 +103,12 @@ def _field(name: str) -> Callable[[Filter, str], Filter]:
         return FIELDS[name]
     near = did_you_mean(name, [*FIELDS, f"{LABEL}KEY"])
     known = ", ".join([*FIELDS, f"{LABEL}KEY"])
-    raise _Wrong(f"the field isn't valid; {near or f'use one of {known}'}")
+    raise _Wrong(f"the filter has no such field; {near or f'use one of {known}'}")
 
 
 def _paused(wanted: Filter, value: str) -> Filter:
     if value.lower() not in PAUSED:
-        raise _Wrong(f"{value!r} isn't valid: give true or false")
+        raise _Wrong(f"the value {value!r} isn't valid: give true or false")
     return _stored(wanted, paused=PAUSED[value.lower()])
 
 

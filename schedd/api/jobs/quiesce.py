@@ -47,7 +47,7 @@ async def failover_check(services: Services, what: str) -> AsyncIterator[None]:
         raise _failed_over(f"PostgreSQL became unavailable while {what} was changed") from away
     newest = max(after.timeline, services.cluster.view().timeline)
     if after.in_recovery or newest != before:
-        raise _failed_over(f"PostgreSQL failed over while {what} was changed")
+        raise _failed_over(f"a standby of PostgreSQL was promoted while {what} was changed")
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class LogPosition:
             return cls()
         found = _LOG.fullmatch(text)
         if found is None:
-            raise refused(f"{cut(text)!r} isn't a valid cursor of a run's log")
+            raise refused(f"the cursor {cut(text)!r} isn't a valid position in the run's log")
         ends: dict[int, int] = {
             LogPiece.STREAM_STDOUT: int(found[2]),
             LogPiece.STREAM_STDERR: int(found[3]),
@@ -70,7 +70,9 @@ class EndedRuns:
     def _read(self, after: str) -> int:
         found = _RUNS.fullmatch(after)
         if found is None or found[1] != self._digest:
-            raise refused(f"{cut(after)!r} isn't a valid cursor of the watched runs")
+            raise refused(
+                f"the cursor {cut(after)!r} isn't a valid position in the changes of these runs"
+            )
         return int(found[2], 16)
 
     def end(self, run_id: RunId) -> None:

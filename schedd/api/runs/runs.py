@@ -192,7 +192,7 @@ async def read_logs(
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
         raise refused(
-            f"{cut(request.resume_after)!r} belongs to another attempt, not to the"
+            f"the cursor {cut(request.resume_after)!r} belongs to another attempt, not to the"
             f" attempt with fencing token {token}"
         )
     if request.follow:

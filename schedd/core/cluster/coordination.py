@@ -217,7 +217,10 @@ class DeletePrefix:
 
     def __post_init__(self) -> None:
         if not self.prefix:
-            raise ValueError("an empty prefix isn't allowed: it would delete every key of etcd")
+            raise ValueError(
+                "the etcd prefix is empty: a deletion under an empty prefix would delete every"
+                " key of etcd"
+            )
 
 
 @dataclass(frozen=True, slots=True)

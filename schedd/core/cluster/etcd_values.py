@@ -32,7 +32,9 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     """
     try:
         if len(value) > LARGEST:
-            raise ValueError(f"the value has {len(value)} bytes; at most {LARGEST} are allowed")
+            raise ValueError(
+                f"the value in etcd has {len(value)} bytes; at most {LARGEST} are allowed"
+            )
         return decode(value)
     except (
         ArithmeticError,  # int() of 1e999
@@ -60,14 +62,16 @@ def parsed(value: bytes) -> Mapping[str, object]:
 def text(value: object) -> str:
     """Return a text that every part of schedd can store, send and log."""
     if not isinstance(value, str) or len(value) > LONGEST or not (value + " ").isprintable():
-        raise ValueError(f"{value!r:.60} isn't a printable text of at most {LONGEST} characters")
+        raise ValueError(
+            f"{value!r:.60} in etcd isn't a printable text of at most {LONGEST} characters"
+        )
     return value
 
 
 def number(value: object, low: int, high: int) -> int:
     """Return a whole number from `low` to `high`, both included."""
     if not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{value!r:.60} isn't a whole number from {low} to {high}")
+        raise ValueError(f"{value!r:.60} in etcd isn't a whole number from {low} to {high}")
     return value
 
 

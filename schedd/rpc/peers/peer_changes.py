@@ -120,7 +120,9 @@ async def _timely(
                 async with asyncio.timeout(within):
                     answer = await anext(answers, None)
             except TimeoutError:
-                raise Unavailable(f"change stream timed out: no message for {within:g} s") from None
+                raise Unavailable(
+                    f"the change stream from another member timed out: no message for {within:g} s"
+                ) from None
             if answer is None:
                 return
             within = BEATS * answer.max_interval_ms / 1000 or None

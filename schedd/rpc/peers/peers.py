@@ -171,5 +171,5 @@ class Peers:
 def _within_bounds(answer: B, what: str) -> B:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
-        raise Unavailable(f"{what} got an invalid answer: {problem(found)}")
+        raise Unavailable(f"the {what} got an invalid answer: {problem(found)}")
     return answer

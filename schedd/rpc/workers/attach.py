@@ -324,7 +324,10 @@ class WorkerService:
         except Unavailable:
             return False
         if not own:
-            raise ForeignWorker(f"worker/{who.worker} sent a result of another worker")
+            raise ForeignWorker(
+                f"worker/{who.worker} sent a result of a run of another worker: the result is"
+                " rejected"
+            )
         return True
 
     def _heartbeat(

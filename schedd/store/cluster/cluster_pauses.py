@@ -140,7 +140,10 @@ def resume(
 def _pauses(connection: Connection, statement: str) -> Pauses:
     rows = connection.exec_driver_sql(statement).all()
     if not rows:  # a restore hasn't filled the table yet
-        raise NoResultFound("the table cluster is empty: its restore may not have completed")
+        raise NoResultFound(
+            "the table `cluster` in PostgreSQL is empty: a restore of the database may not"
+            " have completed"
+        )
     return Pauses(rows[0][0], tuple(Pause(*row[1:]) for row in rows if row[1] is not None))
 
 

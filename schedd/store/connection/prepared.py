@@ -63,7 +63,9 @@ class PreparedStatement:
             if sqlstate(error) not in _UNUSABLE:
                 raise
             connection.info[_PREPARED] = None
-            raise StartOver("a prepared statement can't be used any more") from error
+            raise StartOver(
+                "a prepared statement can't be used any more: the transaction starts again"
+            ) from error
 
 
 def _prepared_in(connection: Connection) -> set[str] | None:

@@ -264,7 +264,9 @@ def update_job(
     if generation != seen_generation:
         return StoreConflict("etag", job_id)
     if there != _elsewhere(connection, definition):
-        raise StartOver(f"the pool of job {job_id} changed during the edit")
+        raise StartOver(
+            f"the pool of job {job_id} changed during the edit: the transaction starts again"
+        )
     unfired = None if missed is None else missed(stored(connection, job_id))
     try:
         change(

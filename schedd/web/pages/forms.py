@@ -39,14 +39,14 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind != MEDIA_TYPE:
-            raise ValueError(f"the content-type is {kind or 'missing'}, not {MEDIA_TYPE}")
+            raise ValueError(f"the form's content-type is {kind or 'missing'}, not {MEDIA_TYPE}")
         if len(content) > AT_ONCE:
             pairs = await asyncio.to_thread(_parsed, content)
         else:
             pairs = _parsed(content)
         times = Counter(name for name, _ in pairs)
         if twice := [name for name, count in times.items() if count > 1]:
-            raise ValueError(f"field {cut(', '.join(twice))} is given twice")
+            raise ValueError(f"the form's field {cut(', '.join(twice))} is given twice")
     except ValueError as error:
         raise RequestProblem(
             "INVALID_ARGUMENT",
@@ -106,4 +106,4 @@ def instant_of(text: str, field: str) -> datetime:
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         problem = f"{text[:60]!r} isn't a valid time"
-        raise wrong(field, problem, "times are written as 2030-01-01T02:00 or 2030-01-01") from None
+        raise wrong(field, problem, "write the time as 2030-01-01T02:00 or 2030-01-01") from None

@@ -51,7 +51,7 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestProblem(
             "UNSUPPORTED_MEDIA_TYPE",
-            f"content-type is {kind or 'missing'}",
+            f"the request's content-type is {kind or 'missing'}",
             reason="NOT_JSON",
             remedy="send JSON with content-type: application/json",
         )
@@ -66,7 +66,7 @@ def _check_coding(sent: Iterable[str]) -> None:
     if any(one not in ("", "identity") for one in codings):
         raise RequestProblem(
             "UNSUPPORTED_MEDIA_TYPE",
-            f"content-encoding {cut(', '.join(codings))} not supported",
+            f"the content-encoding {cut(', '.join(codings))} isn't supported",
             reason="ENCODED",
             remedy="send the body without content-encoding",
             headers={"accept-encoding": "identity"},
@@ -81,7 +81,7 @@ def _check_charset(content_type: str) -> None:
     if charset.strip().lower() not in {"utf-8", "utf8"}:
         raise RequestProblem(
             "UNSUPPORTED_MEDIA_TYPE",
-            f"charset {cut(charset)} not supported",
+            f"the charset {cut(charset)} isn't supported",
             reason="NOT_UTF_8",
             remedy="send JSON in UTF-8, without charset",
         )
@@ -142,9 +142,11 @@ def parsed(content: bytes) -> Mapping[str, Any]:
     except (standard.TooDeep, standard.TooMany) as beyond:
         raise wrong(f"the body {beyond}") from beyond
     except ValueError as error:
-        raise wrong(f"the body isn't valid JSON: {error}", reason="MALFORMED_JSON") from error
+        raise wrong(
+            f"the request's body isn't valid JSON: {error}", reason="MALFORMED_JSON"
+        ) from error
     if not isinstance(found, Mapping):
-        raise wrong(f"the body must be an object, not {json.dumps(found)[:40]}")
+        raise wrong(f"the request's body must be a JSON object, not {json.dumps(found)[:40]}")
     return found
 
 
@@ -154,7 +156,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         times = Counter(key for key, _ in pairs)
         twice = next(key for key in found if times[key] > 1)
-        raise ValueError(f"key {twice!r} is given twice")
+        raise ValueError(f"the key {twice!r} is given twice")
     return found
 
 

@@ -98,6 +98,6 @@ def _reject_duplicates(routes: Iterable[Route]) -> None:
         key = (route.verb, route.pattern.pattern)
         if (duplicate := seen.setdefault(key, route)) is not route:
             raise ValueError(
-                f"{route.method.full_name} and {duplicate.method.full_name} share "
-                f"{route.verb} {route.template}"
+                f"the calls {route.method.full_name} and {duplicate.method.full_name} have the"
+                f" same address: {route.verb} {route.template}"
             )

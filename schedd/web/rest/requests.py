@@ -77,7 +77,7 @@ def read_request(request: Request, found: RouteMatch, body: Mapping[str, Any] | 
             "the request contains an unpaired surrogate, which isn't valid Unicode"
         ) from error
     except RecursionError as error:
-        raise wrong("the body is nested too deeply") from error
+        raise wrong("the request's body is nested too deeply") from error
 
 
 def _whole(request: Request) -> dict[str, str]:
@@ -302,7 +302,8 @@ def _set_mask(message: Message, found: RouteMatch, body: Mapping[str, Any] | Non
         mask.paths.extend(name for name in named if name not in IDENTITY)
     if not mask.paths:
         raise wrong(
-            "the body has no field to change: give at least one field", reason="BAD_UPDATE_MASK"
+            "the request's body has no field to change: give at least one field",
+            reason="BAD_UPDATE_MASK",
         )
 
 

@@ -232,7 +232,7 @@ async def test_a_change_with_unknown_outcome_is_not_reported_as_never_sent(membe
         calling = asyncio.create_task(client.jobs.trigger("etl"))
         await asked_again.wait()
         await member.stop()
-        with pytest.raises(DeadlineExceeded, match=r"asked for; .*no endpoint answers"):
+        with pytest.raises(DeadlineExceeded, match=r"asked for; .*no member answered"):
             await calling
 
 
@@ -284,7 +284,7 @@ async def test_a_read_that_is_rejected_at_last_is_reported_as_rejected(member: S
 
 async def test_an_unreachable_cluster_is_reported_with_all_endpoints():
     async with Client([free_address(), free_address()], timeout=0.5) as client:
-        with pytest.raises(ClusterUnavailable, match="no endpoint answers") as caught:
+        with pytest.raises(ClusterUnavailable, match="no member answered") as caught:
             await client.cluster.status()
     assert caught.value.reason == "NO_ENDPOINT"
 

@@ -179,7 +179,7 @@ async def test_a_missing_object_is_reported_and_not_requested_again(
 async def test_a_watch_without_a_reachable_member_is_reported(member: Scripted):
     await member.stop()
     async with Client(member.address, timeout=0.3) as client:
-        with pytest.raises(ClusterUnavailable, match="no endpoint answers"):
+        with pytest.raises(ClusterUnavailable, match="no member answered"):
             await first(1, client.workers.watch("w1"))
 
 

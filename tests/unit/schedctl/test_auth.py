@@ -120,7 +120,7 @@ async def test_no_token_is_created_for_an_existing_file(
     file.write_text("another token")
     ended = await ctl(*CREATE, str(file))
     assert ended.code == 2
-    assert f"error: {file} already exists and isn't changed" in ended.err
+    assert f"error: the file {file} already exists, and isn't overwritten" in ended.err
     assert file.read_text() == "another token"
     assert member.received("CreateToken") == []
 

@@ -106,7 +106,7 @@ def test_files_that_are_not_an_authority_sign_nothing(authority: Authority, tmp_
     worker.cert.rename(tmp_path / "w1" / "ca.pem")
     worker.key.rename(tmp_path / "w1" / "ca.key")
     with pytest.raises(
-        UnfitEnvironment, match=r"ca\.pem isn't the certificate of a certificate authority"
+        UnfitEnvironment, match=r"ca\.pem isn't that of a certificate authority"
     ) as error:
         Authority(tmp_path / "w1").issue(Subject("w2", []), tmp_path / "w2", DAY)
     assert "--ca-dir" in error.value.remedy
@@ -138,7 +138,7 @@ def test_files_of_another_subject_are_not_replaced(authority: Authority, tmp_pat
         ("one", r"one\.pem is the certificate of worker/one"),
         ("root", r"root\.pem isn't a certificate of schedd"),
         ("text", r"text\.pem isn't a certificate of schedd"),
-        ("lone", r"lone\.key is a key, but its certificate .*lone\.pem doesn't exist"),
+        ("lone", r"the key file .*lone\.key exists, but its certificate .*lone\.pem doesn't"),
     ):
         with pytest.raises(UnfitEnvironment, match=f"{said}; the file isn't changed"):
             authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)
@@ -151,7 +151,9 @@ def test_a_key_that_isnt_its_certificates_signs_nothing(
     """No peer would trust its certificates."""
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     (authority.folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes())
-    with pytest.raises(UnfitEnvironment, match=r"ca\.key isn't the key of .*ca\.pem") as error:
+    with pytest.raises(
+        UnfitEnvironment, match=r"ca\.key doesn't belong to the certificate .*ca\.pem"
+    ) as error:
         authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), out, DAY)
     assert "--ca-dir" in error.value.remedy
     assert not out.exists()

@@ -109,7 +109,7 @@ async def test_an_empty_member_is_a_usage_error_and_transfers_nothing(ctl, membe
     member.say("TransferLeader", wire.TransferLeaderResponse(old_leader="m1", new_leader="m2"))
     ended = await ctl("cluster", "transfer-leader", name)
     assert (ended.code, ended.out) == (2, "")
-    assert "MEMBER must not be empty; leave it out to transfer to any other member" in ended.err
+    assert "the argument MEMBER is empty: give the name of a member" in ended.err
     assert not member.received("TransferLeader")
     assert (await ctl("cluster", "transfer-leader")).code == 0
     [asked] = member.received("TransferLeader")

@@ -102,7 +102,7 @@ def test_a_manifest_that_can_t_be_read_is_an_error_of_lint(offline, tmp_path):
 def test_a_missing_crontab_exits_with_2(offline):
     ended = offline("cron", "forecast", "-f", "/nowhere/crontab")
     assert ended.code == 2
-    assert ended.err.startswith("error: /nowhere/crontab can't be read: No such file")
+    assert ended.err.startswith("error: the file /nowhere/crontab can't be read: No such file")
 
 
 def test_diff_lists_both_sides_and_exits_with_1(offline):

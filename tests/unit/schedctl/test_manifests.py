@@ -344,7 +344,7 @@ async def test_a_manifest_of_another_namespace_than_the_flag_is_refused(ctl, mem
     text = "name: a\nnamespace: other\n"
     ended = await ctl("apply", "--namespace", "mine", "-f", manifest(text))
     assert (ended.code, member.received("GetJob")) == (2, [])
-    assert "a is in namespace other, but --namespace names mine" in ended.err
+    assert "a belongs to namespace other, but --namespace names mine" in ended.err
 
 
 async def test_a_key_that_is_not_text_is_refused_at_its_line(ctl, member, manifest):
@@ -439,7 +439,7 @@ def test_a_few_lines_that_expand_to_billions_of_values_are_refused_at_once():
 def test_an_alias_that_contains_itself_is_refused():
     [fault] = parse("ring.yaml", "name: ring\npayload: &a [*a]\n")
     assert isinstance(fault, ManifestFault)
-    assert "nested more than" in fault.problem
+    assert "lists and objects more than" in fault.problem
 
 
 @pytest.mark.slow

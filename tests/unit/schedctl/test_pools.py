@@ -268,7 +268,7 @@ async def test_a_manifest_with_a_version_overwrites_no_other_change(ctl, member,
 async def test_a_pool_manifest_needs_apply_and_the_given_namespace(ctl, member, manifest):
     file = manifest("kind: pool\nname: reports\nnamespace: a\n")
     ended = await ctl("apply", "-f", file, "--namespace", "b")
-    assert "reports is in namespace a, but --namespace names b" in ended.err
+    assert "reports belongs to namespace a, but --namespace names b" in ended.err
     ended = await ctl("calendar", "apply", "-f", file)
     assert ended.code == 2
     assert "expected a calendar, found a pool" in ended.err

@@ -93,7 +93,7 @@ def test_plaintext_is_for_loopback_or_explicit_settings_only() -> None:
     check_plaintext("127.0.0.1:7420", insecure=False)
     check_plaintext("0.0.0.0:7420", insecure=True)
     with pytest.raises(
-        Misconfigured, match=r"0\.0\.0\.0:7420 is reachable from other hosts, but TLS isn't"
+        Misconfigured, match=r"0\.0\.0\.0:7420 can be reached from other hosts, but TLS isn't"
     ):
         check_plaintext("0.0.0.0:7420", insecure=False)
 

@@ -106,10 +106,11 @@ async def test_the_error_names_the_address_the_setting_and_how_to_write_it() -> 
     with pytest.raises(ForbiddenTarget) as refused:
         await targets().addresses("app", 8080)
     assert str(refused.value) == (
-        "app resolves to 172.18.0.3, which is not a public address, and jobs and webhooks call only"
-        ' public addresses. To permit this target, write in workerd.toml: [egress] allow = ["app"]'
+        "the target app, which resolves to 172.18.0.3, isn't a public address, and jobs and"
+        " webhooks call only public addresses."
+        ' To permit this target, write in workerd.toml: [egress] allow = ["app"]'
     )
-    with pytest.raises(ForbiddenTarget, match=r'10\.0\.0\.5 is not .* allow = \["10\.0\.0\.5"\]'):
+    with pytest.raises(ForbiddenTarget, match=r'10\.0\.0\.5 isn.t .* allow = \["10\.0\.0\.5"\]'):
         targets().check_literal("10.0.0.5", 80)
 
 

@@ -56,5 +56,5 @@ def test_a_method_is_a_service_with_its_package_and_a_name() -> None:
     ],
 )
 def test_an_invalid_method_is_reported(text: str) -> None:
-    with pytest.raises(ValueError, match="isn't a valid method: write package"):
+    with pytest.raises(ValueError, match="isn't a valid gRPC method: write package"):
         method_of(text)

@@ -125,7 +125,7 @@ def test_a_stop_lasts_until_the_process_is_continued():
 @pytest.mark.parametrize(
     ("described", "why"),
     [
-        ("here", "isn't NAME=ACTION"),
+        ("here", "isn't a valid failpoint: write NAME=ACTION"),
         ("here=explode", "kill, stop, pause"),
         ("here=pause", "needs seconds or a file"),
         ("here=kill:5", "needs seconds or a file"),
@@ -138,9 +138,9 @@ def test_a_stop_lasts_until_the_process_is_continued():
         ("here=kill,count=0", "count=0 isn't valid: give 1 or more"),
         ("here=kill; here=stop", "the failpoint here is given twice"),
         ("here=kill,when=/x", "isn't skip=, count= or ticket="),
-        ("elsewhere=kill", "unknown failpoint elsewhere; known: deaf, here"),
+        ("elsewhere=kill", "an unknown failpoint, elsewhere: use one of deaf, here"),
         ("deaf=error", "doesn't support the action error"),
-        ("disk.of=unknown", "unknown failpoint disk.of"),
+        ("disk.of=unknown", "an unknown failpoint, disk.of"),
     ],
 )
 def test_an_invalid_description_prevents_the_start(described: str, why: str):
@@ -172,7 +172,7 @@ def test_a_daemon_rejects_an_unknown_failpoint(daemon: str, tmp_path: Path):
         timeout=60,
     )
     assert started.returncode == 2, started.stderr
-    assert f"unknown failpoint {name}; known: " in started.stderr
+    assert f"an unknown failpoint, {name}: use one of " in started.stderr
 
 
 def test_the_readme_of_the_tests_lists_every_failpoint_and_no_other():

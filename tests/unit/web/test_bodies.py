@@ -30,7 +30,7 @@ BODIES = dict(garbage.bodies())
         (b"\xff", "isn't valid JSON"),
         (b'{"a": NaN}', "NaN isn't valid JSON"),
         (b'{"a": 1, "a": 2}', "'a' is given twice"),
-        (b"[1]", "must be an object"),
+        (b"[1]", "must be a JSON object"),
         (b"[" * 100_000, "nested too deeply: at most 100 levels"),
         (b'{"payload": 1e400}', "is too large for a 64-bit float"),
         (b'{"a": ' + b"9" * 5000 + b"}", "isn't valid JSON"),

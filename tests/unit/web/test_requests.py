@@ -295,7 +295,7 @@ def test_a_mask_may_name_more_than_its_body(
 
 @pytest.mark.parametrize("body", [{}, {"name": "etl"}])
 def test_a_patch_that_names_no_field_is_rejected_in_words_of_rest(body: dict[str, str]) -> None:
-    with pytest.raises(RequestProblem, match="the body has no field to change") as refused:
+    with pytest.raises(RequestProblem, match="body has no field to change") as refused:
         message("PATCH", "/api/v1/jobs/etl", body=body)
     assert refused.value.body["reason"] == "BAD_UPDATE_MASK"
     assert "mask" not in refused.value.body["detail"]

@@ -240,13 +240,13 @@ HOSTILE: dict[str, tuple[Answers, str]] = {
     "long files": (lambda _: _wide(600_000), "sent more than 20 files or"),
     "long names": (lambda _: [_of_enum("E" * 201)], "a name has more than 200 characters"),
     "a file without a name": (lambda _: [FileDescriptorProto()] * 3, "without a name"),
-    "files in a circle": (lambda _: [shop("shop.proto")], "sent invalid types"),
+    "files in a circle": (lambda _: [shop("shop.proto")], "sent invalid message types"),
     "another file": (lambda _: [shop("nowhere.proto")], "didn't send the file 'nowhere.proto'"),
     "another service": (lambda _: [FileDescriptorProto(name="a")], "no service shop.Shop"),
     "nothing": (lambda _: [], "no service shop.Shop"),
     "types that aren't there": (
         lambda _: [FileDescriptorProto(name="a", service=shop().service)],
-        "sent invalid types",
+        "sent invalid message types",
     ),
 }
 
@@ -279,7 +279,9 @@ async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
     )
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
-    assert outcome.error == ("UNIMPLEMENTED: the server has no service shop.Shop: correct `method`")
+    assert outcome.error == (
+        "UNIMPLEMENTED: the server has no service shop.Shop: correct the field `method` of the job"
+    )
 
 
 async def test_a_service_at_its_own_limits_fails_the_call_and_nothing_is_returned() -> None:

@@ -142,7 +142,7 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         if self.ending:
             super().close()
             return
-        raise RuntimeError("the event loop can't be closed: other runs share it")
+        raise RuntimeError("the handler can't close the event loop: other runs use the same loop")
 
     async def shutdown_default_executor(self, *_given: Any) -> None:
         """Do nothing: other runs use the executor."""

@@ -72,9 +72,13 @@ def frame(kind: bytes, fields: bytes, data: bytes) -> Frame:
     try:
         read = json.loads(fields)
     except (ValueError, RecursionError) as error:
-        raise MalformedFrame(f"the message isn't valid JSON: {error}") from error
+        raise MalformedFrame(
+            f"a message between the worker and a handler's process isn't valid JSON: {error}"
+        ) from error
     if not isinstance(read, dict):
-        raise MalformedFrame("the message isn't a JSON object")
+        raise MalformedFrame(
+            "a message between the worker and a handler's process isn't a JSON object"
+        )
     return Frame(kind, read, data)
 
 
@@ -115,7 +119,9 @@ def end_in(received: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
         result = Content(received.data, json=bool(fields["json"]))
     try:
         if result is not None and (len(result.data) > most or not _readable(result)):
-            raise MalformedFrame(f"the result is empty JSON, or larger than {most:,} bytes")
+            raise MalformedFrame(
+                f"the handler's result is empty JSON, or larger than {most:,} bytes"
+            )
         wait = fields.get("retry_after")
         return AttemptOutcome(
             AttemptVerdict[fields["verdict"]],
@@ -127,7 +133,9 @@ def end_in(received: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
     except MalformedFrame:
         raise
     except (KeyError, TypeError, OverflowError, ValueError) as error:
-        raise MalformedFrame(f"the outcome isn't valid: {error!r}") from error
+        raise MalformedFrame(
+            f"the outcome that the handler's process sent isn't valid: {error!r}"
+        ) from error
 
 
 def _readable(result: Content) -> bool:

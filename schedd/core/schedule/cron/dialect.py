@@ -174,7 +174,9 @@ def _field(spec: FieldSpec, text: str, seed: str) -> FieldTerms:
     special: list[str] = []
     for term in text.split(","):
         if not term:
-            raise CronError(spec.name, f"{text!r} has an empty term", "remove the extra comma")
+            raise CronError(
+                spec.name, f"the list {text!r} has an empty term", "remove the extra comma"
+            )
         found = _special(spec, term)
         if found is None:
             plain.append(_plain(spec, term, seed))
@@ -203,14 +205,14 @@ def _special_day(term: str) -> str | None:
         if before > 30:
             raise CronError(
                 DAY_OF_MONTH.name,
-                f"{term.upper()} never matches: no month has so many days",
+                f"the day {term.upper()} never matches: no month has so many days",
                 "use L-1 to L-30",
             )
         return f"l-{before}" if before else "l"
     if term.startswith("l-") or term.endswith("-l"):
         raise CronError(
             DAY_OF_MONTH.name,
-            f"{term.upper()!r} isn't supported",
+            f"the form {term.upper()!r} isn't supported",
             "use a form such as L, L-3, LW or 15W",
         )
     return None
@@ -220,7 +222,7 @@ def _special_weekday(term: str) -> str | None:
     if term == "l":
         raise CronError(
             DAY_OF_WEEK.name,
-            "L needs a day of the week",
+            "the letter L needs a day of the week in this field",
             "write for example 5L, the last Friday of the month",
         )
     if found := _LAST.fullmatch(term):
@@ -229,7 +231,7 @@ def _special_weekday(term: str) -> str | None:
         if not 1 <= int(found[2]) <= 5:
             raise CronError(
                 DAY_OF_WEEK.name,
-                f"the week of {term!r} is out of range",
+                f"the number of the week in {term!r} is out of range",
                 "use 1 to 5 after #, such as MON#1 for the first Monday",
             )
         return f"{DAY_OF_WEEK.value_of(found[1]) % 7}#{found[2]}"

@@ -169,10 +169,10 @@ def _refuse_never(masks: Masks) -> None:
     if masks.both_days and (masks.day_of_week != 127 or masks.nth):
         raise CronError(
             "expression",
-            "the expression never matches: one day field begins with *, so a day must be in both"
-            " day fields, and no day is",
-            "write that field as a list, such as 1,11,21 in place of */10: then a day that is in"
-            " either field matches",
+            "the expression never matches: because one day field begins with *, a day must"
+            " match both day fields, and no day matches both",
+            "write that day field as a list, such as 1,11,21 instead of */10: then a day that"
+            " matches one of the fields is enough",
         )
     raise CronError(
         "expression",

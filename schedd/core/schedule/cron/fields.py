@@ -35,7 +35,9 @@ class FieldSpec:
         if text.isascii() and text.isdigit():
             value = int(text) if len(text) < 5 else 99999
             if not self.low <= value <= self.high:
-                raise CronError(self.name, f"{text} is out of range", f"use {self.range_text}")
+                raise CronError(
+                    self.name, f"the value {text} is out of range", f"use {self.range_text}"
+                )
             return value
         if text in self.names:
             return self.names.index(text) + self.low

@@ -131,7 +131,7 @@ def _day(
     questions = (by_month == "?", by_week == "?")
     if dialect.exclusive_days:
         if questions[0] == questions[1]:
-            raise UnknownExpression("exactly one of the two day fields must be ?")
+            raise UnknownExpression("in Quartz, exactly one of the two day fields must be ?")
         chosen = week if questions[0] else month
         return lambda at: at.month in months and chosen.matches(at)
     if any(questions) and dialect is VIXIE:

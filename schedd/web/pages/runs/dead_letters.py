@@ -111,8 +111,8 @@ async def _read(asked: PageRequest) -> Shown:
     if asked.query.get("page") and not (job or fingerprint):
         raise wrong(
             "page",
-            "the page of a list needs a job or a fingerprint",
-            "give one of them, or leave page out",
+            "isn't valid here: only the dead letters of a job or of a fingerprint have pages",
+            "add job or fingerprint, or leave page out",
         )
     async with asked.at_once() as all_:
         groups = all_.read(
