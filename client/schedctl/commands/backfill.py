@@ -39,8 +39,8 @@ WAIT: Final = (
 )
 @option(
     "--overlap skip|allow|…",
-    "Overlap policy of the backfill's runs; also buffer-one, buffer-all, cancel-other,"
-    " terminate-other.  [default: the job's policy]",
+    "Overlap policy of the backfill's runs; also buffer_one, buffer_all, cancel_other,"
+    " terminate_other.  [default: the job's policy]",
 )
 @option(
     "--max-parallel N",
@@ -52,8 +52,8 @@ WAIT: Final = (
 @option("--priority high|medium|low", "Priority of the backfill's runs.  [default: low]")
 @option(
     "--rerun failed|all",
-    "Scheduled times to run again although they ran: those whose run didn't"
-    " succeed, or all.  [default: omit times that ran]",
+    "Scheduled times that ran already, but run again: those whose run didn't succeed, or all. "
+    " [default: omit times that ran]",
 )
 @option("--dry-run", "Preview: show the scheduled times, store nothing.", is_flag=True)
 @option("--wait", WAIT, is_flag=True)

@@ -56,8 +56,8 @@ def list_calendars(session: Session, limit: int | None) -> None:
 )
 @option(
     "--cron EXPR",
-    "Cron expression of times to exclude: five fields exclude minutes, six"
-    " fields seconds; repeatable.  [default: none]",
+    "Cron expression of times to exclude; repeatable. An expression with five fields excludes"
+    " whole minutes, with six fields whole seconds.  [default: none]",
     multiple=True,
 )
 @option(

@@ -155,7 +155,8 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
     """
     if member is not None and not member.strip():  # such as an unset shell variable
         raise click.UsageError(
-            "MEMBER must not be empty; leave it out to transfer to any other member"
+            "the argument MEMBER is empty: give the name of a member, or leave MEMBER out to"
+            " transfer leadership to any other member"
         )
     wanted = member or ""
     moved = session.run(lambda client: client.cluster.transfer_leader(wanted, reason=reason))
@@ -170,7 +171,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 @option("--dry-run", "Preview: show the moves, make none, exit 1 if there are moves.", is_flag=True)
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
-    """Move each shard to the member that should own it now, and list the moves.
+    """Move shards (parts of all jobs) to the members that should own them; list the moves.
 
     The leader moves shards automatically, once per second. Usually no shard needs to move.
     """
@@ -187,7 +188,7 @@ def rebalance(session: Session, dry_run: bool) -> None:
 @option("--note", "Note to show with the pause.  [default: no note]", default="")
 @pass_session
 def pause(session: Session, note: str) -> None:
-    """Pause the cluster: fire no job and start no run until `cluster resume`.
+    """Pause the cluster: create and start no run until `cluster resume`.
 
     Running runs continue. Triggered and submitted runs wait until the cluster is resumed. The
     command returns when no more runs can start.
@@ -204,8 +205,8 @@ def pause(session: Session, note: str) -> None:
 )
 @option(
     "--catch-up-since TIME|AGE",
-    "Apply each job's catch-up policy to its scheduled times since this time."
-    "  [default: no catch-up]",
+    "Apply each job's catch-up policy to its scheduled times since this time; 2h is 2 hours"
+    " ago.  [default: no catch-up]",
     type=Past(),
 )
 @pass_session
@@ -243,7 +244,7 @@ def members(session: Session) -> None:
 @cluster.command()
 @pass_session
 def shards(session: Session) -> None:
-    """List shards, the partitions of the jobs, with their owners."""
+    """List shards, the parts of all jobs, with the members that own them."""
     found = read_with_troubles(session, lambda client: client.cluster.shards())
     show_list(session, found, SHARDS)
 

@@ -32,7 +32,7 @@ def cron() -> None:
 )
 @option(
     f"--after {TIME}",
-    "Time after which scheduled times are shown.  [default: now]",
+    "Time after which scheduled times are shown; +3s is 3 s from now.  [default: now]",
     type=TimeType(),
 )
 @option(

@@ -48,7 +48,7 @@ class ReportedFinding:
 @option("--strict", "Exit with 1 also if the only findings are warnings.", is_flag=True)
 @option(
     f"--after {TIME}",
-    "Time after which clock changes are checked.  [default: now]",
+    "Time after which clock changes are checked; +3s is 3 s from now.  [default: now]",
     type=TimeType(),
 )
 @pass_session

@@ -43,8 +43,8 @@ SHOWN_MOVES: Final = 20
 )
 @option(
     "--rewritten",
-    "Print the spread schedules: a new crontab, a patch of manifests, or"
-    " commands for jobs. Nothing is stored.",
+    "Print the changed schedules that spread the starts: a new crontab, a patch of manifests,"
+    " or commands for jobs. Nothing is stored.",
     is_flag=True,
 )
 @pass_session

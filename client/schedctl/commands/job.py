@@ -58,7 +58,9 @@ for command in (backfill, backfills, cancel_backfill):
 @option("--dry-run", "Validate the job and store nothing.", is_flag=True)
 @schedule_options
 @option(
-    "--paused", "Create the job paused: no scheduled time fires until `job resume`.", is_flag=True
+    "--paused",
+    "Create the job paused: it doesn't run on schedule until `job resume`.",
+    is_flag=True,
 )
 @work_options
 @notice_options("  [default: no notification]")
@@ -158,7 +160,8 @@ def describe(session: Session, name: str) -> None:
 )
 @option(
     "--etag",
-    "Etag that the job must have; else nothing is changed.  [default: any etag]",
+    "Version of the job, the field etag of `job get -o json`. If the job has another etag,"
+    " nothing is changed.  [default: any etag]",
     type=Guard(),
 )
 @edit_options
@@ -227,7 +230,8 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 @option("--note", "Note to show with the pause.  [default: no note]", default="")
 @option(
     f"--until {TIME}",
-    "Time at which the job is resumed automatically.  [default: no time]",
+    "Time at which the job is resumed automatically; +3s is 3 s from now.  [default: the pause"
+    " has no end]",
     type=TimeType(),
 )
 @pass_session
@@ -256,8 +260,8 @@ def resume(session: Session, name: str) -> None:
 @option("--priority high|medium|low", "Priority of the run.  [default: the job's priority]")
 @option(
     "--overlap skip|allow|…",
-    "Overlap policy of the run; also buffer-one, buffer-all, cancel-other,"
-    " terminate-other.  [default: the job's policy]",
+    "Overlap policy of the run; also buffer_one, buffer_all, cancel_other, terminate_other. "
+    " [default: the job's policy]",
 )
 @option("--delay DURATION", "Time to wait before the run starts.  [default: 0s]")
 @key_option("run")
@@ -294,7 +298,7 @@ def trigger(
 @click.argument("name")
 @option(
     f"--after {TIME}",
-    "Time after which scheduled times are listed.  [default: now]",
+    "Time after which scheduled times are listed; +3s is 3 s from now.  [default: now]",
     type=TimeType(),
 )
 @option(
@@ -329,7 +333,12 @@ def next_instants(
 
 @job.command()
 @click.argument("name")
-@option(f"--at {TIME}", "Scheduled time to explain.", required=True, type=TimeType())
+@option(
+    f"--at {TIME}",
+    "Scheduled time to explain; +3s is 3 s from now.",
+    required=True,
+    type=TimeType(),
+)
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:
     """Explain why a job ran, or didn't run, at a scheduled time."""

@@ -137,8 +137,8 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 @option("--job", "Job whose runs to print: id or name.  [default: all jobs]", type=Guard())
 @option(
     "--after CURSOR",
-    "Cursor of an earlier event, to continue after that event."
-    "  [default: begin with the runs in progress]",
+    "Cursor (position) of an earlier event: print only the changes after that event. "
+    " [default: begin with the runs in progress]",
     type=Guard(),
 )
 @pass_session
@@ -232,7 +232,7 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
 @option("--reason", "Reason to store in the audit log.  [default: no reason]", default="")
 @pass_session
 def cancel(session: Session, run_id: str, reason: str) -> None:
-    """Cancel a run: end a waiting run at once; terminate, then kill a running attempt.
+    """Cancel a run. A waiting run ends at once; a running attempt gets SIGTERM, then SIGKILL.
 
     Repeating the command has no further effect.
     """

@@ -99,7 +99,8 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
         ),
         option(
             "--of",
-            "Origin of the runs: column OF of `dlq groups`; needs --group.  [default: both]",
+            "Select only dead letters of jobs, or only those of submitted runs (column OF of"
+            " `dlq groups`); needs --group.  [default: both]",
             type=click.Choice(["job", "submitted"]),
         ),
         option("--all", "Select all unresolved dead letters.", "every", is_flag=True),
@@ -110,7 +111,8 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
         ),
         option(
             "--group FINGERPRINT",
-            "Fingerprint of the error, as `dlq groups` shows it.  [default: all fingerprints]",
+            "Select only dead letters with this fingerprint, a hash of the error that `dlq"
+            " groups` shows.  [default: all fingerprints]",
             "fingerprint",
             type=Guard(),
         ),

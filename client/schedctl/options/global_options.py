@@ -45,7 +45,8 @@ def _globals() -> list[click.Option]:
             "--time-format",
             type=click.Choice(("relative", "iso")),
             help="Format of times in tables: relative, such as 3m ago, or iso, such as"
-            " 2026-12-24T18:00:00Z.  [default: relative on a terminal, else iso]",
+            " 2026-12-24T18:00:00Z.  [default: relative on a terminal, iso in files and"
+            " pipes]",
         ),
         option(
             "--color",
@@ -55,8 +56,8 @@ def _globals() -> list[click.Option]:
         option(
             "--endpoints",
             metavar="HOST:PORT,…",
-            help="Addresses of the members to connect to.  [default: the context's, else"
-            " 127.0.0.1:7420]",
+            help="Addresses of the members to connect to.  [default: the context's addresses,"
+            " or 127.0.0.1:7420]",
         ),
         option(
             "--context",
@@ -67,8 +68,8 @@ def _globals() -> list[click.Option]:
         option(
             "--namespace",
             metavar="NAME",
-            help="Namespace of the jobs, pools and other objects that the command names."
-            "  [default: the context's, else default]",
+            help="Namespace of the jobs, pools and other objects that the command names. "
+            " [default: the context's namespace, or `default`]",
         ),
         option(
             "--timeout",
@@ -192,14 +193,14 @@ def dst_options(command: Callable[P, R]) -> Callable[P, R]:
     """Add the options for fixed times at clock changes."""
     gap = option(
         "--dst-gap",
-        "Policy for a fixed time that a clock change skips: run after the gap,"
-        " or not at all.  [default: run_after]",
+        "Policy for a scheduled time that a change to summer time skips: run after the skipped"
+        " hour, or not at all.  [default: run_after]",
         type=Word(("run_after", "skip")),
         default="run_after",
     )
     overlap = option(
         "--dst-overlap",
-        "Policy for a fixed time that a clock change repeats: run at the first"
+        "Policy for a scheduled time that a change to winter time repeats: run at the first"
         " time, the second, or both.  [default: first]",
         type=Word(("first", "second", "both")),
         default="first",
@@ -209,13 +210,16 @@ def dst_options(command: Callable[P, R]) -> Callable[P, R]:
 
 def key_option(of: str) -> Callable[[C], C]:
     """Return a decorator that adds `--idempotency-key` for a new object `of` a kind."""
-    text = f"Idempotency key: for 24 h the same key returns the same {of}.  [default: no key]"
+    text = (
+        "Key that makes a repeated call safe: for 24 h, a call with the same key returns the"
+        f" same {of} and creates no other.  [default: no key]"
+    )
     return option("--idempotency-key KEY", text, type=Guard())
 
 
 limit_option = option(
     "--limit N",
-    "Highest number of entries to show.  [default: 50 in tables, else all]",
+    "Highest number of entries to show.  [default: 50 in tables, all in other formats]",
     type=click.IntRange(min=1),
 )
 

@@ -29,8 +29,8 @@ def parse_size(text: str) -> int:
     match = _SHAPE.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"{text!r} isn't a valid size; write a whole number of bytes, or with KiB, MiB, GiB or"
-            " TiB, such as 64MiB"
+            f"the size {text!r} isn't valid; write a whole number of bytes, or with KiB, MiB,"
+            " GiB or TiB, such as 64MiB"
         )
     return int(match[1]) * _UNITS.get(match[2], 1)
 
@@ -130,38 +130,40 @@ _WORK: Final = {
     "--cwd DIR": "Working directory of the command."
     "  [default: the home folder of the command's user]",
     "--user NAME": "Operating-system user that runs the command.  [default: the worker's user]",
-    "--limit-memory 64MiB": "Memory limit of the command, or of the handler's process, in bytes"
-    " or as 64MiB.  [default: no limit]",
+    "--limit-memory 64MiB": "Memory limit of an attempt, its command or its handler's process; in"
+    " bytes, or as 64MiB.  [default: no limit]",
     "--limit-processes N": "Highest number of processes and threads that an attempt may have at"
     " once.  [default: no limit]",
     "--limit-files N": "Highest number of open files in each process of an attempt."
     "  [default: no limit]",
     "--payload JSON|@FILE|-": "Payload: the input of the run.  [default: no payload]",
-    "--priority high|medium|low": "Priority of the runs, the order in which they fire and start."
-    "  [default: medium]",
+    "--priority high|medium|low": "Priority of the runs: runs with a higher priority are created"
+    " and started first.  [default: medium]",
     "--retry KEY=VALUE,…": "Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after"
     " exit code 75 and HTTP 5xx; other keys: backoff, factor, max, jitter, fail_on."
     "  [default: 4 attempts, backoff 10s]",
     "--max-attempts N": "Highest number of attempts of a run.  [default: 4]",
     "--backoff 10s": "Wait before the second attempt.  [default: 10s]",
     "--timeout 1h": "Time limit of one attempt.  [default: 1h]",
-    "--heartbeat-timeout 1m": "Time without a heartbeat after which an attempt of a Python"
-    " handler or plug-in is ended.  [default: no limit]",
-    "--kill-after 10s": "Time between terminating an attempt and killing it.  [default: 10s]",
-    "--run-timeout DURATION": "Time limit of a run, with all its attempts and waits."
-    "  [default: no limit]",
+    "--heartbeat-timeout 1m": "Longest time between two heartbeats of a Python handler or"
+    " plug-in; later, the worker ends the attempt.  [default: no limit]",
+    "--kill-after 10s": "Time from SIGTERM to SIGKILL when the worker ends an attempt.  [default:"
+    " 10s]",
+    "--run-timeout DURATION": "Time limit of a run, including all its attempts and the waits"
+    " between them.  [default: no limit]",
     "--start-deadline DURATION": "Longest time that a run waits until it is sent to a worker; a"
-    " run that waits longer is MISSED.  [default: no limit]",
-    "--delivery at-least-once|at-most-once": "Delivery guarantee: whether an attempt starts"
-    " again when its worker is lost.  [default: at-least-once]",
-    "--on-lease-lost finish|kill": "Action of a worker whose lease expired: let a running"
-    " attempt finish, or kill it.  [default: finish]",
+    " run that waits longer becomes MISSED and doesn't run.  [default: no limit]",
+    "--delivery at-least-once|at-most-once": "Delivery guarantee: start a run again when its"
+    " worker was lost (at-least-once), or end it as failed (at-most-once).  [default:"
+    " at-least-once]",
+    "--on-lease-lost finish|kill": "Treatment of a running attempt when its worker has lost the"
+    " connection to the cluster: let the attempt finish, or kill it.  [default: finish]",
     "--slots N": "Slots (places for runs) that a run takes on its worker.  [default: 1]",
     "--retention 30d": "Time for which ended runs are kept.  [default: the cluster's setting]",
     "--pool NAME": "Pool whose limits the runs share.  [default: no pool]",
-    "--require KEY=VALUE,…": "Label that the worker must have, with one of the values;"
-    " repeatable.  [default: no label]",
-    "--prefer KEY=VALUE,…": "Label of workers to prefer among those with a free slot;"
+    "--require KEY=VALUE,…": "Label that a worker must have to execute the run, with one of the"
+    " values; repeatable.  [default: no label]",
+    "--prefer KEY=VALUE,…": "Label of workers that get the run if one of them has a free slot;"
     " repeatable.  [default: no label]",
     "--placement spread|pack|sticky|broadcast": "Rule that chooses a worker: most free slots"
     " (spread), fewest free slots (pack), or the same one as before (sticky); broadcast runs the"
@@ -178,41 +180,41 @@ _SUBMITTED: Final = _WORK | {
 _SCHEDULE: Final = {
     "--cron EXPR": "Cron expression of the schedule. Repeatable: the job runs at the times of"
     " each expression.  [default: none]",
-    "--every 30s": "Interval between scheduled times, aligned to 1970-01-01T00:00:00Z."
-    "  [default: none]",
-    "--phase DURATION": "Offset that is added to the scheduled times of --every.  [default: 0s]",
+    "--every 30s": "Interval between scheduled times, counted from 1970-01-01T00:00:00Z. "
+    " [default: none]",
+    "--phase DURATION": "Offset that is added to each scheduled time of --every.  [default: 0s]",
     "--anchor LOCAL": "Local time in --tz from which the intervals of --every are counted, such"
     " as 2026-01-06T09:00:00.  [default: 1970-01-01T00:00:00 UTC]",
     f"--at {TIME}": "Time of a single run: RFC 3339, a local time in --tz, or +3s from now."
     "  [default: none]",
     "--on-demand": "Use no schedule: only triggers start runs.",
-    "--after JOB,…": "Parent jobs in a chain: the job runs each time that all its parents have"
+    "--after JOB,…": "Parent jobs in a chain: the job runs each time that all of these jobs have"
     " ended.  [default: none]",
-    "--when success|failure|any": "Start the run if the parents in --after end with this"
-    " outcome.  [default: success]",
+    "--when success|failure|any": "Outcome with which the parents in --after must end, so that"
+    " the job runs.  [default: success]",
     "--with-output/--without-output": "Use the results of the parents in --after as the payload."
     "  [default: without]",
     "--tz ZONE": "IANA time zone in which the schedule is read.  [default: UTC]",
-    f"--start {TIME}": "Earliest scheduled time.  [default: no limit]",
-    f"--end {TIME}": "Latest scheduled time, inclusive.  [default: no limit]",
+    f"--start {TIME}": "Earliest scheduled time; +3s is 3 s from now.  [default: no limit]",
+    f"--end {TIME}": "Latest scheduled time, inclusive; +3s is 3 s from now.  [default: no limit]",
     "--max-runs N": "Number of runs after which the schedule ends; 0 means no limit.  [default: 0]",
     "--exclude-calendar NAME": "Calendar whose times are excluded; repeatable."
     "  [default: no calendar]",
     "--exclude-cron EXPR": "Cron expression that excludes the times it matches; repeatable."
     "  [default: none]",
-    "--dst-gap run-after|skip": "Policy for a fixed time that a clock change skips: run after"
-    " the gap, or not at all.  [default: run-after]",
-    "--dst-overlap first|second|both": "Policy for a fixed time that a clock change repeats: run"
-    " at the first time, the second, or both.  [default: first]",
+    "--dst-gap run-after|skip": "Policy for a scheduled time that a change to summer time skips:"
+    " run after the skipped hour, or not at all.  [default: run-after]",
+    "--dst-overlap first|second|both": "Policy for a scheduled time that a change to winter time"
+    " repeats: run at the first time, the second, or both.  [default: first]",
     "--jitter DURATION": "Upper limit of the delay that is added to each scheduled time."
     "  [default: 0s]",
     "--overlap skip|allow|allow:N|…": "Overlap policy for a run that is ready while another run"
-    " of the job is in progress. More policies: buffer-one, buffer-all, cancel-other,"
-    " terminate-other.  [default: skip]",
-    "--catch-up latest|all|none": "Catch-up policy: runs to create for scheduled times that"
-    " passed while no member could fire the job.  [default: latest]",
+    " of the job is in progress. More policies: buffer_one, buffer_all, cancel_other,"
+    " terminate_other.  [default: skip]",
+    "--catch-up latest|all|none": "Catch-up policy for scheduled times that the cluster missed,"
+    " for example in an outage: run the latest of them, all, or none.  [default: latest]",
     "--catch-up-window 1h": "Age up to which the catch-up policy applies; older scheduled times"
-    " are MISSED.  [default: 1h]",
+    " become MISSED and don't run.  [default: 1h]",
     "--pause-after-failures N": "Number of consecutive failed runs after which the job is"
     " paused; 0 means never.  [default: 0]",
     "--label KEY=VALUE": "Label of the job; repeatable.  [default: none]",
@@ -477,7 +479,7 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
     except ValueError as error:
         if given.endswith(".json"):
             remedy = "correct the JSON; or, to send the bytes unchanged, rename the file"
-            raise wrong_flag(f"{given[1:]} isn't valid JSON: {error}", remedy) from None
+            raise wrong_flag(f"the file {given[1:]} isn't valid JSON: {error}", remedy) from None
         return common_pb2.Payload(raw=content)
 
 
@@ -486,7 +488,7 @@ def _inline(text: str, flag: str) -> common_pb2.Payload:
         return _json_payload(text, flag)
     except ValueError as error:
         remedy = """write '"text"' for a string, @FILE for a file, - for standard input"""
-        raise wrong_flag(f"{flag} isn't valid JSON: {error}", remedy) from None
+        raise wrong_flag(f"the value of {flag} isn't valid JSON: {error}", remedy) from None
 
 
 def _json_payload(text: str, flag: str) -> common_pb2.Payload:

@@ -143,7 +143,7 @@ class SpanType(click.ParamType[timedelta]):
 def window_options(length: str) -> Callable[[F], F]:
     start = option(
         f"--from {TIME}",
-        "Start of the time window to examine.  [default: now]",
+        "Start of the time window to examine; +3s is 3 s from now.  [default: now]",
         "start",
         type=TimeType(),
     )
@@ -328,7 +328,7 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
     except OSError as error:
         where = error.filename or ", ".join(files)
         raise CommandFailure(
-            f"{where} can't be read: {error.strerror}",
+            f"the file {where} can't be read: {error.strerror}",
             reason="NO_FILE",
             remedy="check the file's name and permissions",
         ) from error
