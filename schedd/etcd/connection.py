@@ -78,9 +78,11 @@ class EtcdStream(Generic[SentT, ReceivedT]):
             async with asyncio.timeout(self._deadline):
                 await self._call.write(request)
         except TimeoutError as error:
-            raise Unavailable("etcd: the stream accepts no more messages") from error
+            raise Unavailable(
+                "etcd: the stream accepts no more messages; schedd opens another stream"
+            ) from error
         except asyncio.InvalidStateError as error:
-            raise Unavailable("etcd: the stream has ended") from error
+            raise Unavailable("etcd: the stream has ended; schedd opens another stream") from error
         except grpc.aio.AioRpcError as error:
             raise _converted(error, self._access) from error
 
@@ -97,7 +99,7 @@ class EtcdStream(Generic[SentT, ReceivedT]):
         except grpc.aio.AioRpcError as error:
             raise _converted(error, self._access) from error
         if message is grpc.aio.EOF:
-            raise Unavailable("etcd: the server ended the stream")
+            raise Unavailable("etcd: the server ended the stream; schedd opens another stream")
         return cast("ReceivedT", message)
 
     async def close(self) -> None:
@@ -224,7 +226,7 @@ class EtcdConnection:
                 last = self._note(position, failed.failure)
                 if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
                     raise last from failed.__cause__
-        raise last or Unavailable("etcd: no endpoint answers")
+        raise last or Unavailable("etcd: none of the servers in etcd.endpoints answers")
 
     async def call_one(
         self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT
@@ -259,7 +261,10 @@ class EtcdConnection:
             )
             call = stub(metadata=metadata(token))
             return EtcdStream(call, self.deadline, position, self._access)
-        raise Unavailable("etcd: no endpoint accepted a connection before the deadline")
+        raise Unavailable(
+            "etcd: none of the servers in etcd.endpoints accepted a connection before the"
+            " deadline; check that etcd is running"
+        )
 
     def distrust(self, stream: EtcdStream[RequestT, ReplyT]) -> None:
         """Start later calls with the next endpoint and a new token: this endpoint doesn't serve."""

@@ -139,7 +139,10 @@ class DatabaseClock:
     def _check(self, probe: DatabaseProbe) -> None:
         if probe.in_recovery:
             self._reconnect()
-            raise Unavailable("PostgreSQL is a standby, or still in recovery")
+            raise Unavailable(
+                "the PostgreSQL server is a standby, or still in recovery; schedd tries the"
+                " other servers"
+            )
         self.expect(probe.timeline)
         if probe.timeline < self._expected:
             self._reconnect()

@@ -116,12 +116,17 @@ class Targets:
 
     def _check_name(self, host: str) -> None:
         if why := never(host):
-            raise ForbiddenTarget(f"the target {host} is {why}: jobs and webhooks can't call it")
+            raise ForbiddenTarget(
+                f"the target {host} is {why}: jobs and webhooks can't call it; use another target"
+            )
 
     def _check(self, host: str, address: str, port: int) -> None:
         subject = f"{host} is" if host == address else f"{host}, which resolves to {address},"
         if why := never(address):
-            raise ForbiddenTarget(f"the target {subject} is {why}: jobs and webhooks can't call it")
+            raise ForbiddenTarget(
+                f"the target {subject} is {why}: jobs and webhooks can't call it; use another"
+                " target"
+            )
         ip = address_of(address)
         assert ip is not None, "a resolver returns addresses"
         if is_public(ip) or self._allow.address(real(ip), port) or self._allow.name(host, port):

@@ -201,7 +201,8 @@ def read_string(value: Any) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidText(
-            "the string contains an unpaired surrogate, which isn't valid Unicode"
+            "the string contains an unpaired surrogate, which isn't valid Unicode: correct the"
+            " string"
         ) from None
     return str(value)
 

@@ -123,7 +123,7 @@ def _check_text(value: Any) -> None:
         json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         raise ValueError(
-            "a string contains an unpaired surrogate, which isn't valid Unicode"
+            "a string contains an unpaired surrogate, which isn't valid Unicode: correct the string"
         ) from None
 
 
@@ -136,7 +136,9 @@ def _within(value: Any) -> Iterable[Any]:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"the number {text[:40]} is too large for a 64-bit float")
+        raise ValueError(
+            f"the number {text[:40]} is too large for a 64-bit float: write it as a string"
+        )
     return number
 
 

@@ -74,7 +74,8 @@ def read_request(request: Request, found: RouteMatch, body: Mapping[str, Any] | 
         raise problems.of_form(errors) from errors
     except UnicodeError as error:
         raise wrong(
-            "the request contains an unpaired surrogate, which isn't valid Unicode"
+            "the request contains an unpaired surrogate, which isn't valid Unicode: correct"
+            " the string"
         ) from error
     except RecursionError as error:
         raise wrong("the request's body is nested too deeply") from error
