@@ -48,9 +48,8 @@ holds](operations/backup-and-restore.md)).
 FAULTS = """
 ## Faults
 
-The [glossary](glossary.md) explains *owner*, *shard*, *epoch*, *token*, *spool* and STALE. The
-column *tests* names functions in `tests/faults`, or files. [The
-measurements](evidence/fault-tests.md) have the figures of each function.
+The [glossary](glossary.md) explains *owner*, *shard*, *epoch*, *token*, *spool* and STALE. [The
+measurements](evidence/fault-tests.md) name the tests of each fault, with their figures.
 """
 
 METHOD = """
@@ -118,6 +117,15 @@ two columns include delays that no fault caused:
 | test | scheduled times | late | not run, with reason | lost: no run, no reason | \
 extra starts, unexplained | extra starts, explained | longest gap |
 |---|--:|--:|--:|--:|--:|--:|--:|
+"""
+
+TESTS = """
+## Tests of each fault
+
+Names are functions in `tests/faults`, or files.
+
+| fault | tests |
+|---|---|
 """
 
 REJECTIONS_HEAD = """
@@ -215,6 +223,8 @@ def measurements(
     parts = (
         FIGURES,
         _text(shown),
+        TESTS,
+        _text([f"| {row.fault} | {_tests(row)} |" for row in ROWS if _tests(row)]),
         REJECTIONS_HEAD,
         _text([*map(_rejection, _refused(rejections))]),
         TAIL,
@@ -243,11 +253,15 @@ def _refused(rejections: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 def _group(title: str, rows: Sequence[Row]) -> Iterator[str]:
     """The table of one kind of fault."""
     yield f"\n### {title}\n"
-    yield "| fault | what schedd does | what users see | tests |"
+    yield "| fault | what schedd does | what users see | tested |"
     yield "|---|---|---|---|"
     for row in rows:
-        tests = _paths([*row.tests, *row.elsewhere]) or "[not tested](#what-isnt-tested)"
-        yield f"| {row.fault} | {row.does} | {row.seen} | {tests} |"
+        tested = "yes" if row.tests or row.elsewhere else "[no](#what-isnt-tested)"
+        yield f"| {row.fault} | {row.does} | {row.seen} | {tested} |"
+
+
+def _tests(row: Row) -> str:
+    return _paths([*row.tests, *row.elsewhere])
 
 
 def _summary(
