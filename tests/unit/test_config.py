@@ -43,7 +43,8 @@ def test_plaintext_is_not_served_to_other_hosts(where: str) -> None:
     listen = replace(ListenConfig(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
     [said] = faults_of(replace(HERE, listen=listen))
     assert said.startswith(
-        f"listen.{where}: 0.0.0.0:7420 can be reached from other hosts, but TLS isn't configured"
+        f"listen.{where}: the address 0.0.0.0:7420 can be reached from other hosts, but TLS isn't"
+        " configured"
     )
 
 

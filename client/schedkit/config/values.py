@@ -108,7 +108,7 @@ def _without_nul(kind: Any, value: object) -> None:
     inside = [*value, *value.values()] if isinstance(value, dict) else value
     texts = inside if isinstance(inside, list) else [inside]
     if any(isinstance(each, str) and "\0" in each for each in texts):
-        raise ValueError(f"the value must be {shape(kind)} without a NUL character")
+        raise ValueError(f"must be {shape(kind)} without a NUL character")
 
 
 def _all_texts(values: Iterable[object]) -> bool:

@@ -295,8 +295,7 @@ def _entry(text: str) -> AllowEntry:
         mapped := network.network_address.ipv4_mapped
     ):
         raise ValueError(
-            f"the entry {text!r} is an IPv4 address in the form of IPv6: write the IPv4"
-            f" address, {str(mapped)!r}"
+            f"the entry {text!r} is an IPv4 address in the form of IPv6: write {str(mapped)!r}"
         )
     for refused, why in _NEVER:
         if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]

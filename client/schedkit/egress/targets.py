@@ -121,7 +121,7 @@ class Targets:
             )
 
     def _check(self, host: str, address: str, port: int) -> None:
-        subject = f"{host} is" if host == address else f"{host}, which resolves to {address},"
+        subject = host if host == address else f"{host}, which resolves to {address},"
         if why := never(address):
             raise ForbiddenTarget(
                 f"the target {subject} is {why}: jobs and webhooks can't call it; use another"

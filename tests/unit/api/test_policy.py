@@ -142,6 +142,6 @@ async def test_a_caller_without_any_role_sees_the_namespace_of_the_request(
     with pytest.raises(PermissionDeniedError) as denied:
         await authorize_request(services, operator, "schedd.v1.JobService.CreateJob", request)
     assert denied.value.message == (
-        f"CreateJob requires the role admin in namespace {namespace or 'default'};"
+        f"the call CreateJob requires the role admin in namespace {namespace or 'default'};"
         " user/bob doesn't have it"
     )

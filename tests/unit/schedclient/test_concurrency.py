@@ -210,7 +210,7 @@ def test_a_child_forked_during_a_call_is_refused_with_the_reason(member: Scripte
     )
     refused, parent = output.splitlines()
     assert refused.startswith("FORKED process ")
-    assert "gRPC is unusable in this process" in refused
+    assert "gRPC can't be used in this process" in refused
     assert parent == "r"
 
 

@@ -321,7 +321,7 @@ def test_invalid_endpoints_are_refused_at_once(endpoints: object):
 
 
 def test_a_token_never_leaves_the_host_in_the_clear():
-    with pytest.raises(Misconfigured, match="reachable from other hosts"):
+    with pytest.raises(Misconfigured, match="can be reached from other hosts"):
         Client("example.com:7420", token="secret")
 
 

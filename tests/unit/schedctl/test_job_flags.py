@@ -121,7 +121,7 @@ async def test_a_plugin_action_has_its_name_and_its_input(ctl, member):
 @pytest.mark.parametrize(
     ("flag", "problem"),
     [
-        ("--limit-memory=64MB", "'64MB' isn't a valid size"),
+        ("--limit-memory=64MB", "the size '64MB' isn't valid"),
         ("--limit-files=0", "--limit-files 0 isn't valid"),
         ("--limit-processes=many", "--limit-processes"),
     ],

@@ -200,10 +200,10 @@ level = "info"
         ("etcd = 3", "etcd must be a section: [etcd]"),
         ("log.level = 'loud'", "log.level must be one of info, debug, not 'loud'"),
         ("spool = ''", "spool must be a path, not ''"),
-        (r'spool = "x\u0000"', r"spool must be a path without a NUL, not 'x\x00'"),
+        (r'spool = "x\u0000"', r"spool must be a path without a NUL character, not 'x\x00'"),
         (
             r'labels = {a = "\u0000"}',
-            r"labels must be a table of texts without a NUL, not {'a': '\x00'}",
+            r"labels must be a table of texts without a NUL character, not {'a': '\x00'}",
         ),
         (f"slots = {'[' * 100_000}{']' * 100_000}", "slots is nested too deep to be read"),
         ("slots == 1", "the file isn't valid TOML: Invalid value (at line 1, column 8)"),

@@ -480,11 +480,11 @@ def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
         ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: the value isn't valid JSON"),
         (
             {"when": "* * * * *", "what": "x", "payload": '{"a":1,"a":2}'},
-            "payload: the value isn't valid JSON: key 'a' is given twice",
+            "payload: the value isn't valid JSON: the key 'a' is given twice",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[NaN]"},
-            "payload: the value isn't valid JSON: NaN isn't valid JSON",
+            "payload: the value isn't valid JSON: the number NaN isn't valid JSON",
         ),
         (
             {"when": "* * * * *", "what": "x", "payload": "[1e400]"},

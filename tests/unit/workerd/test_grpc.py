@@ -304,7 +304,7 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
         outcome = await ran(f"127.0.0.1:{port}")
     assert (outcome.reason, outcome.error) == (
         OutcomeReason.EXCEPTION,
-        "the server ended the call with OK, but sent no answer",
+        "the gRPC server ended the call with OK, but sent no answer",
     )
 
 
