@@ -761,7 +761,7 @@ async def test_a_dialog_of_dead_letters_keeps_its_id_when_its_group_moves(web: W
 async def test_a_page_of_letters_without_a_selection_is_rejected(web: Web) -> None:
     answer = await web.get("/dead-letters?page=x")
     assert answer.status == 400
-    assert "Page: isn't valid here: only the dead letters of a job" in answer.text
+    assert "only the dead letters of a job or of a fingerprint have pages" in answer.text
 
 
 async def test_pages_take_no_more_of_the_database_than_they_may(

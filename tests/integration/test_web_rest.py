@@ -571,7 +571,8 @@ async def test_a_cursor_that_no_stream_has_sent_is_refused(web: Web) -> None:
         answer = await web.get(asked, headers={"Last-Event-ID": last})
         assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR"), (path, last)
         assert answer.json["violations"][0]["field"] == "Last-Event-ID"
-        assert answer.json["detail"].startswith(f"Last-Event-ID: '{last[:20]}")
+        assert answer.json["detail"].startswith("Last-Event-ID: ")
+        assert f" '{last[:20]}" in answer.json["detail"]
         answer = await web.get(asked + ("&" if "?" in asked else "?") + f"resumeAfter={last}")
         assert answer.json["violations"][0]["field"] == "resumeAfter"
 
