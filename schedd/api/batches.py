@@ -38,10 +38,9 @@ Answer = TypeVar("Answer")
 def check_count(requests: Sequence[Message]) -> None:
     """Raise InvalidArgumentError for no request, and for too many."""
     if not 1 <= len(requests) <= MOST:
-        problem = f"has {len(requests):,} entries: give 1 to {MOST:,}"
         raise wrong(
             "requests",
-            problem,
+            f"has {len(requests):,} entries: give 1 to {MOST:,}",
             "split the batch into several calls; nothing was stored",
             reason="BAD_COUNT",
         )

@@ -98,7 +98,8 @@ def id_of(field: str, text: str) -> Id:
         return Id.parse(text)
     except ValueError:
         named = IDS[field]
-        problem = f"{cut(text)!r} isn't the id of a {named.what}"
         raise wrong(
-            field, problem, f"give an id as `schedctl {named.listed}` shows it; nothing was stored"
+            field,
+            f"{cut(text)!r} isn't the id of a {named.what}",
+            f"give an id as `schedctl {named.listed}` shows it; nothing was stored",
         ) from None

@@ -59,7 +59,10 @@ class Files:
                 file = os.open(name, _READ, dir_fd=folder)
                 try:
                     if not stat.S_ISREG(os.fstat(file).st_mode):
-                        raise StoreAway(f"object {key} can't be read: it isn't a regular file")
+                        raise StoreAway(
+                            f"the object {key} of the result store can't be read: it isn't a"
+                            " regular file"
+                        )
                     return _pread(file, start, length)
                 finally:
                     os.close(file)
