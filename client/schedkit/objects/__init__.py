@@ -146,7 +146,8 @@ class Unframed:
             size = int.from_bytes(self._held[at : at + _HEAD], "big")
             if size > MOST:
                 raise ValueError(
-                    f"a message in the object has {size:,} bytes; at most {MOST:,} are allowed"
+                    f"the object in the result store has a message of {size:,} bytes; at most"
+                    f" {MOST:,} are allowed"
                 )
             if len(self._held) - at - _HEAD < size:
                 break
