@@ -50,10 +50,10 @@ class Transactor:
         its answer is `Failed` with its items. The other lanes are written.
         """
         lanes: dict[int, list[T]] = defaultdict(list)
-        epochs, lane_of = self.ownership.epochs, self.ownership.lane_of
+        epochs, count = self.ownership.epochs, self.ownership.lanes
         for item in items:
-            if item.shard in epochs:
-                lanes[lane_of(item.shard)].append(item)
+            if (shard := item.shard) in epochs:
+                lanes[shard % count].append(item)
         async with asyncio.TaskGroup() as group:
             started = [
                 group.create_task(self._write(lane, batch, write), name=f"lane {lane}")

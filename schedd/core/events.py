@@ -23,7 +23,7 @@ class TimersFired(Event):
     runs: int
     merged: int
     """Rows for scheduled times that don't run."""
-    latenesses: tuple[timedelta, ...]
+    latenesses: Sequence[timedelta]
     """Time from due to inserted, for each run."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha1
@@ -58,10 +59,19 @@ def new_id() -> Id:
 
 def derived_id(of: Id, name: str) -> Id:
     """Return the id of a name in the space of another id, version 5: always the same one."""
-    value = bytearray(sha1(of + name.encode(), usedforsecurity=False).digest()[:16])
-    value[6] = value[6] & 0x0F | 0x50
-    value[8] = value[8] & 0x3F | 0x80
-    return bytes.__new__(Id, value)
+    return _derived_ids([of], name)[0]
+
+
+def _derived_ids(of: Iterable[Id], name: str) -> list[Id]:
+    """Return the id of a name in the space of each of these ids."""
+    written = name.encode()
+    ids = []
+    for one in of:
+        value = bytearray(sha1(one + written, usedforsecurity=False).digest()[:16])
+        value[6] = value[6] & 0x0F | 0x50
+        value[8] = value[8] & 0x3F | 0x80
+        ids.append(bytes.__new__(Id, value))
+    return ids
 
 
 JobId = NewType("JobId", Id)
@@ -114,7 +124,12 @@ def run_ids_of(packed: bytes) -> list[RunId]:
 
 def scheduled_run_id(job: JobId, nominal: datetime) -> RunId:
     """Return the id of the run of a scheduled time (aware): the same on every member."""
-    return RunId(derived_id(job, _text_of(nominal)))
+    return scheduled_run_ids([job], nominal)[0]
+
+
+def scheduled_run_ids(jobs: Iterable[JobId], nominal: datetime) -> list[RunId]:
+    """Return the id of each job's run of a scheduled time (`scheduled_run_id`)."""
+    return [*map(RunId, _derived_ids(jobs, _text_of(nominal)))]
 
 
 @lru_cache(maxsize=1_024)

@@ -3,8 +3,9 @@
     planned steps ──hold──→ lines by need ──choose: a slot is free──→ fired as RUNNING
                                    └──overdue: no slot in time───────→ fired as PENDING
 
-The entry of a held timer in `loaded_timers` stays, so a timer that is changed, moved or dropped is
-no longer held: its place in the line is stale.
+Timers of one definition that take the same step are held as one batch (`Planned`). Their entries in
+`loaded_timers` stay, so a timer that is changed, moved or dropped is no longer held: its place in
+the batch is stale.
 
 Invariants (docs/protocol-rules.md, P3.4, P4.7)
 - Free slots that runs need which wait in the ready queue, or to be pre-dispatched, are left to
@@ -22,10 +23,10 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, islice, repeat
 from math import ceil, inf
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -34,15 +35,15 @@ from schedd.core.dispatch.placement import Need, SlotOffer
 from schedd.core.dispatch.priority_order import rank
 from schedd.core.dispatch.ready_queue import QueueHead, ReadyQueue
 from schedd.core.dispatch.slot_index import SlotIndex
-from schedd.core.ids import scheduled_run_id
+from schedd.core.ids import scheduled_run_ids
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import Firing, FiringToSlot, RunKey, Terms, Timer
+from schedd.core.runs.model import Firing, FiringToSlot, RunKey, SlotBatch, Terms, Timer
 from schedd.core.timers.pre_dispatch import EarlyRuns, Lookahead
 from schedd.dispatch.assignment import terms_of
 from schedd.dispatch.loaded_timers import Timers
 from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.runtime.definition_texts import CachedDefinition
-from schedkit.records import dataclass
+from schedkit.records import dataclass, named_tuples
 
 HERD: Final = 5_000
 """Number of waiting runs or held timers from which on dispatch takes longer than the lookahead.
@@ -60,14 +61,17 @@ of `fire_plan`, so that the timer's next time isn't late.
 EVER: Final = datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A timer with its step: one run that isn't late."""
+Defined: TypeAlias = tuple[Timer, CachedDefinition]
+"""A timer, and its job's definition."""
 
-    timer: Timer
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """Timers with the same step, which is one run that isn't late, and definitions of one text."""
+
+    timers: list[Defined]
     step: Firing
-    """The step of a timer with the same schedule and times."""
-    known: CachedDefinition
+    """The step of one of them, or of another timer with the same schedule and times."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,11 +80,17 @@ class _Line:
     priority: Priority
     number: int
     order: list[tuple[datetime, int, Planned]] = field(default_factory=list)
-    """By due time; some are no longer held."""
+    """By due time; some timers are no longer held."""
+    size: int = 0
+    """Number of timers."""
 
-    def count(self, until: datetime) -> int:
-        """Return how many are due by `until`."""
+    def due(self, until: datetime) -> int:
+        """Return how many of `order` are due by `until`."""
         return bisect_right(self.order, until, key=itemgetter(0))
+
+    def count(self, first: int, last: int) -> int:
+        """Return the number of timers in this part of `order`."""
+        return sum(len(each.timers) for _, _, each in self.order[first:last])
 
 
 _Head: TypeAlias = tuple[bool, float, int, _Line]
@@ -99,7 +109,7 @@ class HeldTimers:
         """Lines of due timers for which the last choice found no slots, first by rank."""
 
     def __len__(self) -> int:
-        return sum(len(line.order) for line in self._lines.values())
+        return sum(line.size for line in self._lines.values())
 
     @property
     def needs(self) -> list[Need]:
@@ -108,23 +118,19 @@ class HeldTimers:
 
     def hold(self, planned: Iterable[Planned]) -> None:
         """Hold these timers until each has a slot, or is overdue."""
-        line = _Line(Need(""), Priority.LOW, 0)
         for each in planned:
-            timer, priority = each.timer, each.known.definition.priority
-            assert timer.due_at is not None, "its step has a run"
-            need = each.known.text.need
-            if need is not line.need or priority != line.priority:
-                line = self._line(need, priority)
-            self._timers.keep(timer.job_id, timer)
-            insort(line.order, (timer.due_at, next(self._count), each))
+            known, timers = each.timers[0][1], [timer for timer, _ in each.timers]
+            line = self._line(known.text.need, known.text.definition.priority)
+            self._timers.keep_all([timer.job_id for timer in timers], timers)
+            insort(line.order, (each.step.due_at, next(self._count), each))
+            line.size += len(each.timers)
 
     def release(self) -> None:
         """Hold nothing: a pause or resume of the cluster has made the steps invalid."""
         for line in self._lines.values():
             for _, _, each in line.order:
-                if self._is_held(each):
-                    self._timers.discard(each.timer.job_id)
-                    self._timers.come_up([each.timer])
+                held = self._timers.pop_same([timer for timer, _ in each.timers])
+                self._timers.come_up([one for one, _ in each.timers if one.job_id in held])
         self._lines.clear()
         self._without.clear()
 
@@ -152,16 +158,17 @@ class HeldTimers:
         while heads and len(chosen) < most and looked < LOOKS:
             looked += 1
             early, _, _, line = head = heapq.heappop(heads)
-            if chosen and chosen[0][0].priority != line.priority:
+            if chosen and chosen[0][0].batch.priority != line.priority:
                 break
-            went: list[tuple[Planned, SlotOffer]] = []
+            went: list[tuple[Planned, list[SlotOffer]]] = []
             if free and line.need not in full:
                 until = _until(head, heads, now, last)
                 went = self._choose(head, until, most - len(chosen), ceil(waiting), offers)
             if went:
-                for offer, taken in Counter(offer for _, offer in went).items():
-                    choice.reserve_slots(offer, taken * line.need.slots)
-                chosen += [(_to_slot(each, offer, terms), each.known) for each, offer in went]
+                for each, its in went:
+                    for offer, taken in Counter(its).items():
+                        choice.reserve_slots(offer, taken * line.need.slots)
+                    chosen += _to_slots(each, its, terms)
                 if (following := self._head(line, now, last)) is not None:
                     heapq.heappush(heads, following)
             else:
@@ -172,20 +179,24 @@ class HeldTimers:
 
     def _choose(
         self, head: _Head, until: datetime, most: int, waiting: int, offers: SlotIndex
-    ) -> list[tuple[Planned, SlotOffer]]:
-        """Remove and return the first timers of a line, due by `until`, with offers for them."""
+    ) -> list[tuple[Planned, list[SlotOffer]]]:
+        """Remove and return the first timers of a line, due by `until`, with an offer for each."""
         early, _, _, line = head
         need, first_at, first = line.need, line.order[0][0], line.order[0][2]
         spare = -(-waiting // need.slots)
-        found = offers.spread(need, most + spare)
+        found, free = offers.spread(need, most + spare), most
         if found is not None:
             free = len(found) - spare
-            return list(zip(self._take(line, free, until), found, strict=False))
-        its_rank = rank(Priority.LOW if early else line.priority, first_at)
-        if not offers.exceeds(need, its_rank, waiting + need.slots - 1):
-            return []
-        one = offers.choose(first.timer.job_id, first.known.definition, need, its_rank)
-        return [] if one is None else [(each, one) for each in self._take(line, 1, until)]
+        else:
+            its_rank = rank(Priority.LOW if early else line.priority, first_at)
+            if not offers.exceeds(need, its_rank, waiting + need.slots - 1):
+                return []
+            timer, known = first.timers[0]
+            one = offers.choose(timer.job_id, known.definition, need, its_rank)
+            found, free = ([], 0) if one is None else ([one], 1)
+        left = iter(found)
+        taken = self._take(line, free, until)
+        return [(each, [*islice(left, len(each.timers))]) for each in taken]
 
     def overdue(self, most: int, until: datetime, above: float | None = None) -> list[Planned]:
         """Remove and return timers due by `until` for which the last choice found no slots: at most
@@ -195,7 +206,7 @@ class HeldTimers:
         found: list[Planned] = []
         for line in lines:
             if line.priority == lines[0].priority:
-                found += self._take(line, most - len(found), until)
+                found += self._take(line, most - sum(len(each.timers) for each in found), until)
         return found
 
     def next_at(self) -> datetime | None:
@@ -214,11 +225,11 @@ class HeldTimers:
         for line in [*self._lines.values()]:
             if not fits(line.need) or self._first(line) is None:
                 continue
-            order, width, due = line.order, line.need.slots, line.count(now)
-            if due:
-                found.append(QueueHead(line.priority, order[0][0], due * width, width))
-            if early := line.count(until) - due:
-                found.append(QueueHead(Priority.LOW, order[due][0], early * width, width))
+            order, width, due = line.order, line.need.slots, line.due(now)
+            if slots := line.count(0, due) * width:
+                found.append(QueueHead(line.priority, order[0][0], slots, width))
+            if slots := line.count(due, line.due(until)) * width:
+                found.append(QueueHead(Priority.LOW, order[due][0], slots, width))
         return found
 
     def _line(self, need: Need, priority: Priority) -> _Line:
@@ -247,35 +258,44 @@ class HeldTimers:
 
     def _first(self, line: _Line) -> datetime | None:
         """Return the due time of the line's first timer; None: there is none."""
-        order = line.order
-        held = (at for at, (_, _, each) in enumerate(order) if self._is_held(each))
-        if stale := next(held, len(order)):
-            self._remove(line, stale)
-        return order[0][0] if order else None
+        while line.order:
+            timers = line.order[0][2].timers
+            held = (at for at, (timer, _) in enumerate(timers) if self._is_held(timer))
+            stale = next(held, len(timers))
+            if not stale:
+                return line.order[0][0]
+            self._pop(line, stale)
+        return None
 
     def _take(self, line: _Line, most: int, until: datetime) -> list[Planned]:
         """Remove and return the first timers of a line, due by `until`."""
         taken: list[Planned] = []
-        seen = 0
-        for due_at, _, each in line.order:
-            if len(taken) >= most or due_at > until:
-                break
-            seen += 1
-            if self._is_held(each):
-                self._timers.discard(each.timer.job_id)
-                taken.append(each)
-        self._remove(line, seen)
+        while line.order and most > 0 and line.order[0][0] <= until:
+            step, popped = line.order[0][2].step, self._pop(line, most)
+            held = self._timers.pop_same([timer for timer, _ in popped])
+            timers = [each for each in popped if each[0].job_id in held]
+            if timers:
+                taken.append(Planned(timers, step))
+                most -= len(timers)
         return taken
 
-    def _remove(self, line: _Line, count: int) -> None:
-        """Remove the first places of a line, and the line if none is left."""
-        del line.order[:count]
-        if count and not line.order:
+    def _pop(self, line: _Line, count: int) -> list[Defined]:
+        """Remove and return the first timers of a line, of one batch; remove the line if it is
+        empty.
+        """
+        timers = line.order[0][2].timers
+        first = timers[:count]
+        del timers[:count]
+        line.size -= len(first)
+        if not timers:
+            del line.order[0]
+        if not line.order:
             self._lines.pop((line.need, line.priority), None)
+        return first
 
-    def _is_held(self, each: Planned) -> bool:
-        found = self._timers.get(each.timer.job_id)
-        return found is not None and found[1] is each.timer
+    def _is_held(self, timer: Timer) -> bool:
+        found = self._timers.get(timer.job_id)
+        return found is not None and found[1] is timer
 
 
 def _until(head: _Head, others: list[_Head], now: datetime, last: datetime) -> datetime:
@@ -297,13 +317,22 @@ def _slots_needed(offers: SlotIndex, now: datetime, ready: ReadyQueue, early: Ea
     return ready.slots(serves) + early.slots(lambda need: offers.free(need, first))
 
 
-def _to_slot(each: Planned, offer: SlotOffer, terms: dict[object, Terms]) -> FiringToSlot:
-    timer, known = each.timer, each.known
-    of = id(known.text), offer.id
-    its = terms.get(of)
-    if its is None:
-        its = terms[of] = terms_of(known.definition, offer.incarnation)
+def _to_slots(
+    each: Planned, offers: Sequence[SlotOffer], terms: dict[object, Terms]
+) -> Iterator[tuple[FiringToSlot, CachedDefinition]]:
+    """Return these timers with a slot of these offers for each, and their definitions."""
+    known, batches = each.timers[0][1], dict[SlotOffer, SlotBatch]()
+    for offer in {*offers}:
+        of = id(known.text), offer.id
+        its = terms.get(of)
+        if its is None:
+            its = terms[of] = terms_of(known.text.definition, offer.incarnation)
+        batches[offer] = SlotBatch(each.step, known.text.definition.priority, its)
     at = each.step.runs[0].key.scheduled_at
-    key = RunKey(at, scheduled_run_id(timer.job_id, at))
-    priority = known.definition.priority
-    return FiringToSlot(timer, timer.job_id, timer.shard, key, priority, each.step, its)
+    run_ids = scheduled_run_ids([timer.job_id for timer, _ in each.timers], at)
+    keys = named_tuples(RunKey, zip(repeat(at), run_ids))
+    rows = [
+        (timer, timer.job_id, timer.shard, key, batches[offer])
+        for (timer, _), key, offer in zip(each.timers, keys, offers, strict=True)
+    ]
+    return zip(named_tuples(FiringToSlot, rows), [its for _, its in each.timers], strict=True)

@@ -12,19 +12,22 @@ however late the others are.
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from schedd.cluster.ownership import Ownership
 from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Timer
-from schedd.core.timers.due_index import DueIndex
+from schedd.core.timers.due_index import KEPT, DueIndex
 from schedd.core.timers.fire_plan import GRACE
 from schedd.core.timers.pre_dispatch import Lookahead
 
 BEGUN: Final = 1.0
 UNBEGUN: Final = 1.5
 """Classes by which late timers rank lower: `BEGUN` if their catch-up has begun, else `UNBEGUN`."""
+
+_Places: TypeAlias = dict[tuple[datetime, float], list[Timer]]
+"""Timers by the time and the class of their place in the order."""
 
 
 class Timers(DueIndex[JobId, Timer]):
@@ -53,32 +56,65 @@ class Timers(DueIndex[JobId, Timer]):
         removed: a later load reads them in time. `now` decides which timers are late.
         """
         owned, ahead = self._ownership.epochs, self._lookahead.fire
+        priority_of = self._priority_of
+        late_before = None if now is None else now - GRACE
+        places: _Places = {}
+        late: list[Timer] = []
         for timer in timers:
             due = timer.due_at
             later = due is not None and until is not None and due > until
             if due is None or later or timer.paused or timer.shard not in owned:
                 self.discard(timer.job_id)
-            elif now is None or due >= now - GRACE:
-                self.put(timer.job_id, due - ahead, timer, self._priority_of(timer.job_id))
-            elif not self.contains(timer):  # a timer that is already here keeps its place
-                self.put(timer.job_id, now, timer, self._late_rank(timer.job_id))
+            elif late_before is None or due >= late_before:
+                places.setdefault((due - ahead, priority_of(timer.job_id)), []).append(timer)
+            else:
+                late.append(timer)
+        if now is not None:
+            for timer in self.changed(late):  # a timer that is already here keeps its place
+                places.setdefault((now, self._late_rank(timer.job_id)), []).append(timer)
+        self._place(places)
 
     def put_off(self, timer: Timer, at: datetime) -> None:
         """Let the timer come up at `at`: it must not fire sooner."""
         self.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
 
-    def contains(self, timer: Timer) -> bool:
-        """Return whether this timer is already here, unchanged."""
-        found = self.get(timer.job_id)
-        return found is not None and found[1] == timer
+    def pop_same(self, timers: Iterable[Timer]) -> set[JobId]:
+        """Remove those of these timers that are still here, the same objects; return their jobs."""
+        entries = self._entries
+        here = {
+            timer.job_id
+            for timer in timers
+            if (entry := entries.get(timer.job_id)) is not None and entry[2] is timer
+        }
+        self.clear_where(here)
+        return here
 
-    def sort(self, job: JobId) -> None:
-        """Sort a timer again: the known priority of its job has changed."""
-        found = self.get(job)
-        if found is not None:
-            at, timer = found
+    def changed(self, timers: Iterable[Timer]) -> list[Timer]:
+        """Return those of these timers that aren't here unchanged."""
+        entries = self._entries
+        return [
+            timer
+            for timer in timers
+            if (entry := entries.get(timer.job_id)) is None or entry[2] != timer
+        ]
+
+    def sort(self, jobs: Iterable[JobId]) -> None:
+        """Sort timers again: the known priorities of their jobs may have changed."""
+        places: _Places = {}
+        for job in jobs:
+            entry = self._entries.get(job)
+            if entry is None or entry[1] == KEPT:
+                continue
+            at, _, timer, before = entry
             late = timer.due_at is not None and at > timer.due_at
-            self.put(job, at, timer, self._late_rank(job) if late else self._priority_of(job))
+            its = self._late_rank(job) if late else self._priority_of(job)
+            if its != before:
+                places.setdefault((at, its), []).append(timer)
+        self._place(places)
+
+    def _place(self, places: _Places) -> None:
+        for (at, its), timers in places.items():
+            self.put_all([timer.job_id for timer in timers], at, timers, its)
 
     def _late_rank(self, job: JobId) -> float:
         return self._priority_of(job) - (BEGUN if self.has_begun(job) else UNBEGUN)

@@ -25,6 +25,7 @@ count. More urgent timers don't wait for the rest.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,10 +36,9 @@ from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.cluster.statistics import LATE, Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
-from schedd.core.dispatch.fair_share import FairShares
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
-from schedd.core.ids import Epoch, Hint, JobId, ShardId
+from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import (
@@ -55,7 +55,7 @@ from schedd.core.schedule.work_budget import OF_TURN, TooMuchWork
 from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.dispatch.assigner import Assigner
-from schedd.dispatch.held_timers import HOLD, Planned
+from schedd.dispatch.held_timers import HOLD, Defined, Planned
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
 from schedd.dispatch.workers.registry import WorkerRegistry
@@ -79,7 +79,7 @@ from schedd.timers.timer_steps import (
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.records import replace
+from schedkit.records import named_tuples
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
 
@@ -269,10 +269,10 @@ class FireLoop:
         until = now if self._run_index.ready else now - HOLD
         overdue = held.overdue(size.now, until, self._above())
         if overdue:
-            timers = {each.timer.job_id: each.timer for each in overdue}
-            firings = [copied(each.step, each.timer, each.known.definition) for each in overdue]
+            timers = {timer.job_id: timer for each in overdue for timer, _ in each.timers}
+            firings = [one for each in overdue for one in _copied(each)]
             batch = self._fire_pending(firings, timers, self._switched)
-            await self._fire_timed(batch, len(overdue), firings[0].priority, size)
+            await self._fire_timed(batch, len(firings), firings[0].priority, size)
         return bool(chosen or overdue)
 
     def _held_pause(self) -> float:
@@ -290,6 +290,7 @@ class FireLoop:
         """Fire these timers as RUNNING, and push their runs."""
         known = {one.job_id: entry for one, entry in chosen}
         timers = {one.job_id: one.timer for one, _ in chosen}
+        batch_of = {one.job_id: one.batch for one, _ in chosen}
 
         async def write(claim: Claim, items: Sequence[FiringToSlot]) -> FireOutcome:
             next_token = self._transactor.ownership.sequencer(claim)
@@ -298,12 +299,15 @@ class FireLoop:
             return fired
 
         done, answers, failed = await self._write([one for one, _ in chosen], timers, write)
-        terms = {one.job_id: one.terms for one, _ in chosen}
-        batches: dict[object, list[LiveRun]] = {}
+        same: dict[object, list[LiveRun]] = {}
         for run in chain.from_iterable([one.runs for one in answers]):
             if run.state is State.RUNNING:
-                batches.setdefault(alike(run, terms[run.job_id]), []).append(run)
-        self._advance(done, timers, answers)
+                same.setdefault((id(batch_of[run.job_id]), run.start_by), []).append(run)
+        batches: dict[object, list[LiveRun]] = {}
+        for runs in same.values():
+            of = alike(runs[0], batch_of[runs[0].job_id].terms)
+            batches.setdefault(of, []).extend(runs)
+        self._advance([(one.timer, one.batch.step) for one in done], timers, answers)
         self._ready()  # they need no more slots
         await self._assigner.push_fired(
             [(DispatchedBatch.of(b), [known[run.job_id] for run in b]) for b in batches.values()],
@@ -354,12 +358,15 @@ class FireLoop:
             self._close(timers)
             self._run_index.timers.come_up(due, now=self._clock.now())
             raise
+        self._close(timers)
         self._hold(planned, reckoned)
+        if not firings:
+            return 0
+        timers = {firing.job_id: timers[firing.job_id] for firing in firings}
         return await self._fire_pending(firings, timers, reckoned.switched)
 
     def _hold(self, planned: Sequence[Planned], reckoned: Pauses) -> None:
         held = self._run_index.held_timers
-        self._close(each.timer.job_id for each in planned)
         if reckoned.switched != self._switched:
             held.release()
             self._switched = reckoned.switched
@@ -379,7 +386,7 @@ class FireLoop:
             return fired
 
         done, answers, failed = await self._write(firings, timers, write)
-        self._advance(done, timers, answers)
+        self._advance([(timers[each.job_id], each) for each in done], timers, answers)
         if failed is not None:
             raise failed
         return sum(len(firing.runs) for firing in firings)
@@ -393,7 +400,8 @@ class FireLoop:
         """Write these steps, one transaction a lane. Return those whose outcome is known, with the
         outcomes, and the first lane's error. Timers whose outcome is unknown are read again.
         """
-        began = {shard: self._epoch(shard) for shard in {firing.shard for firing in firings}}
+        epochs = self._run_index.ownership.epochs
+        began = {shard: epochs.get(shard) for shard in {firing.shard for firing in firings}}
         self._open.update(timers)
         try:
             answers = await self._transactor.by_lane(firings, write)
@@ -408,7 +416,7 @@ class FireLoop:
         self._changed |= in_doubt  # their rows say whether they fired
         # A shard that was dropped meanwhile may be missing in answers; its new owner loads its
         # timers.
-        kept = {shard for shard, epoch in began.items() if self._epoch(shard) == epoch}
+        kept = {shard for shard, epoch in began.items() if epochs.get(shard) == epoch}
         done = [f for f in firings if f.shard in kept and f.job_id not in in_doubt]
         outcomes = [answer for answer in answers if isinstance(answer, FireOutcome)]
         return done, outcomes, failed[0].error if failed else None
@@ -420,47 +428,65 @@ class FireLoop:
         now: datetime,
         reckoned: Pauses,
     ) -> tuple[list[Firing], list[Planned]]:
-        """Return the step of each timer that may take one: those to fire now, and those to hold
-        for slots. Timers that are catching up share the rows that the others leave.
+        """Return the steps of timers that may take one: those to fire now, and those to hold for
+        slots. Timers that are catching up share the rows that the others leave, equally.
         """
         firings: list[Firing] = []
         planned: list[Planned] = []
         steps: dict[SameStep, tuple[Firing, bool]] = {}
         able_here = self._workers.able_to()
         late_before = now - fire_plan.GRACE
-        shares, held = FairShares(self._rows.now, len(due), fire_plan.FIRES), 0
+        rows, takers = self._rows.now, len(due)
+        left = deque(self._alike(due, known))
+        async for batch in in_turns(left.popleft() for _ in iter(left.__len__, 0)):
+            timers, (timer, its) = batch, batch[0]
+            same = None if timer.job_id in self._looked else same_step(timer, its, late_before)
+            like = None if same is None else steps.get(same)
+            if like is None:
+                most = max(1, min(fire_plan.FIRES, rows // max(1, takers)))
+                step = await self._step_of(timer, its, now, reckoned, most)
+                copies = step is not None and may_be_copied(step, late_before)
+                if step is not None:
+                    like = step, copies and is_on_time(step) and timer.job_id not in self._looked
+                if same is not None and like is not None and copies:
+                    steps[same] = like  # the others take it with this timer
+                else:
+                    if len(timers) > 1:
+                        left.appendleft(timers[1:])
+                    timers, same = timers[:1], None
+            takers -= len(timers)
+            if like is not None:
+                step, holds = like
+                if holds and may_be_held(timer, its, able_here):
+                    planned.append(Planned(timers, step))
+                elif same is None:
+                    firings.append(step)
+                    rows -= len(step.runs)
+                else:
+                    for one, _ in timers:
+                        self._first_seen_at(one, now)
+                    firings += _copied(Planned(timers, step))
+                    rows -= len(timers)
+        return firings, planned
+
+    def _alike(
+        self, due: Sequence[Timer], known: Mapping[JobId, CachedDefinition]
+    ) -> list[list[Defined]]:
+        """Return the timers whose definitions can be read, in batches that may take the same step:
+        they have equal times, and definitions of one text.
+        """
         if self._begun:
             due = sorted(due, key=lambda timer: self._has_begun(timer.job_id))
-        async for timer in in_turns(due):
+        batches: dict[object, list[Defined]] = {}
+        for timer in due:
             its = known.get(timer.job_id)
             if its is None:
                 continue
-            same = None if timer.job_id in self._looked else same_step(timer, its, late_before)
-            like = None if same is None else steps.get(same)
-            if like is not None and like[1] and may_be_held(timer, its, able_here):
-                planned.append(Planned(timer, like[0], its))
-                held += 1
-                continue
-            most, held = shares.next(held), 0
-            if self._too_soon(timer, its, now):
-                continue
-            if like is not None:
-                self._first_seen_at(timer, now)
-                firings.append(copied(like[0], timer, its.definition))
-                shares.record_use(1)
-                continue
-            with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
-                if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:
-                    shares.record_use(len(firing.runs))
-                    alike = may_be_copied(firing, late_before)
-                    holds = alike and is_on_time(firing) and timer.job_id not in self._looked
-                    if holds and may_be_held(timer, its, able_here):
-                        planned.append(Planned(timer, firing, its))
-                    else:
-                        firings.append(firing)
-                    if same is not None and alike:
-                        steps[same] = firing, holds
-        return firings, planned
+            of: object = timer.job_id
+            if its.text.shares_steps and timer.job_id not in self._looked:
+                of = id(its.text), id(its.compiled.instants), timer[2:]
+            batches.setdefault(of, []).append((timer, its))
+        return [*batches.values()]
 
     def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
         """Try a timer again later: its step can't be computed, and must not delay others."""
@@ -495,21 +521,21 @@ class FireLoop:
     async def _step_of(
         self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing | None:
-        """Return the step of a timer; None if it needs too much work for now and is computed off
-        the loop.
+        """Return the step of a timer; None if it takes none now, or needs too much work for now and
+        is computed off the loop.
         """
-        if (prepared := self.plans.take_firing(timer, known, reckoned)) is not None:
-            return prepared
-        if self.plans.needs_step(timer, known, reckoned):
+        if self._too_soon(timer, known, now) or self.plans.needs_step(timer, known, reckoned):
             return None
-        try:
-            step = partial(self._firing_of, timer, known, now, reckoned, most)
-            return await on_loop(OF_TURN, step)
-        except TooMuchWork:
+        with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
+            if (prepared := self.plans.take_firing(timer, known, reckoned)) is not None:
+                return prepared
             looked, ahead = self._first_seen_at(timer, now), self._run_index.lookahead.fire
-            step = partial(firing_of, timer, known, now, reckoned, LEAST_ROWS, looked, ahead)
-            self.plans.add(timer, known, reckoned, step)
-            return None
+            step = partial(firing_of, timer, known, now, reckoned)
+            try:
+                return await on_loop(OF_TURN, partial(step, most, looked, ahead))
+            except TooMuchWork:
+                self.plans.add(timer, known, reckoned, partial(step, LEAST_ROWS, looked, ahead))
+        return None
 
     def _computed(self, timer: Timer) -> None:
         """Let the timer come up again, if it is still here: its step was computed."""
@@ -520,14 +546,8 @@ class FireLoop:
     def _free(self, timer: Timer) -> bool:
         """Return whether it is owned here, and neither in the run index nor being written."""
         job = timer.job_id
-        owned = self._epoch(timer.shard) is not None
+        owned = timer.shard in self._run_index.ownership.epochs
         return owned and job not in self._open and job not in self._run_index.timers
-
-    def _firing_of(
-        self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
-    ) -> Firing:
-        looked, ahead = self._first_seen_at(timer, now), self._run_index.lookahead.fire
-        return firing_of(timer, known, now, reckoned, most, looked, ahead)
 
     def _too_soon(self, timer: Timer, known: CachedDefinition, now: datetime) -> bool:
         """Return whether none of its scheduled times may be created ahead: it comes up when it is
@@ -540,10 +560,6 @@ class FireLoop:
 
     def _has_begun(self, job: JobId) -> bool:
         return job in self._begun
-
-    def _epoch(self, shard: ShardId) -> Epoch | None:
-        """Return the shard's current epoch here; None if it isn't owned."""
-        return self._run_index.ownership.epochs.get(shard)
 
     def _first_seen_at(self, timer: Timer, now: datetime) -> datetime:
         """Return when this owner first examined the missed times of a timer that is catching up.
@@ -565,50 +581,42 @@ class FireLoop:
         self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
         self._begun &= self._looked.keys()
 
-    def _keep_looked(
-        self, steps: Iterable[Firing | FiringToSlot], timers: Mapping[JobId, Timer], now: datetime
-    ) -> None:
+    def _keep_looked(self, steps: Iterable[tuple[Timer, Firing]], now: datetime) -> None:
         """Forget the catch-up of timers that have caught up; record it for the others."""
         late = now - fire_plan.GRACE
-        for each in steps:
-            job, following = each.job_id, each.step.next_due_at
+        for timer, step in steps:
+            job, following = timer.job_id, step.next_due_at
             if following is None or following >= late:
                 if self._looked or self._begun:
                     self._looked.pop(job, None)
                     self._begun.discard(job)
             else:
                 self._begun.add(job)
-                self._looked.setdefault(job, (each.shard, timers[job].generation, now))
+                self._looked.setdefault(job, (timer.shard, timer.generation, now))
 
     def _advance(
         self,
-        steps: Sequence[Firing | FiringToSlot],
-        timers: dict[JobId, Timer],
+        steps: Sequence[tuple[Timer, Firing]],
+        timers: Mapping[JobId, Timer],
         answers: Sequence[FireOutcome],
     ) -> None:
-        """Note what was written; dispatched runs are pushed elsewhere."""
+        """Note what was written; dispatched runs are pushed elsewhere. `steps`: of timers whose
+        outcome is known. `timers`: all.
+        """
         now = self._clock.now()
         refused = {job for answer in answers for job in answer.refused}
         failed = refused.union(*(answer.broken for answer in answers))
-        self._near.fired([each.job_id for each in steps])
-        done = [each for each in steps if each.job_id not in failed]
-        self._keep_looked(done, timers, now)
-        self._run_index.timers.clear_where({each.job_id for each in done})
+        self._near.fired([timer.job_id for timer, _ in steps])
+        done = [each for each in steps if each[0].job_id not in failed]
+        self._keep_looked(done, now)
+        self._run_index.timers.clear_where([timer.job_id for timer, _ in done])
         until = now + self._near.horizon
-        self._run_index.timers.come_up(
-            [
-                replace(
-                    timers[each.job_id],
-                    due_at=step.next_due_at,
-                    nominal=step.next_nominal,
-                    fired=step.fired + step.counted,
-                )
-                for each in done
-                if (step := each.step).next_due_at is not None and step.next_due_at <= until
-            ],
-            until,
-            now,
-        )
+        following = [
+            (*timer[:3], step.next_due_at, step.next_nominal, False, step.fired + step.counted)
+            for timer, step in done
+            if step.next_due_at is not None and step.next_due_at <= until
+        ]
+        self._run_index.timers.come_up(named_tuples(Timer, following), until, now)
         if refused:
             self._definition_cache.forget(refused)
             self._refused |= {job: timers[job] for job in refused}
@@ -616,9 +624,14 @@ class FireLoop:
             self.changed(refused)
             self._cluster_pause.read_soon()
         lost = {shard for answer in answers for shard in answer.lost}
-        firings = [each for each in steps if isinstance(each, Firing)]
-        done_firings = (f for f in firings if f.job_id not in failed and f.shard not in lost)
-        for reason, count in missed(done_firings).items():
+        merged = [
+            run
+            for timer, step in done
+            if timer.shard not in lost
+            for run in step.runs
+            if run.state is not State.PENDING
+        ]
+        for reason, count in missed(merged).items():
             self._emit(RunsMissed(reason, count))
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
@@ -630,7 +643,12 @@ class FireLoop:
         self._emit(
             FiredEvent(
                 runs=sum(len(answer.runs) for answer in answers),
-                merged=sum(run.state is not State.PENDING for f in firings for run in f.runs),
-                latenesses=tuple(max(ON_TIME, now - run.due_at) for a in answers for run in a.runs),
+                merged=len(merged),
+                latenesses=[max(ON_TIME, now - run.due_at) for a in answers for run in a.runs],
             )
         )
+
+
+def _copied(each: Planned) -> list[Firing]:
+    """Return the step of each of these timers."""
+    return [copied(each.step, timer, known.text.definition) for timer, known in each.timers]

@@ -178,12 +178,11 @@ class TimerLoader:
         here: Collection[bytes] = timers.keys()
         new = _from_both_ends([row for row in loaded if row not in before or row[:ID] not in here])
         for first in range(0, len(new), SORTED_AT_ONCE):
-            read = map(packed_timer.unpacked, new[first : first + SORTED_AT_ONCE])
-            timers.come_up(
-                [t for t in read if t.job_id not in self._newer and not timers.contains(t)], now=now
-            )
+            read = timers.changed(packed_timer.unpacked(new[first : first + SORTED_AT_ONCE]))
+            timers.come_up([timer for timer in read if timer.job_id not in self._newer], now=now)
             await asyncio.sleep(0)
-        self._rows = frozenset(row for row in loaded if row[:ID] not in self._newer)
+        newer = self._newer
+        self._rows = frozenset([row for row in loaded if row[:ID] not in newer])
         self._unread = loaded
         self._ahead = READ_AHEAD
         self._loaded()
@@ -194,9 +193,10 @@ class TimerLoader:
         definition.
         """
         ahead: list[JobId] = []
-        while self._unread and len(ahead) < min(AT_ONCE, self._ahead):
-            job = JobId(Id(self._unread.pop()[:ID]))
-            if not self._definition_cache.knows(job):
+        knows, unread, most = self._definition_cache.knows, self._unread, min(AT_ONCE, self._ahead)
+        while unread and len(ahead) < most:
+            job = JobId(bytes.__new__(Id, unread.pop()[:ID]))
+            if not knows(job):
                 ahead.append(job)
         self._ahead -= len(ahead)
         try:
@@ -204,8 +204,7 @@ class TimerLoader:
         except Unavailable as error:
             log.info("definitions can't be read ahead: %s", error)
             return False
-        for job in ahead:
-            self._run_index.timers.sort(job)
+        self._run_index.timers.sort(ahead)
         return bool(ahead)
 
 

@@ -184,11 +184,10 @@ def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:
     )
 
 
-def missed(firings: Iterable[Firing]) -> Counter[Reason]:
+def missed(merged: Iterable[NewRun]) -> Counter[Reason]:
     """Return how many scheduled times these record as MISSED, by reason."""
     counts: Counter[Reason] = Counter()
-    for firing in firings:
-        for run in firing.runs:
-            if run.state is State.MISSED and run.reason is not None:
-                counts[run.reason] += run.count
+    for run in merged:
+        if run.state is State.MISSED and run.reason is not None:
+            counts[run.reason] += run.count
     return counts

@@ -30,7 +30,7 @@ IDLE = 5.0
 """Seconds without runs after a drain: loops and heartbeats call functions at all times."""
 LIMITS = {
     "submitted": {"schedd": 30, "workerd": 25},
-    "due": {"schedd": 105, "workerd": 25},
+    "due": {"schedd": 55, "workerd": 25},
 }
 """Calls of Python functions a run, by the origin of the runs."""
 DAEMONS = LIMITS["due"].keys()

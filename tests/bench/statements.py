@@ -31,7 +31,7 @@ from bench.numbers import from_zero, plain_parser, positive
 from bench.rig import note, run, tell
 from schedd.core.ids import IncarnationId, ShardId, new_id, token_of
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import Claim, Firing, FiringToSlot, LiveRun, Timer
+from schedd.core.runs.model import Claim, Firing, FiringToSlot, LiveRun, SlotBatch, Timer
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fence import lock_shards
 from schedd.store.connection import type_adapters
@@ -289,17 +289,15 @@ def _batch(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
 def _batch_to_slots(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
     """Fire timers as RUNNING, and end their runs."""
     claim = me.claim(*{one.shard for one in some})
-    shared = {one.due_at: one for one in some}
     to = terms(incarnation=INCARNATION)
+    shared = {one.due_at: SlotBatch(one, one.priority, to) for one in some}
     firings = [
         FiringToSlot(
             Timer(one.job_id, one.shard, 1, one.due_at, one.due_at),
             one.job_id,
             one.shard,
             one.runs[0].key,
-            one.priority,
             shared[one.due_at],
-            to,
         )
         for one in some
     ]

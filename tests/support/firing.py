@@ -38,7 +38,7 @@ from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.runtime.definition_cache import DefinitionCache
-from schedd.runtime.definition_texts import CachedDefinition
+from schedd.runtime.definition_texts import CachedDefinition, DefinitionText
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
 from schedd.timers.fire import FireLoop
@@ -84,8 +84,7 @@ class Rows:
         if self.behind or switched != self.switched or step.due_at != self.timer.due_at:
             return FireOutcome([], [step.job_id], frozenset())
         self.fired += step.runs
-        self.timer = replace(
-            self.timer,
+        self.timer = self.timer._replace(
             due_at=step.next_due_at,
             nominal=step.next_nominal,
             fired=self.timer.fired + step.counted,
@@ -125,17 +124,17 @@ def live_of(step: Firing) -> LiveRun:
 
 def sent_of(one: FiringToSlot, token: Token) -> LiveRun:
     """The run that was fired as RUNNING."""
-    due = one.step.due_at
+    due, terms = one.batch.step.due_at, one.batch.terms
     return replace(
-        live_of(one.step),
+        live_of(one.batch.step),
         key=one.key,
         job_id=one.job_id,
         state=State.RUNNING,
-        priority=one.priority,
+        priority=one.batch.priority,
         attempt=1,
         token=token,
-        worker=one.terms.worker,
-        incarnation=one.terms.incarnation,
+        worker=terms.worker,
+        incarnation=terms.incarnation,
         start_by=max(due, NOW) + START_WITHIN,
         generation=1,
     )
@@ -159,6 +158,9 @@ class Definitions(DefinitionCache):
         """Other fields of all definitions."""
         self.catch_up = CatchUp()
         self.exclusion: Exclusion | None = None
+        self.one_text = False
+        """Whether all jobs have the same text; else each has its own."""
+        self.text: DefinitionText | None = None
         self.read_of: set[JobId] = set()
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
@@ -189,7 +191,11 @@ class Definitions(DefinitionCache):
         compiled = compiled_schedule.compile(EVERY, "default/j", job)
         excluding = None if self.exclusion is None else compiled
         compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
-        return cached_definition(definition, compiled)
+        entry = cached_definition(definition, compiled)
+        if self.one_text:
+            self.text = self.text or entry.text
+            entry = replace(entry, text=self.text)
+        return entry
 
     def forget(self, jobs: object) -> None: ...
 
@@ -288,7 +294,7 @@ class Herd(Rows):
 
     def __post_init__(self) -> None:
         ids = (JobId(Id.from_int(n)) for n in range(self.count))
-        self.due = {job: replace(TIMER, job_id=job) for job in ids}
+        self.due = {job: TIMER._replace(job_id=job) for job in ids}
 
     async def due_timers(
         self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
@@ -319,7 +325,7 @@ class Herd(Rows):
         refused = [one.job_id for one in firings if stale or one.job_id in self.edited]
         went = [one for one in firings if one.job_id not in refused]
         runs = [
-            replace(live_of(one.step), key=one.key, job_id=one.job_id)
+            replace(live_of(one.batch.step), key=one.key, job_id=one.job_id)
             if one.job_id in self.beside
             else sent_of(one, next_token(one.shard))
             for one in went

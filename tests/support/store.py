@@ -45,6 +45,7 @@ from schedd.core.runs.model import (
     NewRun,
     ResultDecision,
     RunKey,
+    SlotBatch,
     Tenure,
     Terms,
     Timer,
@@ -261,9 +262,8 @@ def to_slot(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> Fi
     """The same step, with a slot of a worker for its run; `changes`: of the terms."""
     step = firing(job, at=at)
     timer = Timer(step.job_id, step.shard, step.generation, step.due_at, step.due_at)
-    to = terms(generation=step.generation, **changes)
-    key = step.runs[0].key
-    return FiringToSlot(timer, step.job_id, step.shard, key, step.priority, step, to)
+    batch = SlotBatch(step, step.priority, terms(generation=step.generation, **changes))
+    return FiringToSlot(timer, step.job_id, step.shard, step.runs[0].key, batch)
 
 
 def new_run(job: JobRecord, at: datetime, **changes: Any) -> NewRun:

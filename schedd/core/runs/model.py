@@ -9,7 +9,7 @@ from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import repeat
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from schedd.core.dispatch.ready_bucket_ids import LineId
 from schedd.core.ids import (
@@ -46,8 +46,7 @@ class Trigger(StrEnum):
     """Stored as SCHEDULE with the parents' runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(NamedTuple):
     """A job's timer: the narrow row that the fire and assign statements join. Every job has one.
 
     `nominal` is the next scheduled time, `due_at` its due time. Both are None when nothing will be
@@ -79,16 +78,11 @@ class Claim:
     epochs: dict[ShardId, Epoch]
 
 
-@dataclass(frozen=True, slots=True)
-class RunKey:
+class RunKey(NamedTuple):
     """The key of a run's row: its partition and its id."""
 
     scheduled_at: datetime
     run_id: RunId
-
-    def __hash__(self) -> int:
-        """Hash the id only. Ids are unique, and each key is looked up about 24 times."""
-        return hash(self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +126,6 @@ class Firing:
     """How many of `runs` count against `max_runs`."""
     notices: Notices | None = None
     """The job's notifications."""
-
-    @property
-    def step(self) -> "Firing":
-        """This step, as in `FiringToSlot`."""
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,22 +280,28 @@ class Draft:
         return self.run.parent
 
 
-@dataclass(frozen=True, slots=True)
-class FiringToSlot:
-    """A step of a timer whose run goes to a free slot in the same statement."""
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotBatch:
+    """Common part of timers that take one step, and whose runs go to one worker."""
+
+    step: Firing
+    """The step of one of these timers, or of another with the same schedule and times: one run that
+    isn't late. That timer's job may have another priority.
+    """
+    priority: Priority
+    terms: Terms
+    """Of the timers' generation."""
+
+
+class FiringToSlot(NamedTuple):
+    """A timer whose run goes to a free slot in the statement that advances the timer."""
 
     timer: Timer
     job_id: JobId
     shard: ShardId
     key: RunKey
     """The key of its run."""
-    priority: Priority
-    step: Firing
-    """The step of a timer with the same schedule and times: one run that isn't late. Its job may
-    have another priority.
-    """
-    terms: Terms
-    """Of the timer's generation."""
+    batch: SlotBatch
 
 
 @dataclass(frozen=True, slots=True)

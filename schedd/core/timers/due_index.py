@@ -3,15 +3,18 @@
 Owners keep timers in it by due time, and retrying runs by the end of their backoff.
 
 Invariants
-- Putting a key again moves it. Putting it at the same place costs nothing.
-- At most about half of a heap's entries are stale (moved or discarded); then it is rebuilt.
+- Values that are put together have one entry in a heap, however many they are.
+- Putting a key again moves it. Putting it alone at the same place costs nothing.
+- At most about half of the keys in heaps are stale (moved or discarded); then all are rebuilt.
 - Due entries come out by the order of the ready queue (`priority_order.rank`): one class higher is
   worth one minute of age. Entries that aren't due block nothing.
 """
 
 import heapq
-from collections.abc import Hashable, Iterator, KeysView
+from collections import deque
+from collections.abc import Collection, Hashable, Iterator, KeysView, Sequence
 from datetime import UTC, datetime
+from itertools import repeat
 from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
@@ -30,9 +33,11 @@ class DueIndex(Generic[K, V]):
     """Values by key, in order of their due times."""
 
     def __init__(self) -> None:
-        self._heaps: dict[float, list[tuple[datetime, int, K]]] = {}
+        self._heaps: dict[float, list[tuple[datetime, int, deque[K]]]] = {}
         self._entries: dict[K, tuple[datetime, int, V, float]] = {}
         self._count = 0
+        self._queued = 0
+        """Number of keys in heaps, stale ones too."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -45,22 +50,27 @@ class DueIndex(Generic[K, V]):
         known = self._entries.get(key)
         if known is not None and known[0] == at and known[3] == priority and known[1] != KEPT:
             self._entries[key] = (at, known[1], value, priority)
-            return
-        self._count += 1
-        self._entries[key] = (at, self._count, value, priority)
-        heap = self._heaps.setdefault(priority, [])
-        heapq.heappush(heap, (at, self._count, key))
-        if len(heap) > 2 * len(self._entries) + _SLACK:
-            self._heaps[priority] = heap = [
-                (at, count, key)
-                for key, (at, count, _, its) in self._entries.items()
-                if its == priority and count != KEPT
-            ]
-            heapq.heapify(heap)
+        else:
+            self.put_all([key], at, [value], priority)
 
-    def keep(self, key: K, value: V) -> None:
-        """Add `value`, which doesn't come up, and replace the key's earlier entry."""
-        self._entries[key] = (NEVER, KEPT, value, 0)
+    def put_all(
+        self, keys: Sequence[K], at: datetime, values: Sequence[V], priority: float = 0
+    ) -> None:
+        """Add values that are due at the same time, and replace the earlier entries of their keys.
+        They come out in this order.
+        """
+        self._count += 1
+        entries = zip(repeat(at), repeat(self._count), values, repeat(priority))
+        self._entries.update(zip(keys, entries, strict=True))
+        heapq.heappush(self._heaps.setdefault(priority, []), (at, self._count, deque(keys)))
+        self._queued += len(keys)
+        if self._queued > 2 * len(self._entries) + _SLACK:
+            self._rebuild()
+
+    def keep_all(self, keys: Sequence[K], values: Sequence[V]) -> None:
+        """Add values that don't come up, and replace the earlier entries of their keys."""
+        entries = zip(repeat(NEVER), repeat(KEPT), values, repeat(0.0))
+        self._entries.update(zip(keys, entries, strict=True))
 
     def get(self, key: K) -> tuple[datetime, V] | None:
         """Return the key's due time and value; None: the key isn't in the index."""
@@ -94,14 +104,19 @@ class DueIndex(Generic[K, V]):
         due: list[V] = []
         heap, entries = self._heaps[first], self._entries
         while heap and len(due) < limit:
-            at, count, key = heap[0]
-            entry = entries.get(key)
-            if entry is not None and entry[1] == count:
-                if at > now or (others is not None and rank(first, at) > others):
-                    break
-                del entries[key]
-                due.append(entry[2])
-            heapq.heappop(heap)
+            at, count, keys = heap[0]
+            if at > now or (others is not None and rank(first, at) > others):
+                break
+            before = len(keys)
+            while keys and len(due) < limit:
+                key = keys.popleft()
+                entry = entries.get(key)
+                if entry is not None and entry[1] == count:
+                    del entries[key]
+                    due.append(entry[2])
+            self._queued -= before - len(keys)
+            if not keys:
+                heapq.heappop(heap)
         return due
 
     def keys(self) -> KeysView[K]:
@@ -111,9 +126,22 @@ class DueIndex(Generic[K, V]):
         """Return all values, in no order."""
         return [*map(itemgetter(2), self._entries.values())]
 
-    def clear_where(self, keys: set[K]) -> None:
+    def clear_where(self, keys: Collection[K]) -> None:
         for key in keys:
             self._entries.pop(key, None)
+
+    def _rebuild(self) -> None:
+        """Build the heaps without stale keys."""
+        alike: dict[tuple[float, datetime, int], deque[K]] = {}
+        for key, (at, count, _, its) in self._entries.items():
+            if count != KEPT:
+                alike.setdefault((its, at, count), deque()).append(key)
+        self._heaps = {}
+        for (its, at, count), keys in alike.items():
+            self._heaps.setdefault(its, []).append((at, count, keys))
+        for heap in self._heaps.values():
+            heapq.heapify(heap)
+        self._queued = sum(map(len, alike.values()))
 
     def _heads(self, above: float | None) -> Iterator[tuple[float, datetime]]:
         """Return the non-empty classes above `above`, each with its first due time."""
@@ -127,9 +155,12 @@ class DueIndex(Generic[K, V]):
         """Return the first due time of a class; None: it is empty. Stale heads are removed."""
         heap = self._heaps[priority]
         while heap:
-            at, count, key = heap[0]
-            entry = self._entries.get(key)
-            if entry is not None and entry[1] == count:
-                return at
+            at, count, keys = heap[0]
+            while keys:
+                entry = self._entries.get(keys[0])
+                if entry is not None and entry[1] == count:
+                    return at
+                keys.popleft()
+                self._queued -= 1
             heapq.heappop(heap)
         return None

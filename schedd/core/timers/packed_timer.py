@@ -3,13 +3,15 @@
 A packed timer isn't paused and has a due time. Equal bytes mean equal timers.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from struct import Struct
 from typing import Final
 
-from schedd.core.ids import Id, JobId, ShardId
+from schedd.core.ids import Id
 from schedd.core.runs.model import Timer
+from schedkit.records import named_tuples
 
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
@@ -28,12 +30,16 @@ _SINCE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _NO_TIME: Final = -(1 << 63)
 
 
-def unpacked(packed: bytes) -> Timer:
-    job_id, shard, generation, fired, due_at, nominal = _FORM.unpack(packed)
-    due = instant_of(due_at)
-    scheduled = due if nominal == due_at else None if nominal == _NO_TIME else instant_of(nominal)
-    job = JobId(bytes.__new__(Id, job_id))
-    return Timer(job, ShardId(shard), generation, due, scheduled, False, fired)
+def unpacked(packed: Iterable[bytes]) -> list[Timer]:
+    """Return the timers. Equal times are the same object."""
+    rows = [*_FORM.iter_unpack(b"".join(packed))]
+    times = {at: instant_of(at) for at in {at for row in rows for at in row[4:]}}
+    new = bytes.__new__
+    fields = [
+        (new(Id, job), *two, times[due], None if at == _NO_TIME != due else times[at], False, fired)
+        for job, *two, fired, due, at in rows
+    ]
+    return named_tuples(Timer, fields)
 
 
 @lru_cache(maxsize=8_192)

@@ -15,26 +15,30 @@ Invariants (docs/protocol-rules.md, P1.2, P3.4, P3.6)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, ShardId, TenureId, Token
+from schedd.core.ids import NO_TOKEN, JobId, ShardId, TenureId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import FiringToSlot, LiveRun
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import instant
+from schedkit.records import replace
 
 FIRE_RUNNING = f"""
 WITH b AS MATERIALIZED (
-    SELECT b.*, {instant("(%(due)s::bigint[])[step]")} AS due_at,
-        {instant("(%(next_due)s::bigint[])[step]")} AS next_due,
-        {instant("(%(next_nominal)s::bigint[])[step]")} AS next_nominal,
-        {instant("(%(scheduled)s::bigint[])[step]")} AS scheduled_at
-    FROM unnest(%(jobs)s::uuid[], %(shards)s::int[], %(generations)s::int[], %(runs)s::uuid[],
-        %(tokens)s::bigint[], %(priorities)s::smallint[], %(terms)s::int[], %(steps)s::int[])
-      b(job_id, shard, generation, run_id, next_token, priority, terms, step)
+    SELECT b.*, (%(terms)s::int[])[batch] AS terms,
+        (%(generations)s::int[])[(%(terms)s::int[])[batch]] AS generation,
+        (%(priorities)s::smallint[])[batch] AS priority,
+        {instant("(%(due)s::bigint[])[batch]")} AS due_at,
+        {instant("(%(next_due)s::bigint[])[batch]")} AS next_due,
+        {instant("(%(next_nominal)s::bigint[])[batch]")} AS next_nominal,
+        {instant("(%(scheduled)s::bigint[])[batch]")} AS scheduled_at
+    FROM unnest(%(jobs)s::uuid[], %(shards)s::int[], %(runs)s::uuid[], %(tokens)s::bigint[],
+        %(batches)s::int[]) b(job_id, shard, run_id, next_token, batch)
     ORDER BY job_id
 ), d AS MATERIALIZED (
     SELECT b.*, t.spot, (%(counted)s::bool[])[terms] AND EXISTS (
@@ -81,6 +85,16 @@ FROM (
 dispatched runs and of waiting runs. `OFFSET 0` keeps the planner from a hash of all live runs.
 """
 
+_WAITING: Final[Mapping[str, Any]] = {
+    "state": State.PENDING,
+    "attempt": 0,
+    "token": NO_TOKEN,
+    "worker": None,
+    "incarnation": None,
+    "start_by": None,
+}
+"""The fields of a run that waits beside another live run of its job."""
+
 
 def fire_running(
     connection: Connection,
@@ -93,11 +107,11 @@ def fire_running(
     """Advance timers and insert their runs. Return the new live runs, dispatched or waiting, and
     the jobs whose timers didn't advance. At most one firing for each job.
     """
-    tokens = [next_token(firing.shard) for firing in firings]
-    steps = [*{id(firing.step): firing.step for firing in firings}.values()]
-    terms = [*{id(firing.terms): firing.terms for firing in firings}.values()]
-    step_numbers = {id(each): n for n, each in enumerate(steps, 1)}
-    terms_numbers = {id(each): n for n, each in enumerate(terms, 1)}
+    _, jobs, shards, keys, batch_of = zip(*firings, strict=True)
+    tokens = [*map(next_token, shards)]
+    batches = [*{id(each): each for each in batch_of}.values()]
+    terms = [*{id(each.terms): each.terms for each in batches}.values()]
+    numbers = {id(each): n for some in (batches, terms) for n, each in enumerate(some, 1)}
     [(at, whole, advanced, running, waiting)] = connection.exec_driver_sql(
         FIRE_RUNNING,
         {
@@ -105,69 +119,61 @@ def fire_running(
             "horizon": horizon,
             "switched": switched,
             "count": len(firings),
-            "jobs": arrays.ids([firing.job_id for firing in firings]),
-            "shards": arrays.numbers([firing.shard for firing in firings]),
-            "generations": arrays.numbers([firing.timer.generation for firing in firings]),
-            "runs": arrays.ids([firing.key.run_id for firing in firings]),
+            "jobs": arrays.ids(jobs),
+            "shards": arrays.numbers(shards),
+            "runs": arrays.ids([key.run_id for key in keys]),
             "tokens": arrays.numbers(tokens),
-            "priorities": arrays.numbers([firing.priority.value for firing in firings]),
-            "steps": arrays.numbers([step_numbers[id(firing.step)] for firing in firings]),
-            "due": arrays.microseconds([step.due_at for step in steps]),
-            "next_due": arrays.microseconds([step.next_due_at for step in steps]),
-            "next_nominal": arrays.microseconds([step.next_nominal for step in steps]),
-            "scheduled": arrays.microseconds([step.runs[0].key.scheduled_at for step in steps]),
-            "terms": arrays.numbers([terms_numbers[id(firing.terms)] for firing in firings]),
+            "batches": arrays.numbers([numbers[id(each)] for each in batch_of]),
+            "terms": arrays.numbers([numbers[id(each.terms)] for each in batches]),
+            "priorities": arrays.numbers([each.priority.value for each in batches]),
+            "due": arrays.microseconds([each.step.due_at for each in batches]),
+            "next_due": arrays.microseconds([each.step.next_due_at for each in batches]),
+            "next_nominal": arrays.microseconds([each.step.next_nominal for each in batches]),
+            "scheduled": arrays.microseconds([e.step.runs[0].key.scheduled_at for e in batches]),
+            "generations": arrays.numbers([each.generation for each in terms]),
             "workers": arrays.texts([each.worker for each in terms]),
             "incarnations": arrays.ids([each.incarnation for each in terms]),
             "start_limits": arrays.numbers([e.start_by_after.total_seconds() for e in terms]),
             "counted": arrays.flags([each.overlap_limit > 0 for each in terms]),
         },
     )
+    live = _running(firings, tokens, at)
     if whole:
-        live = [_running(*each, at) for each in zip(firings, tokens, strict=True)]
         return live, []
-    started, held, passed = (frozenset(jobs or ()) for jobs in (running, waiting, advanced))
+    started, held, passed = (frozenset(ids or ()) for ids in (running, waiting, advanced))
     live = [
-        _running(firing, token, at) if firing.job_id in started else _pending(firing)
-        for firing, token in zip(firings, tokens, strict=True)
-        if firing.job_id in started or firing.job_id in held
+        run if run.job_id in started else replace(run, **_WAITING)
+        for run in live
+        if run.job_id in started or run.job_id in held
     ]
-    return live, [one.job_id for one in firings if one.job_id not in passed]
+    return live, [job for job in jobs if job not in passed]
 
 
-def _running(firing: FiringToSlot, token: Token, at: datetime) -> LiveRun:
-    """Return the dispatched run, as its row is now. `at`: the time of the statement."""
-    due, terms = firing.step.due_at, firing.terms
-    return LiveRun(
-        firing.key,
-        firing.job_id,
-        firing.shard,
-        State.RUNNING,
-        firing.priority,
-        due,
-        due,
-        1,
-        0,
-        token,
-        terms.worker,
-        terms.incarnation,
-        max(due, at) + terms.start_by_after,
-        generation=terms.generation,
-        created_at=due,
-    )
-
-
-def _pending(firing: FiringToSlot) -> LiveRun:
-    """Return the run that waits beside another live run of its job."""
-    due = firing.step.due_at
-    return LiveRun(
-        firing.key,
-        firing.job_id,
-        firing.shard,
-        State.PENDING,
-        firing.priority,
-        due,
-        due,
-        generation=firing.timer.generation,
-        created_at=due,
-    )
+def _running(
+    firings: Sequence[FiringToSlot], tokens: Sequence[Token], at: datetime
+) -> list[LiveRun]:
+    """Return the dispatched runs, as their rows are now. `at`: the time of the statement."""
+    start_by = {
+        id(batch): max(batch.step.due_at, at) + batch.terms.start_by_after
+        for batch in {id(each.batch): each.batch for each in firings}.values()
+    }
+    return [
+        LiveRun(
+            key,
+            job_id,
+            shard,
+            State.RUNNING,
+            batch.priority,
+            batch.step.due_at,
+            batch.step.due_at,
+            1,
+            0,
+            token,
+            batch.terms.worker,
+            batch.terms.incarnation,
+            start_by[id(batch)],
+            generation=batch.terms.generation,
+            created_at=batch.step.due_at,
+        )
+        for (_, job_id, shard, key, batch), token in zip(firings, tokens, strict=True)
+    ]

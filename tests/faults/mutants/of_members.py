@@ -26,8 +26,9 @@ OF_MEMBERS: Sequence[Mutant] = (
             ),
             Edit(
                 "schedd/dispatch/held_timers.py",
-                "RunKey(at, scheduled_run_id(timer.job_id, at))",
-                'RunKey(at, __import__("schedd.core.ids", fromlist=[""]).new_id())',
+                "named_tuples(RunKey, zip(repeat(at), run_ids))",
+                '[RunKey(at, __import__("schedd.core.ids", fromlist=[""]).new_id())'
+                " for _ in run_ids]",
             ),
         ),
         trials.IN_DOUBT,

@@ -229,17 +229,14 @@ async def test_due_timers_are_ordered_by_due_time_from_minus_infinity(world: Wor
     await world.job(due=datetime.now(UTC) + timedelta(hours=1))
     await world.job(shard=1)
 
-    due = [
-        unpacked(row)
-        for row in await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
-    ]
-    [latest] = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 1, latest=True)
+    due = unpacked(await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10))
+    latest = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 1, latest=True)
 
     assert [timer.job_id for timer in due] == [
         ancient.definition.job_id,
         late.definition.job_id,
     ]
-    assert unpacked(latest) == due[-1]
+    assert unpacked(latest) == due[-1:]
     assert due == await me.store.owner.timers([timer.job_id for timer in due])
 
 
@@ -252,7 +249,7 @@ async def test_due_timers_outside_the_range_of_python_are_read(world: World) -> 
 
     rows = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
 
-    timers = [unpacked(row) for row in rows]
+    timers = unpacked(rows)
     assert [(t.due_at, t.nominal) for t in timers] == [(EARLIEST, EARLIEST), (START, None)]
 
 

@@ -307,7 +307,8 @@ async def test_timers_with_different_steps_and_workers_go_in_one_statement(world
 async def test_runs_that_share_a_step_have_the_priorities_of_their_jobs(world: World) -> None:
     me = await world.member()
     one, other = to_slot(await world.job()), to_slot(await world.job())
-    urgent = replace(other, step=one.step, priority=Priority.HIGH)
+    batch = replace(one.batch, priority=Priority.HIGH)
+    urgent = other._replace(batch=batch)
 
     runs = (await me.fire_running(one, urgent)).runs
 
@@ -321,7 +322,7 @@ async def test_a_schedule_that_ends_leaves_its_timer_without_a_due_time(world: W
     jobs = [await world.job(), await world.job()]
     ends = to_slot(jobs[0])
     last = firing(jobs[0], next_due_at=None, next_nominal=None)
-    ends = replace(ends, step=last)
+    ends = ends._replace(batch=replace(ends.batch, step=last))
 
     fired = await me.fire_running(ends, to_slot(jobs[1]))
 

@@ -97,7 +97,7 @@ class Story:
             return
         owner, claim = me.store.owner, me.claim(*SHARDS)
         rows = await owner.due_timers(SHARDS, START + timedelta(days=9), 50)
-        timers = [unpacked(row) for row in rows]
+        timers = unpacked(rows)
         records = {job.definition.job_id: job for job in self.jobs}
         steps = [
             replace(firing(records[t.job_id], at=t.due_at), generation=t.generation)

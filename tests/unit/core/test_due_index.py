@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from schedd.core.jobs.definition import Priority
 from schedd.core.timers.due_index import DueIndex
@@ -78,4 +81,50 @@ def test_an_item_that_moves_often_uses_bounded_memory() -> None:
 
     assert len(agenda) == 10
     assert agenda.pop_due(NOW + 50_000 * SECOND, 100) != []
+    assert agenda._queued < 5_000
     assert sum(len(heap) for heap in agenda._heaps.values()) < 5_000  # stale entries
+
+
+STEPS = st.tuples(
+    st.sampled_from(["put", "put all", "keep", "discard", "pop"]),
+    st.lists(st.integers(0, 9), max_size=6, unique=True),
+    st.integers(0, 3),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_items_that_are_put_together_come_out_as_if_put_one_by_one(
+    steps: list[tuple[str, list[int], int]],
+) -> None:
+    """Whatever is moved, removed or taken in between, and however few are taken at once."""
+    together: DueIndex[int, int] = DueIndex()
+    single: DueIndex[int, int] = DueIndex()
+    for number, (step, keys, second) in enumerate(steps):
+        at, values = NOW + second * SECOND, [100 * number + key for key in keys]
+        if step == "put":
+            for each in (together, single):
+                for key, value in zip(keys, values, strict=True):
+                    each.put(key, at, value)
+        elif step == "put all":
+            together.put_all(keys, at, values)
+            for key, value in zip(keys, values, strict=True):
+                single.discard(key)
+                single.put(key, at, value)
+        elif step == "keep":
+            for each in (together, single):
+                each.keep_all(keys, values)
+        elif step == "discard":
+            for each in (together, single):
+                each.clear_where(keys)
+        else:
+            assert together.pop_due(at, len(keys)) == single.pop_due(at, len(keys))
+        assert together.next_at() == single.next_at()
+        assert sorted(together.values()) == sorted(single.values())
+
+
+def test_items_that_are_put_together_again_and_again_use_bounded_memory() -> None:
+    agenda: DueIndex[int, int] = DueIndex()
+    for turn in range(5_000):
+        agenda.put_all(range(10), NOW + turn * SECOND, range(10))
+    assert agenda._queued < 1_100
+    assert agenda.pop_due(NOW + 5_000 * SECOND, 100) == [*range(10)]

@@ -159,7 +159,7 @@ def test_runs_of_other_owners_are_not_added():
 def test_a_paused_or_ended_timer_is_removed():
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1), timer(2)])
-    run_index.timers.come_up([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
+    run_index.timers.come_up([timer(1)._replace(paused=True), timer(2)._replace(due_at=None)])
     assert len(run_index.timers) == 0
 
 
@@ -189,7 +189,7 @@ def test_a_late_timer_whose_priority_is_learned_stays_behind():
     run_index.timers.come_up([timer(1, seconds=-600), timer(2)], now=NOW)
     priorities[run(2).job_id] = Priority.MEDIUM
     for number in (1, 2):
-        run_index.timers.sort(run(number).job_id)
+        run_index.timers.sort([run(number).job_id])
 
     assert [one.job_id for one in run_index.timers.pop_due(NOW, 1)] == jobs(2)
 
@@ -205,7 +205,7 @@ def test_a_late_timer_that_began_to_catch_up_continues_before_others():
         turns += 1
         now += timedelta(seconds=1)
         due = now - timedelta(seconds=300)
-        run_index.timers.come_up([replace(mine, due_at=due)], now=now)
+        run_index.timers.come_up([mine._replace(due_at=due)], now=now)
         run_index.timers.come_up([timer(3 + turns, seconds=turns)], now=now)
         assert [one.job_id for one in run_index.timers.pop_due(now, 9)] == jobs(3 + turns)
         [mine] = run_index.timers.pop_due(now, 1)
@@ -217,7 +217,7 @@ def test_a_late_timer_that_began_to_catch_up_continues_first_once_its_priority_i
     run_index = RunIndex(owning(0))
     run_index.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
     run_index.timers.has_begun = {*jobs(2)}.__contains__
-    run_index.timers.sort(run(2).job_id)
+    run_index.timers.sort([run(2).job_id])
 
     assert [one.job_id for one in run_index.timers.pop_due(NOW, 1)] == jobs(2)
 

@@ -633,7 +633,7 @@ async def test_results_of_runs_that_dont_exist_are_limited_a_minute_and_audited_
         """Return how many of these results are looked up and answered."""
         before = len(world.line.acknowledged)
         for _ in range(count):
-            world.run = replace(world.run, key=replace(world.run.key, run_id=RunId(new_id())))
+            world.run = replace(world.run, key=world.run.key._replace(run_id=RunId(new_id())))
             world.ends(ReportedOutcome.SUCCEEDED, worker)
             if len(world.collector._results) == BATCH:
                 await world.collector.step()

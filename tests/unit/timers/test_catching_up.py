@@ -32,7 +32,7 @@ class Outage(Rows):
 
     def __post_init__(self) -> None:
         self.timers_of = {
-            job: replace(TIMER, job_id=job, due_at=NOW - late, nominal=NOW - late)
+            job: TIMER._replace(job_id=job, due_at=NOW - late, nominal=NOW - late)
             for job, late in self.behind_by.items()
         }
 
@@ -50,8 +50,8 @@ class Outage(Rows):
         made = []
         for step in firings:
             self.rows.setdefault(step.job_id, []).extend(step.runs)
-            self.timers_of[step.job_id] = replace(
-                self.timers_of[step.job_id], due_at=step.next_due_at, nominal=step.next_nominal
+            self.timers_of[step.job_id] = self.timers_of[step.job_id]._replace(
+                due_at=step.next_due_at, nominal=step.next_nominal
             )
             made += [
                 replace(live_of(step), key=new.key, ready_at=new.ready_at or new.due_at)
@@ -116,8 +116,8 @@ async def test_timers_due_during_a_catch_up_fire_first_and_soon() -> None:
     """A batch takes a few instants of each timer that is far behind, however many it has."""
     world, rows = outage(400, 600, CatchUpPolicy.ALL)
     fresh = JobId(Id.from_int(2**64))
-    rows.timers_of[fresh] = replace(
-        TIMER, job_id=fresh, due_at=NOW + timedelta(seconds=2), nominal=NOW + timedelta(seconds=2)
+    rows.timers_of[fresh] = TIMER._replace(
+        job_id=fresh, due_at=NOW + timedelta(seconds=2), nominal=NOW + timedelta(seconds=2)
     )
     await world.step()
     assert fresh not in rows.batches[-1]
@@ -144,7 +144,7 @@ async def test_a_recurring_timer_is_soon_on_time_beside_a_missed_herd() -> None:
     missed = NOW - timedelta(seconds=4)
     for job, timer in rows.timers_of.items():
         if job.number > 60:
-            rows.timers_of[job] = replace(timer, due_at=missed, nominal=missed)
+            rows.timers_of[job] = timer._replace(due_at=missed, nominal=missed)
     for _ in range(12):
         await world.step()
 
@@ -158,7 +158,7 @@ async def test_the_last_missed_run_has_no_herd_before_it() -> None:
     world, rows = outage(3 * LOAD_LIMIT, 600, CatchUpPolicy.LATEST)
     last = JobId(Id.from_int(3 * LOAD_LIMIT))
     missed = NOW - timedelta(seconds=30)
-    rows.timers_of[last] = replace(rows.timers_of[last], due_at=missed, nominal=missed)
+    rows.timers_of[last] = rows.timers_of[last]._replace(due_at=missed, nominal=missed)
     await world.step()
 
     assert last in rows.batches[0]

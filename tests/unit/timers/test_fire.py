@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -45,7 +44,7 @@ async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_
 
 
 async def test_runs_are_created_at_their_lookahead_and_wait_until_due() -> None:
-    rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=3), nominal=NOW))
+    rows = Rows(TIMER._replace(due_at=NOW + timedelta(seconds=3), nominal=NOW))
     world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
     notified: list[bool] = []
     world.fire.on_ready(lambda: notified.append(True))
@@ -68,7 +67,7 @@ async def test_runs_are_created_at_their_lookahead_and_wait_until_due() -> None:
 
 
 async def test_a_run_that_a_calendar_may_still_exclude_is_created_when_due() -> None:
-    rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=1), nominal=NOW))
+    rows = Rows(TIMER._replace(due_at=NOW + timedelta(seconds=1), nominal=NOW))
     world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
     world.definitions.exclusion = Exclusion(())
     await world.step()
@@ -254,7 +253,7 @@ async def test_the_batch_size_follows_the_time_of_a_batch() -> None:
 async def test_firing_rests_while_enough_runs_are_ready_except_for_urgent_timers() -> None:
     """Fired runs wait for a worker anyway, and urgent ones find less before them."""
     rows, urgent = Herd(count=3_000, each=0.001), JobId(Id.from_int(2**64))
-    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    rows.due[urgent] = TIMER._replace(job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=3)
     await world.step()
@@ -332,7 +331,7 @@ async def test_a_schedule_makes_no_more_runs_than_it_may(
     max_runs: int, fired: int, made: int, continues: bool
 ) -> None:
     """P3.15."""
-    rows = Rows(replace(TIMER, fired=fired))
+    rows = Rows(TIMER._replace(fired=fired))
     world = World(rows)
     world.definitions.max_runs = max_runs
 

@@ -77,8 +77,8 @@ class Repeating(Herd):
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         for step in firings:
             self.made += step.runs
-            self.due[step.job_id] = replace(
-                self.due[step.job_id], due_at=step.next_due_at, nominal=step.next_nominal
+            self.due[step.job_id] = self.due[step.job_id]._replace(
+                due_at=step.next_due_at, nominal=step.next_nominal
             )
         return FireOutcome([], [], frozenset())
 
@@ -100,7 +100,7 @@ def herd(count: int, *, due: float = 0.0, **changes: Any) -> Herd:
     """So many timers, due so many seconds from now."""
     rows = Stored(count=count, **changes)
     at = NOW + timedelta(seconds=due)
-    rows.due = {job: replace(one, due_at=at, nominal=at) for job, one in rows.due.items()}
+    rows.due = {job: one._replace(due_at=at, nominal=at) for job, one in rows.due.items()}
     return rows
 
 
@@ -328,7 +328,7 @@ async def test_due_timers_go_before_others_and_urgent_ones_before_less_urgent_on
     rows = herd(6)
     soon = NOW + timedelta(seconds=0.5)
     for number in (0, 1, 4):
-        rows.due[job(number)] = replace(rows.due[job(number)], due_at=soon, nominal=soon)
+        rows.due[job(number)] = rows.due[job(number)]._replace(due_at=soon, nominal=soon)
     world = World(rows, urgent={job(n) for n in (4, 5)}, ahead=AHEAD)
     world.definitions.read_of |= {job(n) for n in range(6)}
     world.attach(worker(slots=9), slots=5)
@@ -345,7 +345,7 @@ async def test_a_due_timer_gets_a_slot_before_an_urgent_one_that_isnt_due() -> N
     """Timers of two priorities are due, so they share no statement."""
     rows = herd(3, due=0.5)
     soon = NOW + timedelta(seconds=0.9)
-    rows.due[job(2)] = replace(rows.due[job(2)], due_at=soon, nominal=soon)
+    rows.due[job(2)] = rows.due[job(2)]._replace(due_at=soon, nominal=soon)
     world = World(rows, urgent={job(1), job(2)}, ahead=AHEAD)
     world.definitions.read_of |= {job(n) for n in range(3)}
     world.attach(worker(), slots=0)
@@ -375,7 +375,7 @@ async def test_a_timer_that_comes_up_waits_for_no_stream_of_timers_that_arent_du
     line = world.attach(worker(slots=9), slots=0)
     await world.after(0)
     assert len(world.run_index.held_timers) == 200
-    rows.due[job(500)] = replace(TIMER, job_id=job(500))
+    rows.due[job(500)] = TIMER._replace(job_id=job(500))
     world.run_index.timers.come_up([rows.due[job(500)]], now=NOW)
     rows.meanwhile = lambda: world.grant(worker(slots=9), 1, received=len(line.assigned) + 1)
     world.grant(worker(slots=9), 1)
@@ -433,13 +433,82 @@ async def test_needs_without_timers_are_forgotten() -> None:
     assert world.run_index.held_timers.needs == []
 
 
+async def test_timers_of_one_definition_and_time_go_together() -> None:
+    """Their step is computed once, and one statement and one message take them all."""
+    rows = herd(40, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.definitions.one_text = True
+    line = world.attach(worker(slots=99), slots=0)
+    await world.after(0)
+    assert len(world.run_index.held_timers) == 40
+
+    world.grant(worker(slots=99), 99)
+    await world.after(0.01)
+
+    assert len({id(one.batch) for one in rows.sent}) == 1
+    assert {one.job_id for one in rows.sent} == {job(number) for number in range(40)}
+    assert len({one.key.run_id for one in rows.sent}) == 40
+    assert {sent.key.run_id for sent in line.assigned} == {one.key.run_id for one in rows.sent}
+    assert not world.run_index.held_timers
+
+
+async def test_of_timers_that_go_together_each_takes_the_slot_of_an_offer() -> None:
+    """Part of a batch waits for the next slots, in order."""
+    rows = herd(7, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.definitions.one_text = True
+    lines = [world.attach(worker(number, slots=9), slots=0) for number in (1, 2)]
+    await world.after(0)
+    world.grant(worker(1, slots=9), 2)
+    world.grant(worker(2, slots=9), 3)
+    await world.after(0.01)
+    assert [len(line.assigned) for line in lines] == [2, 3]
+    assert len(world.run_index.held_timers) == 2
+
+    world.grant(worker(1, slots=9), 9, received=2)
+    await world.after(0.01)
+
+    assert [len(line.assigned) for line in lines] == [4, 3]
+    assert len({sent.key.run_id for line in lines for sent in line.assigned}) == 7
+
+
+async def test_of_timers_held_together_an_edited_one_goes_by_its_new_row() -> None:
+    rows = herd(3, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.definitions.one_text = True
+    line = world.attach(worker(), slots=0)
+    await world.after(0)
+    later = NOW + timedelta(seconds=60)
+    rows.due[job(0)] = rows.due[job(0)]._replace(due_at=later, nominal=later)
+    del rows.due[job(1)]
+    world.fire.changed([job(0), job(1)])
+    await world.after(0)
+
+    world.grant(worker(), 4)
+    await world.after(0.01)
+
+    assert [one.job_id for one in rows.sent] == [job(2)]
+    assert [sent.job_id for sent in line.assigned] == [job(2)]
+
+
+async def test_timers_held_together_are_fired_as_pending_together_when_overdue() -> None:
+    rows = herd(60, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.definitions.one_text = True
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    await world.after(0.5 + HOLD.total_seconds())
+    assert len(world.run_index.ready) == 60
+    assert len({waits.key.run_id for waits in world.run_index.ready}) == 60
+
+
 async def test_timers_that_share_a_step_keep_the_priority_of_their_own_jobs() -> None:
     """Their definitions weren't read when the batch was formed."""
     rows = herd(3)
     world = World(rows, urgent={job(1)})
     world.attach(worker(), slots=4)
     await world.after(0)
-    priorities = {one.job_id: one.priority for one in rows.sent}
+    priorities = {one.job_id: one.batch.priority for one in rows.sent}
     assert priorities == {
         job(0): Priority.MEDIUM,
         job(1): Priority.HIGH,
@@ -455,7 +524,7 @@ async def test_an_urgent_timer_waits_for_one_batch_of_held_timers_at_most() -> N
     await world.after(0)
     assert len(world.run_index.held_timers) == 3_000
 
-    rows.due[job(5_000)] = replace(TIMER, job_id=job(5_000))
+    rows.due[job(5_000)] = TIMER._replace(job_id=job(5_000))
     world.fire.changed([job(5_000)])
     world.grant(worker(), 9_000)
     await world.after(0.5)
@@ -468,7 +537,7 @@ async def test_of_timers_of_equal_priority_the_soonest_due_gets_the_slot() -> No
     rows = herd(8)
     for number in range(8):
         at = NOW + timedelta(seconds=4, milliseconds=-number)
-        rows.due[job(number)] = replace(rows.due[job(number)], due_at=at, nominal=at)
+        rows.due[job(number)] = rows.due[job(number)]._replace(due_at=at, nominal=at)
     world = World(rows)
     world.clock.time += timedelta(seconds=4)
     world.attach(worker(), slots=3)
@@ -593,7 +662,7 @@ async def test_a_held_timer_whose_row_changed_goes_by_its_new_row() -> None:
     world = World(rows, ahead=AHEAD)
     line = world.attach(worker(), slots=0)
     await world.after(0)
-    rows.due[job(0)] = replace(rows.due[job(0)], generation=2)
+    rows.due[job(0)] = rows.due[job(0)]._replace(generation=2)
     world.definitions.changes = {"generation": 2}
     world.fire.changed([job(0)])
     await world.after(0)
@@ -645,7 +714,7 @@ async def test_held_timers_ask_workers_for_slots() -> None:
     rows = herd(6, due=0.5)
     for number, due in ((3, 1.4), (4, 1.4), (5, 1.9)):
         at = NOW + timedelta(seconds=due)
-        rows.due[job(number)] = replace(rows.due[job(number)], due_at=at, nominal=at)
+        rows.due[job(number)] = rows.due[job(number)]._replace(due_at=at, nominal=at)
     world = World(rows, ahead=AHEAD)
     world.attach(worker(), slots=0)
     await world.after(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -43,7 +43,7 @@ async def test_loaded_timers_arent_loaded_again_for_each_batch(
 async def test_an_urgent_timer_is_fired_before_a_herd_that_was_due_earlier() -> None:
     """Its definition was read while nothing was due; of what is due, it goes with the first."""
     rows, urgent = Herd(count=4_000), JobId(Id.from_int(2**64))
-    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    rows.due[urgent] = TIMER._replace(job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=3)
     while await world.step() == 0.0:
@@ -63,7 +63,7 @@ async def test_an_urgent_timer_is_fired_before_a_herd_that_was_due_earlier() -> 
 async def test_an_urgent_timer_is_found_behind_a_herd_larger_than_a_load() -> None:
     """Of what comes after it a load brings the latest, and reads ahead first what they are."""
     rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(Id.from_int(2**64))
-    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    rows.due[urgent] = TIMER._replace(job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     world.clock.time = NOW - timedelta(seconds=1)
     while await world.step() == 0.0:
@@ -79,7 +79,7 @@ async def test_an_urgent_timer_is_found_behind_a_herd_larger_than_a_load() -> No
 async def test_an_urgent_timer_is_found_though_others_are_always_due() -> None:
     """The timer comes within the horizon while a herd is fired for minutes."""
     rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(Id.from_int(2**64))
-    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    rows.due[urgent] = TIMER._replace(job_id=urgent, due_at=NOW + timedelta(seconds=1))
     world = World(rows, urgent=[urgent])
     await world.step()
     assert urgent in rows.due
@@ -134,7 +134,7 @@ async def test_a_timer_read_during_a_load_is_newer_than_that_of_the_load() -> No
     async with asyncio.TaskGroup() as group:
         group.create_task(world.near.step(), name="load")
         await rows.read.wait()
-        rows.timer = replace(TIMER, job_id=job, due_at=NOW + timedelta(seconds=2))
+        rows.timer = TIMER._replace(job_id=job, due_at=NOW + timedelta(seconds=2))
         world.fire.changed([job])
         await world.fire.step()
         rows.given.set()
@@ -220,7 +220,7 @@ async def test_a_timer_that_differs_from_its_row_is_corrected_within_a_minute() 
     world = World(rows)
     world.clock.time = NOW - timedelta(seconds=5)
     await world.near.step()
-    world.run_index.timers.come_up([replace(TIMER, due_at=NOW + timedelta(seconds=60))])
+    world.run_index.timers.come_up([TIMER._replace(due_at=NOW + timedelta(seconds=60))])
 
     world.clock.time += timer_loader.FULL_EVERY
     await world.near.step()
@@ -258,8 +258,8 @@ async def test_a_row_that_a_load_left_out_is_taken_by_the_next_load() -> None:
     rows = SlowToLoad(count=1)
     [job] = rows.due
     late, soon = NOW + timedelta(seconds=55), NOW + timedelta(seconds=20)
-    old = replace(TIMER, job_id=job, due_at=late, nominal=late)
-    new = replace(old, generation=2, due_at=soon, nominal=soon)
+    old = TIMER._replace(job_id=job, due_at=late, nominal=late)
+    new = old._replace(generation=2, due_at=soon, nominal=soon)
     world = World(rows)
     world.near.horizon = timedelta(seconds=60)
     world.clock.time = NOW
