@@ -184,7 +184,10 @@ class Registration:
     async def _confirm(self) -> None:
         entry = await self._coordination.get(self._key)
         if entry is None or entry.create_revision != self._life:
-            raise TenureOver(f"this member's key {self._key} in etcd was deleted or replaced")
+            raise TenureOver(
+                f"this member's key {self._key} in etcd was deleted or replaced: the member"
+                " joins the cluster again"
+            )
         if entry.value != encode_member(self._written):
             log.error("etcd key %s was overwritten; writing it again", self._key)
             await self._write(self._written)

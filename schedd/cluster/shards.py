@@ -110,7 +110,9 @@ class Shards:
         await self._release(todo.leaving)
         taken = await self._take_over_shards(todo.wanted) if todo.wanted else 0
         if not unfenced:  # it could never own shards
-            raise TenureOver("the leader has recorded this member as lost")
+            raise TenureOver(
+                "the leader has recorded this member as lost: the member joins the cluster again"
+            )
         if taken < len(todo.wanted):
             return self._asking.next()
         self._asking.reset()

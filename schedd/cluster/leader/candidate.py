@@ -244,8 +244,8 @@ class Candidate:
         """
         if (later := self.view().term) > leadership.term:
             raise TermOver(
-                f"the shard map in etcd has term {later}, which is greater than this leader's"
-                f" term {leadership.term}"
+                f"the shard map in etcd is from a later leader: its term {later} is greater"
+                f" than this leader's term {leadership.term}"
             )
         await self._heed_heir(leadership)
         census = await fence_departed(self.coordination, self.store, leadership)
