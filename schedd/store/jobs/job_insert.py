@@ -6,10 +6,10 @@
 Invariants
 - The statement writes the same rows as `jobs.create_job` for each call. Reading them returns the
   given records.
-- A call isn't written here if its key is in use or repeated in the batch, or its name is taken.
+- A call isn't written here if its name is taken, or its name or key repeated in the batch.
   `jobs.create_job` decides its answer.
-- Key and job are written together. If another transaction takes a key meanwhile, the statement
-  fails, and group commit halves the batch until that call is alone.
+- Key and job are written together. If a key is in use, the statement fails, and group commit halves
+  the batch until that call is alone. Most repeated calls don't get that far: their name is taken.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from schedd.store.statements.keys import instant
 CALL: Final = "CreateJob"
 """The call of every key."""
 
+# A left join: of an inner one the planner expects one row, and then joins by nested loops.
 CREATE: Final = PreparedStatement(f"""
 WITH b AS MATERIALIZED (
     SELECT own.*, {instant("created")} AS created_at, shared.*
@@ -36,7 +37,7 @@ WITH b AS MATERIALIZED (
         %(created)s::bigint[], %(keys)s::text[], %(digests)s::bytea[], {audit.OWN})
       WITH ORDINALITY AS own(template, job_id, name, shard, created, key, digest,
         {audit.OWN_NAMES}, place)
-    JOIN unnest(%(namespaces)s::text[], %(generations)s::int[], %(specs)s::bytea[],
+    LEFT JOIN unnest(%(namespaces)s::text[], %(generations)s::int[], %(specs)s::bytea[],
         %(actors)s::text[], %(retentions)s::float8[], %(due)s::timestamptz[],
         %(nominal)s::timestamptz[], %(line_ids)s::bigint[], {audit.SHARED})
       WITH ORDINALITY AS shared(namespace, generation, spec, actor, retention, due_at, nominal,
@@ -46,10 +47,7 @@ WITH b AS MATERIALIZED (
         created_by, updated_at, pause_note, paused_by, retention)
     SELECT job_id, namespace, name, shard, generation, spec, false, created_at, actor, created_at,
         '', '', justify_hours(retention * interval '1 s')
-    FROM b WHERE COALESCE((
-        SELECT false FROM idempotency_keys k
-        WHERE k.namespace = b.namespace AND k.call = '{CALL}' AND k.key = b.key), true)
-    ORDER BY namespace, name
+    FROM b ORDER BY namespace, name
     ON CONFLICT (namespace, name) WHERE deleted_at IS NULL AND NOT ephemeral DO NOTHING
     RETURNING job_id
 ), fresh AS MATERIALIZED (
