@@ -92,7 +92,7 @@ def test_a_worker_refuses_a_member_of_another_cluster_by_name(
 ) -> None:
     home.terminate("w1")
     config = (home.directory / "w1.toml").read_text()
-    with dev_cluster(request.session, members=1, workers=0) as other:
+    with dev_cluster(request.session, members=1, workers=0, copied=False) as other:
         strange = home.directory / "w1-strange.toml"
         strange.write_text(re.sub(r"endpoints = .*", f"endpoints = {other.endpoints}", config))
         log = home.directory / "w1-strange.log"

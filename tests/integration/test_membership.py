@@ -27,7 +27,6 @@ from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
-from schedd.store.schema import migrate
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
 from support.member_process import MemberProcesses
@@ -60,8 +59,7 @@ def server(server: ScratchServer) -> ScratchServer:
 
 def witnessed(server: ScratchServer) -> None:
     """Have a template of databases that write down when a shard changes hands."""
-    dsn = server.create_database("membership_template")
-    migrate.upgrade(dsn)
+    dsn = server.create_migrated("membership_template")
     watch(server, dsn)
 
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from schedd.store.schema import migrate
 from schedd.web.pages.cluster import overview, overview_queries
 from schedd.web.pages.cluster.overview_queries import Stored
 from support.postgres import private_postgres, restart
@@ -113,8 +112,7 @@ async def test_a_page_without_watchers_costs_nothing(web: Web, database_reads: l
 
 async def test_an_outage_is_shown_on_the_page_which_keeps_its_last_data() -> None:
     with private_postgres(copied=True, synchronous_commit="on") as server:
-        dsn = server.create_database()
-        migrate.upgrade(dsn)
+        dsn = server.create_migrated()
         async with served(dsn) as web:
             await web.post("/api/v1/jobs", JOB)
             async with web.events("/live/") as events:

@@ -18,7 +18,6 @@ import psycopg2
 import pytest
 
 from schedd.api import calls, deadlines
-from schedd.store.schema import migrate
 from schedd.web.rest.bodies import MOST_BYTES
 from schedd.web.rest.http_rules import routes_of
 from schedd.web.rest.rest import STREAMS_OF_ONE_HOST
@@ -954,8 +953,7 @@ async def test_the_metrics_are_served(web: Web) -> None:
 
 async def test_an_outage_of_the_database_is_a_503_with_retry_after() -> None:
     with private_postgres(copied=True, synchronous_commit="on") as server:
-        dsn = server.create_database()
-        migrate.upgrade(dsn)
+        dsn = server.create_migrated()
         async with served(dsn) as web:
             server.process.send(signal.SIGQUIT)  # at once, as in a crash
             wait_until(lambda: not server.process.alive(), WAIT_TIMEOUT, "the server's end")

@@ -60,9 +60,11 @@ class DevCluster:
         tls: bool = False,
         postgres: str = "",
         forked: bool = True,
+        copied: bool = True,
     ) -> None:
         """`postgres`: the DSN of a server to use; empty: the cluster starts its own.
         `forked`: its programs are forked by the fork server, without their imports.
+        `copied`: its PostgreSQL is a copy of a migrated one. All copies have one cluster id.
         """
         self.forked = forked
         self.postgres = postgres
@@ -71,9 +73,10 @@ class DevCluster:
         self.workers = workers
         self.slots = slots
         self.overrides = tuple(overrides)
-        programs = copying_programs().initdb.parent
         self.env = {**os.environ, **(env or {})}
-        self.env["PATH"] = f"{programs}{os.pathsep}{self.env['PATH']}"
+        if copied:
+            programs = copying_programs().initdb.parent
+            self.env["PATH"] = f"{programs}{os.pathsep}{self.env['PATH']}"
         self.tls = tls
         if tls:  # contexts of its own: `dev up --tls` writes one
             self.env["XDG_CONFIG_HOME"] = str(directory / "tls" / "contexts")

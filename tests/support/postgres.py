@@ -1,16 +1,21 @@
-"""A real PostgreSQL for tests: one server for the whole pytest session, a new database per use.
+"""A real PostgreSQL for tests: one server for each test process, a new database per use.
 
     with scratch_postgres() as server:
         dsn = server.create_database()
 
-The first use starts the server (about a second; fsync off, for nothing in it outlives the
-session); later uses share it. Whatever ends the session, even SIGKILL, ends the server and
-removes its folder: a guard process waits for our end of a pipe to close.
+The first use starts the server (fsync off, for nothing in it outlives the session); later uses
+share it. Whatever ends the session, even SIGKILL, ends the server and removes its folder: a guard
+process waits for our end of a pipe to close.
+
+All servers except those of `private_postgres` are copies of one, whose database `schedd` is
+migrated: initdb and the migration take 0.8 s of CPU time. All copies have the same identity, so
+tests that compare servers or clusters need other ones.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import itertools
 import os
 import shutil
@@ -27,6 +32,7 @@ from pathlib import Path
 from schedctl.dev.servers import binaries, postgres, processes
 from schedctl.dev.servers.binaries import PostgresBinaries
 from schedctl.dev.servers.processes import DevProcess
+from schedd.store.schema import migrate
 from support.wait import WAIT_TIMEOUT, wait_until
 
 SETTINGS = {
@@ -42,6 +48,11 @@ IN_MEMORY = {"tmpfs", "ramfs"}
 """Types of file systems."""
 LEAST_MEMORY = 6 * 1024**3
 """Bytes that must be free there: each of several servers keeps up to a gigabyte of WAL."""
+
+MIGRATED = postgres.ROLE
+"""The migrated database of each copied server."""
+COPIED_FROM = "TESTS_POSTGRES"
+"""The variable that names the folder of the copied server, for all test processes."""
 
 _lock = threading.Lock()
 _shared: ScratchServer | None = None
@@ -71,6 +82,10 @@ class ScratchServer:
         name = name or f"scratch_{os.getpid()}_{next(self.names)}"
         return postgres.prepare(self.port, database=name, template=template, monitor=False)
 
+    def create_migrated(self, name: str | None = None) -> str:
+        """A new database with the schema, on a copied server."""
+        return self.create_database(name, template=MIGRATED)
+
     def drop_database(self, dsn: str) -> None:
         """Remove a database of ours, ending whatever sessions it still has."""
         name = dsn.rpartition("/")[2]
@@ -90,7 +105,7 @@ def scratch_postgres() -> Iterator[ScratchServer]:
     global _shared
     with _lock:
         if _shared is None or not _shared.process.alive():
-            _shared = _start()
+            _shared = _start(copied=True)
     yield _shared
 
 
@@ -150,28 +165,60 @@ def _promoted(server: ScratchServer) -> None:
     wait_until(lambda: server.execute(promoted) == [(True,)], WAIT_TIMEOUT, "the promotion")
 
 
+@contextmanager
+def copied_server() -> Iterator[dict[str, str]]:
+    """Create the folder of the server that all test processes copy; return its variable."""
+    folder, guard = _guarded_folder()
+    try:
+        yield {COPIED_FROM: os.fspath(folder)}
+    finally:
+        guard.communicate(timeout=30)
+
+
 @cache
 def copying_programs() -> PostgresBinaries:
-    """Return PostgreSQL with an `initdb` that copies what the real one created in this process.
+    """Return PostgreSQL with an `initdb` that copies a server with a migrated database.
 
-    The real one takes 0.8 s of CPU time. All copies have the same system identifier: for servers
-    that no member compares.
+    The first caller of all test processes creates that server.
     """
-    folder = Path(tempfile.mkdtemp(prefix="schedd-pg-", dir=memory()))
-    folder.chmod(0o755)
-    atexit.register(_guard(folder).communicate, timeout=30)
-    real = binaries.find_postgres()
-    postgres.initialise(real, folder / "data")
+    if COPIED_FROM in os.environ:
+        folder = Path(os.environ[COPIED_FROM])
+    else:
+        folder, guard = _guarded_folder()
+        atexit.register(guard.communicate, timeout=30)
     copying = PostgresBinaries(folder / "initdb", folder / "postgres")
-    copying.initdb.write_text(f'#!/bin/sh\nexec cp -R "{folder}/data" "$2" # --pgdata FOLDER\n')
-    copying.initdb.chmod(0o755)
-    copying.postgres.symlink_to(real.postgres)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not copying.initdb.exists():
+            _create_copied_server(folder, copying)
     return copying
 
 
-def _start(*, copied: bool = False, **settings: str) -> ScratchServer:
+def _create_copied_server(folder: Path, copying: PostgresBinaries) -> None:
+    real = binaries.find_postgres()
+    postgres.initialise(real, folder / "data")
+    copying.postgres.symlink_to(real.postgres)
+    [port] = processes.reserve(1)
+    process = _run(folder, port)
+    try:
+        migrate.upgrade(postgres.prepare(port, database=MIGRATED, monitor=False))
+    finally:
+        postgres.stop(process, folder / "data")
+    text = f'#!/bin/sh\nexec cp -R "{folder}/data" "$2" # --pgdata FOLDER\n'
+    draft = copying.initdb.with_suffix(".new")
+    draft.write_text(text)
+    draft.chmod(0o755)
+    draft.rename(copying.initdb)
+
+
+def _guarded_folder() -> tuple[Path, subprocess.Popen[bytes]]:
     folder = Path(tempfile.mkdtemp(prefix="schedd-pg-", dir=memory()))
-    guard = _guard(folder)
+    folder.chmod(0o755)
+    return folder, _guard(folder)
+
+
+def _start(*, copied: bool = False, **settings: str) -> ScratchServer:
+    folder, guard = _guarded_folder()
     programs = copying_programs() if copied else binaries.find_postgres()
     postgres.initialise(programs, folder / "data", {**SETTINGS, **settings})
     [port] = processes.reserve(1)

@@ -23,7 +23,7 @@ from typing import NoReturn
 import pytest
 from execnet import XSpec
 
-from support import fork_server
+from support import fork_server, postgres
 
 _TESTS = Path(__file__).parent.parent
 _NAMES = ("stdin", "stdout", "stderr")
@@ -42,21 +42,25 @@ def started(folder: Path, arguments: Sequence[str], specs: Sequence[XSpec]) -> I
     `arguments`: those of pytest, which name the tests.
     """
     address = os.fspath(folder / "preloaded")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen(len(specs))
-        given = [os.fspath(_TESTS), str(listener.fileno()), *map(str, arguments)]
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _SERVE, *given], pass_fds=[listener.fileno()]
-        )
-    for spec in specs:
-        entrance = [sys.executable, "-I", "-S", os.fspath(Path(__file__).with_name("entrance.py"))]
-        spec.python = shlex.join([*entrance, address])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    with postgres.copied_server() as variables:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(len(specs))
+            given = [os.fspath(_TESTS), str(listener.fileno()), *map(str, arguments)]
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _SERVE, *given],
+                env={**os.environ, **variables},
+                pass_fds=[listener.fileno()],
+            )
+        for spec in specs:
+            entrance = Path(__file__).with_name("entrance.py")
+            command = [sys.executable, "-I", "-S", os.fspath(entrance), address]
+            spec.python = shlex.join(command)
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
 
 
 def serve(descriptor: int, arguments: Sequence[str]) -> NoReturn:

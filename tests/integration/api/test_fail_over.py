@@ -14,7 +14,6 @@ from google.protobuf.message import Message
 from schedd.api.errors import OutcomeUnknownError
 from schedd.core.ids import Timeline
 from schedd.core.runs.lifecycle import LIVE
-from schedd.store.schema import migrate
 from schedproto.v1 import cluster_service_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from support.postgres import ScratchServer, private_postgres, promote
@@ -30,9 +29,7 @@ def private() -> Iterator[ScratchServer]:
 @pytest.fixture
 def dsn(private: ScratchServer) -> str:
     """Of a server that the test may promote: the calls' own database."""
-    made = private.create_database()
-    migrate.upgrade(made)
-    return made
+    return private.create_migrated()
 
 
 def job(**changes: Any) -> job_pb2.Job:

@@ -140,8 +140,7 @@ async def test_a_bug_in_a_statement_is_a_fault(world: World) -> None:
 
 async def test_a_crashed_server_is_unavailable_until_it_restarts() -> None:
     with private_postgres(copied=True, synchronous_commit="on") as server:
-        dsn = server.create_database()
-        migrate.upgrade(dsn)
+        dsn = server.create_migrated()
         async with World.at(dsn) as world:
             me = await world.member()
             job = await world.job()

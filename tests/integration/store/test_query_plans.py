@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from psycopg2.extensions import connection
+from sqlalchemy import event
 
+from schedctl.dev.servers import postgres
 from schedd.core.ids import BackfillId, Id, IncarnationId, JobId, RunId, ShardId, new_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.change_stream import Scope
@@ -21,6 +23,8 @@ from schedd.core.runs.records import Unstarted
 from schedd.core.runs.redrive import LetterFilter, RedriveLine
 from schedd.core.timers.backfill import BackfillRequest, Rerun
 from schedd.store.runs.change_stream import ChangeStore
+from support.databases import copied
+from support.postgres import ScratchServer
 from support.store import (
     MINUTE,
     World,
@@ -38,7 +42,7 @@ BATCH = 500
 FILL = """
 INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, created_at, created_by,
     updated_at)
-SELECT gen_random_uuid(), 'default', 'filler-' || n, n %% 256, 1, '', now(), '', now()
+SELECT gen_random_uuid(), 'default', 'filler-' || n, n & 255, 1, '', now(), '', now()
 FROM generate_series(1, 20000) n;
 INSERT INTO timers (job_id, shard, due_at, nominal, generation)
 SELECT job_id, shard, now() + interval '1 day', now() + interval '1 day', 1 FROM jobs;
@@ -49,15 +53,28 @@ FROM (SELECT job_id, shard, row_number() OVER () n FROM jobs) j;
 """
 
 
-async def filled(world: World) -> None:
-    me = world.members[0]
+@pytest.fixture(scope="module")
+def full_template(server: ScratchServer, template: str, superuser: connection) -> Iterator[str]:
+    with copied(server, superuser, template) as dsn:
+        name = dsn.rpartition("/")[2]
+        for statement in (FILL, "VACUUM ANALYZE"):
+            server.execute(statement, postgres.dsn(server.port, database=name, role=postgres.ADMIN))
+        yield name
 
-    def fill(connection: Connection) -> None:
-        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-        connection.exec_driver_sql(FILL)
 
-    await me.store.database.call(fill)
-    await analyzed(world)
+@pytest.fixture
+async def full_world(
+    server: ScratchServer, full_template: str, superuser: connection
+) -> AsyncIterator[World]:
+    with copied(server, superuser, full_template) as dsn:
+        async with World.at(dsn) as world:
+            yield world
+
+
+@pytest.fixture
+def world_of_tables(request: pytest.FixtureRequest, tables: str) -> World:
+    made: World = request.getfixturevalue("full_world" if tables == "full" else "world")
+    return made
 
 
 async def analyzed(world: World) -> None:
@@ -98,13 +115,14 @@ def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from scans(child)
 
 
-async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
-    me = await world.member()
-    await filled(world)
+async def test_hot_statements_never_scan_a_big_table(full_world: World) -> None:
+    me = await full_world.member()
     now = datetime.now(UTC)
     # Even shards: one lane.
-    jobs = [await world.job(shard=2 * (n % 128), due=now - timedelta(minutes=1)) for n in range(60)]
-    found = explain(world)
+    jobs = [
+        await full_world.job(shard=2 * (n % 128), due=now - timedelta(minutes=1)) for n in range(60)
+    ]
+    found = explain(full_world)
 
     await me.store.owner.due_timers(sorted(me.epochs), now, BATCH)
     await me.store.owner.due_timers(sorted(me.epochs), now, BATCH, latest=True)
@@ -149,7 +167,8 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
 
     assert len(found) >= 10, sorted(found)
     big = {
-        name for (name,) in await world.sql("SELECT relname FROM pg_class WHERE reltuples > 999")
+        name
+        for (name,) in await full_world.sql("SELECT relname FROM pg_class WHERE reltuples > 999")
     }
     assert big >= {"timers", "jobs"}
     assert [name for name in big if re.fullmatch(r"runs_\d+", name)]
@@ -165,13 +184,11 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
 
 @pytest.mark.parametrize("tables", ["unanalyzed", "full"])
 async def test_statistics_of_timers_read_only_timers_that_are_overdue(
-    world: World, tables: str
+    world_of_tables: World, tables: str
 ) -> None:
     """Ten million timers that are due later cost nothing."""
-    me = await world.member()
-    if tables == "full":
-        await filled(world)
-    found = explain(world)
+    me = await world_of_tables.member()
+    found = explain(world_of_tables)
 
     stats = await me.store.statistics.read_queue_stats(sorted(me.epochs))
 
@@ -192,12 +209,11 @@ ANALYZE chain_arrivals
 
 
 async def test_retention_finds_arrivals_of_chains_by_an_index(
-    world: World,
+    full_world: World,
 ) -> None:
-    me = await world.member()
-    await filled(world)
-    await world.sql(ARRIVED)
-    found = explain(world)
+    me = await full_world.member()
+    await full_world.sql(ARRIVED)
+    found = explain(full_world)
     page = await me.store.retention.old_runs(
         sorted(me.epochs),
         RunKey(datetime(2026, 1, 1, tzinfo=UTC), RunId(Id.from_int(0))),
@@ -223,12 +239,11 @@ FROM (SELECT *, row_number() OVER (ORDER BY scheduled_at DESC) n FROM runs) r
 """Of its 10,000 letters 1,000 are left; 10,000 older ones wait outside its filter."""
 
 
-async def test_a_redrive_of_very_many_reads_only_its_remaining_letters(world: World) -> None:
-    me = await world.member()
-    await filled(world)
+async def test_a_redrive_of_very_many_reads_only_its_remaining_letters(full_world: World) -> None:
+    me = await full_world.member()
     await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": new_id()}))
-    await analyzed(world)
-    found = explain(world)
+    await analyzed(full_world)
+    found = explain(full_world)
 
     [one] = await me.store.owner.redrives([*me.epochs])
     lines = dict.fromkeys(one.jobs, RedriveLine(1, None, None))
@@ -249,13 +264,12 @@ async def test_a_redrive_of_very_many_reads_only_its_remaining_letters(world: Wo
 
 
 async def test_groups_of_dead_letters_read_only_partitions_of_their_runs(
-    world: World,
+    full_world: World,
 ) -> None:
-    me = await world.member()
-    await filled(world)
+    me = await full_world.member()
     await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": new_id()}))
-    await analyzed(world)
-    found = explain(world, ("dead_letters",))
+    await analyzed(full_world)
+    found = explain(full_world, ("dead_letters",))
 
     groups, waiting = await me.store.dead_letters.groups(LetterFilter("default"), 50)
     assert (len(groups), waiting) == (50, 11_000)
@@ -310,13 +324,12 @@ async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_
 
 @pytest.mark.parametrize("tables", ["empty", "unanalyzed", "full"])
 async def test_a_batch_that_is_fired_to_slots_looks_rows_up_by_key(
-    world: World, tables: str
+    world_of_tables: World, tables: str
 ) -> None:
     """Whatever the statistics say of the tables, and whether a job has another live run."""
+    world = world_of_tables
     me = await world.member()
     now = datetime.now(UTC)
-    if tables == "full":
-        await filled(world)
     if tables == "empty":
         await analyzed(world)
     jobs = [job_record(shard=n % 2 * 2, due=now - timedelta(minutes=1)) for n in range(BATCH)]
@@ -361,12 +374,11 @@ async def test_timers_due_at_the_same_time_are_found_by_their_primary_keys(
 
 
 async def test_the_feed_of_backfills_scans_no_big_table_each_tenth_of_a_second(
-    world: World,
+    full_world: World,
 ) -> None:
-    me = await world.member()
-    await filled(world)
+    me = await full_world.member()
     now = datetime.now(UTC)
-    jobs = [await world.job(shard=2 * n, due=now + timedelta(days=1)) for n in range(20)]
+    jobs = [await full_world.job(shard=2 * n, due=now + timedelta(days=1)) for n in range(20)]
     past = tuple(now - timedelta(minutes=n) for n in range(100, 0, -1))
     for job in jobs:
         id_ = BackfillId(new_id())
@@ -375,7 +387,7 @@ async def test_the_feed_of_backfills_scans_no_big_table_each_tenth_of_a_second(
         )
         await me.store.backfills.create(job.definition.job_id, 1, request, None, ok("backfill"))
 
-    found = explain(world)
+    found = explain(full_world)
     wanted = await me.store.owner.backfills(sorted(me.epochs))
     assert len(wanted) == len(jobs)
     made = await me.store.owner.feed(me.claim(*{one.shard for one in wanted}), wanted)
@@ -394,16 +406,15 @@ async def test_the_feed_of_backfills_scans_no_big_table_each_tenth_of_a_second(
 
 
 async def test_a_search_for_changes_scans_no_table_of_runs(
-    world: World,
+    full_world: World,
 ) -> None:
-    await world.member()
-    await filled(world)
-    [[job]] = await world.sql("SELECT job_id FROM runs LIMIT 1")
-    await analyzed(world)
-    looks = ChangeStore(world.store.database, 100)
+    await full_world.member()
+    [[job]] = await full_world.sql("SELECT job_id FROM runs LIMIT 1")
+    await analyzed(full_world)
+    looks = ChangeStore(full_world.store.database, 100)
     now = await looks.now()
 
-    found = explain(world)
+    found = explain(full_world)
     assert (await looks.since(now, None)).before is not None
     assert (await looks.since(now, [JobId(job)])).before is None
 
@@ -420,13 +431,14 @@ SELECT shard, job_id, run_id, scheduled_at FROM runs
 """
 
 
-async def test_a_stream_that_begins_sorts_nothing_however_many_have_not_ended(world: World) -> None:
-    await world.member()
-    await filled(world)
-    await world.sql(LIVING)
-    await analyzed(world)
-    [[job]] = await world.sql("SELECT job_id FROM runs LIMIT 1")
-    looks = ChangeStore(world.store.database)
+async def test_a_stream_that_begins_sorts_nothing_however_many_have_not_ended(
+    full_world: World,
+) -> None:
+    await full_world.member()
+    await full_world.sql(LIVING)
+    await analyzed(full_world)
+    [[job]] = await full_world.sql("SELECT job_id FROM runs LIMIT 1")
+    looks = ChangeStore(full_world.store.database)
     plans: list[dict[str, Any]] = []
 
     def look(conn, cursor, statement, parameters, context, executemany):
@@ -435,7 +447,7 @@ async def test_a_stream_that_begins_sorts_nothing_however_many_have_not_ended(wo
             [([plan],)] = cursor.fetchall()
             plans.append(plan["Plan"])
 
-    event.listen(world.store.database._engine, "before_cursor_execute", look)
+    event.listen(full_world.store.database._engine, "before_cursor_execute", look)
     assert len(await looks.unended(Scope("default"), BATCH)) == BATCH
     assert len(await looks.unended(Scope("default", JobId(job)), BATCH)) == 1
 

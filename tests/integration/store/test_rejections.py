@@ -206,8 +206,7 @@ BREAKS = {
 @pytest.mark.parametrize("change", BREAKS)
 async def test_a_rejection_is_retried_and_has_a_remedy(private: ScratchServer, change: str) -> None:
     breaks, fixes, reason = BREAKS[change]
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
+    dsn = private.create_migrated()
     name = dsn.rpartition("/")[2]
     here = private.admin_dsn.rpartition("/")[0]
     async with World.at(dsn) as world:
@@ -279,8 +278,7 @@ async def test_a_connection_whose_commit_failed_isnt_used_again(private: Scratch
     """A COMMIT that times out as it arrives leaves the transaction open, as failed, and psycopg2
     takes it for ended: every later statement would fail.
     """
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
+    dsn = private.create_migrated()
     private.execute(REJECTED_COMMIT, dsn)
     used: list[int] = []
 
@@ -305,8 +303,7 @@ def test_a_wrong_edit_of_pg_hba_conf_is_a_rejected_login_until_it_is_reverted(
     private: ScratchServer, rule: str
 ) -> None:
     """Either a rule rejects the role, or no rule has the role."""
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
+    dsn = private.create_migrated()
     file = private.folder / "data" / "pg_hba.conf"
     right = file.read_text()
     store = Database(dsn, lanes=1)
@@ -348,8 +345,7 @@ async def test_a_database_that_is_dropped_and_restored_from_a_dump_is_used_again
     private: ScratchServer,
 ) -> None:
     """The copy is as a dump that was taken just before."""
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
+    dsn = private.create_migrated()
     name = dsn.rpartition("/")[2]
     async with World.at(dsn) as world:
         me = await world.member()
@@ -373,8 +369,7 @@ async def test_a_database_that_is_dropped_and_restored_from_a_dump_is_used_again
 
 
 async def test_a_dropped_schema_is_a_mismatch_that_can_be_retried(private: ScratchServer) -> None:
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
+    dsn = private.create_migrated()
     store = Database(dsn, lanes=1)
     try:
         await store.call(lambda c: c.exec_driver_sql("DROP SCHEMA public CASCADE"))

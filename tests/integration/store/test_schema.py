@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from psycopg2.extensions import connection
 from sqlalchemy import Connection, create_engine
 
 from schedd.core.runs.records import Idempotency
@@ -17,7 +19,8 @@ from schedd.store.connection.database import url_of
 from schedd.store.connection.errors import SchemaMismatch
 from schedd.store.schema import migrate, partitions, revisions
 from schedd.store.schema.tables import metadata
-from support.postgres import ScratchServer
+from support.databases import copied
+from support.postgres import MIGRATED, ScratchServer
 from support.store import World, firing, job_record, ok
 from support.wait import wait_until_async
 
@@ -36,6 +39,13 @@ UNSEEN = {
 WAITS = """
 SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()
 """
+
+
+@pytest.fixture
+def dsn(server: ScratchServer, superuser: connection) -> Iterator[str]:
+    """Of a database with all partitions."""
+    with copied(server, superuser, MIGRATED) as dsn:
+        yield dsn
 
 
 async def test_the_tables_of_the_builders_are_those_of_the_migrations(world: World) -> None:

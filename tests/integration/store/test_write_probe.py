@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 
 from schedd.store.connection import write_probe
 from schedd.store.connection.database import Database
-from schedd.store.schema import migrate
 from support.postgres import ScratchServer, private_postgres
 
 TIMES = 50
@@ -23,8 +22,7 @@ def private() -> Iterator[ScratchServer]:
 
 @pytest.fixture
 def database(private: ScratchServer) -> Iterator[Database]:
-    dsn = private.create_database()
-    migrate.upgrade(dsn)
+    dsn = private.create_migrated()
     name = dsn.rpartition("/")[2]
     private.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = on')
     private.execute("CHECKPOINT")
