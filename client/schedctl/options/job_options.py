@@ -130,8 +130,8 @@ _WORK: Final = {
     "--cwd DIR": "Working directory of the command."
     "  [default: the home folder of the command's user]",
     "--user NAME": "Operating-system user that runs the command.  [default: the worker's user]",
-    "--limit-memory 64MiB": "Memory limit of an attempt, its command or its handler's process; in"
-    " bytes, or as 64MiB.  [default: no limit]",
+    "--limit-memory 64MiB": "Memory limit of an attempt (its command or its handler's process),"
+    " in bytes or as 64MiB.  [default: no limit]",
     "--limit-processes N": "Highest number of processes and threads that an attempt may have at"
     " once.  [default: no limit]",
     "--limit-files N": "Highest number of open files in each process of an attempt."
@@ -145,8 +145,8 @@ _WORK: Final = {
     "--max-attempts N": "Highest number of attempts of a run.  [default: 4]",
     "--backoff 10s": "Wait before the second attempt.  [default: 10s]",
     "--timeout 1h": "Time limit of one attempt.  [default: 1h]",
-    "--heartbeat-timeout 1m": "Longest time between two heartbeats of a Python handler or"
-    " plug-in; later, the worker ends the attempt.  [default: no limit]",
+    "--heartbeat-timeout 1m": "Longest time between two heartbeats of a plug-in or Python"
+    " handler; later, the worker ends the attempt.  [default: no limit]",
     "--kill-after 10s": "Time from SIGTERM to SIGKILL when the worker ends an attempt.  [default:"
     " 10s]",
     "--run-timeout DURATION": "Time limit of a run, including all its attempts and the waits"

@@ -421,7 +421,9 @@ def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 def _kept(kept: run_pb2.StoredObject, token: Token) -> run_pb2.StoredObject:
     """Return the location as the worker reports it, under its own token. Raises BadFrame."""
     if not (kept.problem or len(kept.sha256) == _SHA256):
-        raise BadFrame("results.log: the SHA-256 of the stored content is missing")
+        raise BadFrame(
+            "the worker's result isn't valid: results.log has no SHA-256 of the stored content"
+        )
     return run_pb2.StoredObject(
         size=kept.size,
         sha256=kept.sha256,
