@@ -154,6 +154,7 @@ def build(ground: Foundations) -> MemberParts:
         retention_store=store.retention,
         objects=ground.objects,
         statistics_store=store.statistics,
+        submit_hook=store.users.submit_hook,
         retention=config.retention.to_retention(),
     )
     wake_ups.move(owner)

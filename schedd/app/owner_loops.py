@@ -34,6 +34,7 @@ from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.submits import SubmitDispatch
 from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
 from schedd.notify.outbox_delivery import OutboxDelivery
 from schedd.ports import ClusterClock, ResultObjects, Sender, WakeUps
@@ -55,6 +56,7 @@ from schedd.store.reconcile.pending_work import PendingWork
 from schedd.store.reconcile.retention_store import RetentionStore
 from schedd.store.reconcile.stats_store import StatisticsStore
 from schedd.store.results.chain_store import ChainStore
+from schedd.store.user_store import SubmitHook
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedd.watch.change_bus import Watchers
@@ -69,6 +71,7 @@ class _Loops:
     timer_loader: TimerLoader
     fire: FireLoop
     dispatch: Dispatch
+    submits: SubmitDispatch
     rescue: Rescue
     auto_pause: AutoPause
     backfills: Backfills
@@ -137,6 +140,7 @@ class Owner:
     retention_store: RetentionStore
     objects: ResultObjects
     statistics_store: StatisticsStore
+    submit_hook: SubmitHook
     retention: Retention = KEPT
     limits: CatchUpLimits = DEFAULTS
     lookahead: Lookahead = NEVER
@@ -171,12 +175,14 @@ class Owner:
         )
         loops.fire.on_made(self.runs_changed)
         self.collector.run_index = run_index
+        self.submit_hook.store = loops.submits.store
 
         def ended() -> None:
             run_index.clear()
             if self._loops is loops:
                 self._loops = None
                 self.collector.run_index = None
+                self.submit_hook.store = None
                 self.workers.demand(no_demand)
                 self.emit(Waiting(0, 0, 0))
                 self.emit(QueueStatsRead())
@@ -263,6 +269,17 @@ class Owner:
                 assigner,
             ),
             dispatch=dispatch,
+            submits=SubmitDispatch(
+                run_index,
+                definition_cache,
+                workers,
+                store,
+                transactor,
+                clock,
+                cluster_pause,
+                dispatch,
+                assigner,
+            ),
             rescue=self._rescue(run_index, transactor, wake_ups, overlap),
             auto_pause=AutoPause(run_index, store, transactor, clock, cluster_pause, wake_ups),
             backfills=Backfills(run_index, store, transactor, clock),

@@ -39,6 +39,10 @@ class Transactor:
         self._trusted = trusted
         self._emit = emit
 
+    def trusted(self) -> bool:
+        """Return whether this tenure may begin a transaction now."""
+        return self._trusted()
+
     async def by_lane(
         self,
         items: Iterable[T],

@@ -85,6 +85,10 @@ class Ownership:
 
         return next_token
 
+    def is_busy(self, lane: int) -> bool:
+        """Return whether a transaction of the lane is in flight: another one would wait for it."""
+        return bool(self._in_flight[lane])
+
     @contextmanager
     def in_flight(self, lane: int) -> Iterator[None]:
         """Count a transaction of the lane while it runs, so that a release can wait for it."""

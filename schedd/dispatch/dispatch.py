@@ -110,6 +110,8 @@ class Dispatch:
         self._try_held_at = 0.0
         self._unsort_at = 0.0
         self._held_turn = 0
+        self._is_choosing = False
+        """Whether runs may be off the queue whose slots aren't reserved yet."""
         self._left_room = False
         """Whether the last batch was of urgent runs only, and had room for others."""
         self._size, self._early_size = BatchSize(BATCH), BatchSize(EARLY_BATCH)
@@ -141,7 +143,11 @@ class Dispatch:
         self._look_again(boottime())
         began = boottime()
         with self._workers.choosing() as choice:
-            placed, more = await self._choose(choice)
+            self._is_choosing = True
+            try:
+                placed, more = await self._choose(choice)
+            finally:
+                self._is_choosing = False
             begin = await self._broadcasts.choose(self._late.room(), self._pools.rooms)
             chosen: list[Chosen] = [*placed, *begin]
             if chosen:
@@ -343,6 +349,24 @@ class Dispatch:
         batch += ready.take_runs(count - len(batch), goes, left, least, knows, pools)
         late.lookups = left.lookups
         return batch
+
+    def may_use(self, offers: SlotIndex) -> bool:
+        """Return whether a run or a timer that waits may use some of these slots, as far as known.
+        Runs that aren't due yet don't count.
+        """
+        index, now = self._run_index, self._clock.now()
+        ripe, held_until = index.next_ripe(), index.held_timers.next_at()
+        if self._is_choosing or index.ready.leaves_some or (ripe is not None and ripe <= now):
+            return True
+
+        def fits(need: Need | None) -> bool:
+            return offers.slots > 0 if need is None else offers.free(need, -inf)
+
+        if index.ready and index.ready.heads(fits, self._late.room(), self._pools.rooms):
+            return True
+        if held_until is None or held_until + index.lookahead.dispatch > now:
+            return False
+        return any(head.waiting_since <= now for head in index.held_timers.heads(now, fits))
 
     def placeable(self) -> int:
         """Return how many ready runs some worker here could run, with or without free slots. Paced

@@ -189,6 +189,11 @@ class RunIndex:
             return []
         return [run for run in runs if run.state is not State.RUNNING and not self._contains(run)]
 
+    @property
+    def all_read(self) -> bool:
+        """Whether the live runs of all owned shards were read since their takeover."""
+        return len(self.read) == len(self.ownership.epochs)
+
     def were_read(self, shards: Iterable[ShardId]) -> None:
         """Note that all live runs of these shards were sorted in."""
         self.read.update(self.ownership.epochs.keys() & set(shards))

@@ -87,18 +87,21 @@ class DefinitionCache:
             return found
         return found | await self._read([job for job in jobs if job not in found])
 
-    def add_stored(self, rows: Iterable[StoredDefinition]) -> None:
-        """Cache definitions that this member has just stored, so that they aren't read back.
+    def add_stored(self, rows: Iterable[StoredDefinition], *, dispatched: bool = False) -> None:
+        """Cache definitions that this member stores, so that they aren't read back. A definition
+        that takes much work is left to the next read.
 
         They fill at most half of the cache: thousands of submitted runs that wait don't evict the
-        definitions of schedules. A definition that takes much work is left to the next read.
+        definitions of schedules. `dispatched`: their runs are dispatched now, so each is cached.
         """
         for row in rows:
-            if row.job_id in self._known or self._taken > self._capacity // 2:
+            full = self._taken > self._capacity // 2 and not dispatched
+            if full or row.job_id in self._known:
                 continue
             with suppress(ValueError, TooMuchWork), limited(ON_LOOP):
                 entry = self._texts.of_job(row.text, row.job_id, row.name, NEVER_EDITED)
                 self._keep(entry.text, {row.job_id: entry})
+        self._drop_excess()
 
     def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
         known = self._known.get
@@ -177,9 +180,12 @@ class DefinitionCache:
                 found |= await self._compute(key, its)
             else:
                 found |= self._keep(text, {one[0]: text.of_job(*one) for one in its})
+        self._drop_excess()
+        return found
+
+    def _drop_excess(self) -> None:
         while self._taken > self._capacity and len(self._known) > 1:
             self.forget([next(iter(self._known))])
-        return found
 
     async def _compute(
         self, text: StoredText, jobs: Sequence[JobOfText]

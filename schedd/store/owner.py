@@ -30,15 +30,20 @@ from schedd.core.runs.records import (
     FireOutcome,
     OverlapOutcome,
     Resumption,
+    Submit,
+    SubmitOutcome,
+    SubmitToSlot,
     Unstarted,
 )
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
+from schedd.store.cluster.fence import lock_shards
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.dispatch import assign, broadcasts, overlap, pool_limits
 from schedd.store.jobs import job_rows, owner_changes
+from schedd.store.jobs.submits import submit_all
 from schedd.store.reconcile import deadlines, live_run_scan, rescue
 from schedd.store.reconcile.pending_work import read_pending_work
 from schedd.store.results import redrive_feed
@@ -58,6 +63,7 @@ BEFORE_ASSIGN = failpoints.blocking("assign.before_commit")
 BEFORE_CLOSE = failpoints.blocking("close.before_commit")
 BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
+BEFORE_SUBMIT = failpoints.blocking("submit.before_commit")
 
 
 @operations("owner")
@@ -181,6 +187,31 @@ class OwnerStore:
             [key for outcome in outcomes for key in outcome.full],
             [run for outcome in outcomes for run in outcome.begun],
         )
+
+    async def submit(
+        self,
+        claim: Claim,
+        submits: Sequence[Submit],
+        to_slots: Sequence[SubmitToSlot],
+        next_token: Callable[[ShardId], Token],
+    ) -> SubmitOutcome:
+        """Store the submits of several callers, and dispatch those with a slot. `next_token` is
+        called after the shard rows are locked, once for each run of an owned shard
+        (docs/protocol-rules.md, P1.2).
+        """
+
+        def transaction(connection: Connection) -> SubmitOutcome:
+            owned = lock_shards(connection, claim)
+            dispatches = {
+                each.place: (next_token(each.shard), each.terms)
+                for each in to_slots
+                if each.shard in owned
+            }
+            records = submit_all(connection, submits, dispatches)
+            BEFORE_SUBMIT()
+            return SubmitOutcome(records, frozenset(claim.epochs) - owned)
+
+        return await self.database.on_lane(claim.epochs, transaction)
 
     there = in_transaction(broadcasts.there)
     done = in_transaction(broadcasts.done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
+from typing import TypeAlias
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.model import AuditRecord, NewRun
@@ -32,6 +33,19 @@ from schedkit.errors import Unavailable
 from schedkit.group_commit import GroupCommit
 from schedkit.records import dataclass
 
+Records: TypeAlias = dict[int, RunRecord]
+"""Stored runs by the place of their submit in a batch."""
+
+
+@dataclass(slots=True, eq=False)
+class SubmitHook:
+    """The owner at this member, which stores submits whose runs it dispatches at once."""
+
+    store: Callable[[Sequence[Submit]], Awaitable[Records | None]] | None = None
+    """Stores a batch. It returns None, and stores nothing, if it dispatches none of the runs.
+    None: this member has no tenure.
+    """
+
 
 @operations("users")
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,7 @@ class UserStore:
     """
 
     database: Database
+    submit_hook: SubmitHook = field(default_factory=SubmitHook)
     reads: BatchedReads = field(init=False)
     submits: GroupCommit[Submit, RunRecord | StoreConflict | None] = field(init=False)
     creates: GroupCommit[Create, Create | JobRecord | StoreConflict | ChainRefused] = field(
@@ -51,8 +66,10 @@ class UserStore:
         def fetch(run_ids: Sequence[RunId]) -> Awaitable[list[RunRecord]]:
             return self.database.call(runs.get_runs, run_ids)
 
-        def submits(wanted: Sequence[Submit]) -> Awaitable[dict[int, RunRecord]]:
-            return self.database.call(submit_all, wanted)
+        async def submits(wanted: Sequence[Submit]) -> Records:
+            store = self.submit_hook.store
+            stored = None if store is None else await store(wanted)
+            return await self.database.call(submit_all, wanted) if stored is None else stored
 
         def creates(wanted: Sequence[Create]) -> Awaitable[dict[int, Create]]:
             return self.database.call(job_insert.create_all, wanted)

@@ -20,6 +20,7 @@ from schedd.core.runs.model import (
     LiveRun,
     NewRun,
     RunKey,
+    Terms,
 )
 from schedd.core.runs.redrive import LetterOutcome
 from schedd.core.runs.run_records import RunRecord
@@ -321,6 +322,26 @@ class Submit:
     def size(self) -> int:
         """The approximate size in bytes."""
         return 500 + len(self.record.definition.spec) + len(self.payload or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitToSlot:
+    """A submit of a batch whose run goes to a free slot in the same transaction."""
+
+    place: int
+    """Its place in the batch."""
+    shard: ShardId
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOutcome:
+    records: dict[int, RunRecord]
+    """The stored runs, waiting or dispatched, by the place of their submit. The other calls need
+    their own transaction.
+    """
+    lost: frozenset[ShardId]
+    """Shards that the claimant no longer owns. Their runs are stored, but not dispatched."""
 
 
 @dataclass(frozen=True, slots=True)

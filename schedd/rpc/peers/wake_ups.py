@@ -105,8 +105,9 @@ class WakeUpSender:
         self, runs: Sequence[LiveRun], definitions: Sequence[StoredDefinition] = ()
     ) -> None:
         """Pass runs that were just inserted to this member's loops, with the definitions that were
-        stored with them, and wake the other owners.
+        stored with them, and wake the other owners. Runs that were dispatched need neither.
         """
+        runs = [run for run in runs if not run.token]
         self.runs_changed([run.hint for run in runs])
         own = self._cluster.owned()
         if here := [run for run in runs if run.shard in own]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from faults.checker.results import accepted
-from faults.checker.rows import NEVER_RAN, TERMINAL, TRANSITIONS, Run
+from faults.checker.rows import (
+    NEVER_RAN,
+    SCHEDULED,
+    SUBMITTED,
+    TERMINAL,
+    TRANSITIONS,
+    Run,
+)
 from faults.checker.tables import Step
 from faults.checker.verdict import Violation
 from faults.checker.world import World
@@ -53,7 +60,8 @@ def s12(world: World) -> Iterator[Violation]:
 
 def _born(step: Step[Run], run: Run) -> Iterator[Violation]:
     """A run begins PENDING, RUNNING with a token, or as the account of times that don't run."""
-    running = run.state == "RUNNING" and run.scheduled and run.token > 0
+    begins = run.trigger in {SCHEDULED, SUBMITTED} and run.token > 0
+    running = run.state == "RUNNING" and begins
     if step.op == "insert" and not running and run.state not in ("PENDING", *NEVER_RAN):
         yield Violation("S12", f"run {run.run_id} began {run.state}", (step.where,))
 

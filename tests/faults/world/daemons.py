@@ -25,6 +25,8 @@ MEMBER_POINTS = {
     "fire.after_commit": "kill",
     "assign.before_commit": "kill",
     "assign.after_commit": "kill",
+    "submit.before_commit": "kill",
+    "submit.after_commit": "kill",
     "assign.after_push": "kill",
     "accept.before_commit": "kill",
     "accept.after_commit": "kill",

@@ -10,34 +10,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
-from schedd.cluster.ownership import Ownership
-from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpLimits
-from schedd.dispatch.assigner import Assigner
-from schedd.dispatch.broadcasts import Broadcasts
-from schedd.dispatch.catch_up_limiter import CatchUpLimiter
-from schedd.dispatch.dispatch import Dispatch
-from schedd.dispatch.overlap import OverlapEnforcer
-from schedd.dispatch.pool_usage_cache import PoolUsageCache
-from schedd.dispatch.run_index import RunIndex
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
-from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
-from support.dispatching import WakeUps as NobodyNudged
-from support.runs import RecordingLine, worker
+from support.real_owner import RealOwner
+from support.runs import worker
 from support.store import Member, report
 
 JOBS = 20
@@ -46,11 +31,6 @@ STEP = timedelta(minutes=2)
 OUTAGE = 5 * STEP
 SLOTS = 10
 RATE = 40.0
-
-
-class Now:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 @dataclass
@@ -64,69 +44,20 @@ class Owner:
     under_way: list[LiveRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        me, clock, store = self.me, Now(), self.me.store.owner
-        ownership = Ownership(me.tenure, me.timeline, lanes=2)
-        definition_cache = DefinitionCache(store)
-        self.run_index = run_index = RunIndex(ownership, definition_cache.priority_of)
-        cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
-        transactor = Transactor(ownership, lambda: True, lambda _event: None)
-        wake_ups = cast("WakeUps", NobodyNudged())
-        self.workers = WorkerRegistry(clock, lambda _event: None)
-        self.near = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
-        overlap = OverlapEnforcer(
-            *(run_index, definition_cache, self.workers, store, transactor, clock, wake_ups),
-            lambda _event: None,
-        )
-        catch_up = CatchUpLimiter(
-            CatchUpLimits(RATE, reserved=0.2),
-            run_index,
-            definition_cache,
-            self.workers,
-            boot=lambda: self.seconds,
-        )
-        pools = PoolUsageCache(store, lambda: run_index.ended)
-        assigner = Assigner(
-            *(
-                run_index,
-                definition_cache,
-                self.workers,
-                store,
-                transactor,
-                clock,
-                wake_ups,
-                overlap,
-            ),
-            *(catch_up, pools, lambda _event: None),
-        )
-        broadcasts = Broadcasts(
-            *(run_index, definition_cache, self.workers, cast("WorkerLeases", None), store),
-            *(transactor, clock, wake_ups, lambda _event: None),
-        )
-        self.dispatch = Dispatch(
-            *(
-                run_index,
-                definition_cache,
-                self.workers,
-                clock,
-                cluster_pause,
-                broadcasts,
-                catch_up,
-                pools,
-            ),
-            *(assigner, lambda _event: None),
-        )
+        limits = CatchUpLimits(RATE, reserved=0.2)
+        parts = RealOwner(self.me, limits, boot=lambda: self.seconds)
+        self.run_index, self.workers, self.dispatch = parts.run_index, parts.workers, parts.dispatch
+        cache, store = parts.definition_cache, self.me.store.owner
+        of_timers = (parts.clock, parts.cluster_pause)
+        self.near = TimerLoader(self.run_index, cache, store, *of_timers)
         self.fire = FireLoop(
-            *(run_index, self.near, definition_cache, store, transactor, clock, cluster_pause),
+            *(self.run_index, self.near, cache, store, parts.transactor, *of_timers),
             lambda _event: None,
             self.dispatch.placeable,
             self.workers,
-            assigner,
+            parts.assigner,
         )
-        ownership.gain(me.epochs)
-        run_index.were_read(me.epochs)
-        self.line = RecordingLine()
-        self.attached = self.workers.attach(worker(slots=SLOTS), self.line)
-        self.workers.granted(self.attached, SLOTS, received=0)
+        self.line, self.attached = parts.attach(worker(slots=SLOTS))
 
     async def round(self, seconds: float = 0.1) -> list[LiveRun]:
         """Fire due timers, dispatch what may start, and end what was dispatched before. Return what

@@ -63,6 +63,13 @@ class Story(Stage):
         self.commit(on, *changes)
         return run
 
+    def create_running(self, at: float, trigger: str, worker: str = "w1") -> Run:
+        """A member stores a person's run and dispatches it in one commit."""
+        run = self.new(at, trigger=trigger)
+        self._give(run, at, worker)
+        self.commit(at, insert("runs", dict(run.row)), insert("live", live_row(run)))
+        return run
+
     def new(self, at: float, job: Job | None = None, **row: Any) -> Run:
         """A run that no commit has made."""
         job = job or self.jobs["tick"]

@@ -18,6 +18,7 @@ from schedd.core.runs.records import StoredDefinition
 from schedd.dispatch.dispatch import Dispatch
 from schedd.ports import WakeUps
 from schedd.store.reconcile.pending_work import PendingWork
+from schedd.store.user_store import SubmitHook
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 from support.runs import NOW, owning, run
@@ -44,6 +45,7 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "chains": MagicMock()}
     parts |= {"outbox": MagicMock(), "sender": MagicMock(), "retention_store": MagicMock()}
     parts |= {"objects": MagicMock(), "statistics_store": MagicMock()}
+    parts["submit_hook"] = SubmitHook()
     parts["leases"].ttl = 3.0
     parts["clock"].now.return_value = NOW
     return Owner(**parts, cluster_pause=MagicMock(), emit=lambda _event: None), parts
@@ -143,8 +145,10 @@ async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection(
     ending = asyncio.create_task(end.run(), name="end")
     await asyncio.sleep(0)
     assert len(run_index.ready) == 2
+    assert parts["submit_hook"].store is not None
     ending.cancel()
     await asyncio.wait([ending])
 
     assert len(run_index.ready) == 0
     assert parts["collector"].run_index is None
+    assert parts["submit_hook"].store is None

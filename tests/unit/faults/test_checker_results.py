@@ -274,6 +274,20 @@ def test_a_run_that_begins_running_with_its_token_breaks_nothing() -> None:
     assert broken(story) == NONE
 
 
+@pytest.mark.parametrize(("trigger", "expected"), [("SUBMIT", False), ("MANUAL", True)])
+def test_of_a_persons_runs_only_a_submitted_one_may_begin_running(
+    trigger: str, expected: bool
+) -> None:
+    story = no_faults()
+    call = "submit" if trigger == "SUBMIT" else "trigger"
+    story.call(call, 200.4, job_id=story.jobs["tick"].id)
+    run = story.create_running(200.5, trigger)
+    story.write("start", run, 200.52)
+    story.write("end", run, 200.54, 0)
+    story.accept(run, 200.6)
+    assert broken(story) == ({"S12"} if expected else NONE)
+
+
 def test_a_run_that_begins_running_without_a_token_breaks_s12() -> None:
     story = leader_killed(without={150})
     story.play(story.fire(150, state="RUNNING"), 150.05)

@@ -114,6 +114,18 @@ async def test_stored_definitions_fill_half_of_the_cache():
     assert 40 < sum(definition_cache.knows(job) for job in jobs) < 60
 
 
+async def test_the_definition_of_a_run_that_is_dispatched_now_is_cached_in_place_of_an_old_one():
+    spec = job_pb2.Job(on_demand=True, shell=SHELL)
+    rows, jobs = Rows(), [run(n).job_id for n in range(1, 201)]
+    rows.specs = dict.fromkeys(jobs[:100], spec)
+    definition_cache = DefinitionCache(cast("OwnerStore", rows), capacity=100 * ITSELF)
+    await definition_cache.newest(jobs[:100])
+    for job in jobs[100:]:
+        definition_cache.add_stored([stored(job, spec)], dispatched=True)
+        assert definition_cache.knows(job)
+    assert 90 < sum(definition_cache.knows(job) for job in jobs) <= 100
+
+
 async def test_reads_of_many_definitions_yield_to_other_tasks():
     """A loop that makes no progress loses the lease: see `in_turns`."""
     rows = Rows()
