@@ -145,8 +145,6 @@ class GroupCommit(Generic[Request, Answer]):
                 self._began = monotonic()
                 self._batch = batch = self._next()
                 await self._write_for(batch)
-                for each, at in batch:
-                    each.resolve(at)
                 self._batch = ()
         finally:
             if self._writing is asyncio.current_task():  # otherwise it was abandoned and replaced
@@ -156,15 +154,16 @@ class GroupCommit(Generic[Request, Answer]):
                 self._waiting.clear()
 
     async def _write_for(self, batch: Sequence[tuple[_Waiting[Request, Answer], int]]) -> None:
+        """Write these requests. Callers whose last request is written don't wait for others."""
         if not batch:
             return
         try:
             answers = await self._write([each.requests[at] for each, at in batch])
         except BrokenData:
-            if len(batch) == 1:  # it gets its own transaction and error
-                return
-            for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
-                await self._write_for([one for one in half if not one[0].answered.done()])
+            if len(batch) > 1:
+                for half in (batch[: len(batch) // 2], batch[len(batch) // 2 :]):
+                    await self._write_for([one for one in half if not one[0].answered.done()])
+                return  # a single request gets its own transaction and error
         except Exception as error:  # noqa: BLE001 - raised to the callers
             for each, at in batch:
                 each.found[at] = error
@@ -172,6 +171,8 @@ class GroupCommit(Generic[Request, Answer]):
             for place, answer in answers.items():
                 each, at = batch[place]
                 each.found[at] = answer
+        for each, at in batch:
+            each.resolve(at)
 
     async def _write_one(self, request: Request) -> Answer:
         return (await self._write([request]))[0]

@@ -90,6 +90,30 @@ async def test_a_broken_request_is_found_by_bisection_and_the_others_are_written
     assert table.alone == [0]
 
 
+async def test_a_written_request_is_answered_while_the_rest_of_a_bisection_hangs() -> None:
+    hangs = asyncio.Event()
+
+    async def write(numbers: Sequence[int]) -> Mapping[int, str]:
+        if 0 in numbers:
+            if len(numbers) == 1:
+                await hangs.wait()
+            raise BrokenData("zero")
+        return dict.fromkeys(range(len(numbers)), "together")
+
+    together = GroupCommit(write)
+    one, broken, many = (
+        asyncio.create_task(together.ask(1), name="one"),
+        asyncio.create_task(together.ask(0), name="broken"),
+        asyncio.create_task(together.ask_all([2, 3], lambda _: True), name="many"),
+    )
+    assert await asyncio.wait_for(one, 5) == "together"
+    assert [task.done() for task in (broken, many)] == [False, False]
+    hangs.set()
+    assert await many == ["together", "together"]
+    with pytest.raises(BrokenData):
+        await broken
+
+
 async def test_a_request_canceled_during_a_bisection_is_not_written() -> None:
     halves, written = asyncio.Event(), list[list[int]]()
 
