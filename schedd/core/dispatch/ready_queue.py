@@ -132,7 +132,7 @@ class ReadyQueue:
         `need` or `paced` (if not given: its job's bucket id) puts it into another bucket. If its
         job's bucket id has changed to an unknown one, its need must be looked up.
         """
-        fresh = 0
+        fresh, moved = 0, set[RunId]()
         new: dict[tuple[LineId | None, Priority, bool, bool], list[LiveRun]] = defaultdict(list)
         for run_id, run in {run.key.run_id: run for run in runs}.items():
             line = self._where.get(run_id)
@@ -141,7 +141,7 @@ class ReadyQueue:
                 continue
             if line is not None:
                 self.discard(run_id)
-                fresh -= 1
+                moved.add(run_id)
             late = run.ready_at > run.due_at and run.late
             new[_line_of_job(run), run.priority, late, late and run.paced].append(run)
         for (job_line, priority, late, slow), same in new.items():
@@ -149,7 +149,7 @@ class ReadyQueue:
             line = self._line((its, priority, late, late and (slow if known is None else known)))
             added = line.add(same, scanning=self._scanning)
             self._where.update(dict.fromkeys(added, line))
-            fresh += len(added)
+            fresh += len(added) - len(moved.intersection(added))
             self._forget_runs(line.remove_excess(scanning=self._scanning))
         return fresh
 

@@ -144,6 +144,15 @@ def test_a_scan_that_adds_all_runs_again_moves_none_and_uses_no_memory():
     assert sum(len(line.queue) + len(line.heap) for line in queue._lines.values()) == 1
 
 
+def test_a_queued_run_that_is_left_in_its_row_hides_no_new_run():
+    queue = ReadyQueue(most=2)
+    queue.add([run(number, Priority.LOW, waited=60 - number) for number in range(5)])
+    assert queue.leaves_some
+    later = replace(run(1, Priority.LOW), ready_at=NOW)
+    assert queue.add([later, run(9, Priority.LOW, waited=90)]) == 1
+    assert order(queue) == [9, 0]
+
+
 def test_a_run_that_moves_often_uses_bounded_memory():
     queue = ReadyQueue()
     queue.add([run(1, Priority.HIGH)])
