@@ -35,7 +35,7 @@ dropped. That is 330,000 jobs with shared texts, as many as fall due in a minute
 or 37,000 jobs without.
 """
 ITSELF: Final = 400
-"""Measured bytes of a job in the cache, without its text."""
+"""Measured bytes of a job in the cache, without its text and a schedule of its own."""
 MOST_UNREADABLE: Final = 1_000
 
 
@@ -213,7 +213,8 @@ class DefinitionCache:
         self.any_broadcast |= text.definition.placement is Placement.BROADCAST
         self._drop(found.keys() & self._known.keys())
         self._known.update(found)
-        self._taken += ITSELF * len(found) + (0 if self._sharing[text] else text.size)
+        self._taken += (ITSELF + text.each) * len(found)
+        self._taken += 0 if self._sharing[text] else text.size
         self._sharing[text] += len(found)
         return found
 
@@ -229,7 +230,7 @@ class DefinitionCache:
         """Forget these jobs, which are cached."""
         gone = Counter([entry.text for entry in map(self._known.pop, jobs)])
         for text, count in gone.items():
-            self._taken -= ITSELF * count
+            self._taken -= (ITSELF + text.each) * count
             self._sharing[text] -= count
             if not self._sharing[text]:
                 del self._sharing[text]

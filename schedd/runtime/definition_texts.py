@@ -39,6 +39,8 @@ LONGEST: Final = 4_096
 """Longest text that is remembered, in bytes."""
 ALONE: Final = 3_200
 """Bytes that a parsed text takes, in addition to twice its length."""
+OWN_SCHEDULE: Final = 1_000
+"""Measured bytes of a schedule that a job compiles for itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +56,8 @@ class DefinitionText:
     """Whether each job has only one run, after which its definition isn't needed."""
     size: int = ALONE
     """Approximate bytes, however many jobs share it."""
+    each: int = field(init=False)
+    """Approximate bytes that each of the jobs adds."""
     need: Need = field(init=False)
     """The need of the jobs' runs, unless a run has a target or a parent."""
     hurried: bool = field(init=False)
@@ -78,6 +82,7 @@ class DefinitionText:
         definition = self.definition
         plain = definition.notices is None and not definition.pause_after_failures
         spreads = definition.placement is Placement.SPREAD and not definition.prefer
+        self.each = OWN_SCHEDULE if self.compiled is None else 0  # type: ignore[misc]
         self.need = job_need(definition)  # type: ignore[misc]  # frozen for others
         self.hurried = hurried(definition)  # type: ignore[misc]
         self.plain_success = plain  # type: ignore[misc]

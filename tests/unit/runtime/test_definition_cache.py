@@ -254,6 +254,21 @@ async def test_definitions_with_text_of_their_own_use_more_of_the_cache() -> Non
         definition_cache.forget(jobs[100:])
 
 
+async def test_jobs_with_schedules_of_their_own_use_more_of_the_cache() -> None:
+    """Each of them has compiled times, hashed from its name, although they have one text."""
+    rows = Rows()
+    jobs = [run(n).job_id for n in range(200)]
+    definition_cache = DefinitionCache(cast("OwnerStore", rows), capacity=250 * ITSELF + ALONE)
+    for cron, fewest, most in (("5 * * * *", 200, 200), ("H * * * *", 50, 100)):
+        rows.specs = dict.fromkeys(jobs, job_pb2.Job(cron=[cron], shell=SHELL))
+        await definition_cache.newest(jobs)
+        assert fewest <= sum(map(definition_cache.knows, jobs)) <= most
+        definition_cache.forget(jobs)
+    rows.specs = dict.fromkeys(jobs, job_pb2.Job(cron=["5 * * * *"], shell=SHELL))
+    await definition_cache.newest(jobs)
+    assert all(map(definition_cache.knows, jobs)), "all that was forgotten isn't counted any more"
+
+
 def test_a_definition_text_is_parsed_once_while_it_is_in_use() -> None:
     texts = DefinitionTexts(most=2)
 
