@@ -120,7 +120,9 @@ class _Loop:
             if wait([future], ALIVE_WITHIN).done:
                 return future.result()
             if not thread.is_alive() or sys.is_finalizing():
-                raise _no_thread("the thread of SyncClient's event loop ended during the call")
+                raise _no_thread(
+                    "the SyncClient's thread ended during the call, so its outcome isn't known"
+                )
             reacted.clear()
             loop.call_soon_threadsafe(reacted.set)
             if not reacted.wait(ALIVE_WITHIN) and not future.done():

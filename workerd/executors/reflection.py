@@ -204,7 +204,8 @@ class _Asking:
                 ) from None
             if not file.name:
                 raise MethodNotCallable(
-                    "the server's reflection service sent a file without a name"
+                    "the target's reflection service sent a .proto file without a name: correct"
+                    " that service"
                 )
             if any(len(name) > LONGEST_NAME for name in _names(file)):
                 raise MethodNotCallable(

@@ -229,6 +229,7 @@ _EMPTY: Final = {
     "--exclude-cron EXPR": "'' removes all exclusions by cron",
 }
 """Options of an edit that an empty text clears."""
+_REPLACES: Final = "The given ones replace all earlier ones."
 
 
 def _edited(table: Mapping[str, str]) -> dict[str, str]:
@@ -236,6 +237,7 @@ def _edited(table: Mapping[str, str]) -> dict[str, str]:
     edited = {}
     for written, text in table.items():
         kept = _DEFAULT.sub("", text)
+        kept = kept.replace("repeatable.", f"repeatable. {_REPLACES}")
         cleared = f" {_EMPTY[written]}." if written in _EMPTY else ""
         edited[written] = text if kept == text else f"{kept}{cleared}  [default: unchanged]"
     return edited

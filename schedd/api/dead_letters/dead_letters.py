@@ -97,11 +97,13 @@ async def discard_dead_letters(
         check_chosen(request)
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
         raise wrong(
-            "run_ids", "can't be combined with job, fingerprint, group or all: give one of them"
+            "run_ids",
+            "can't be combined with job, fingerprint, group or all: leave run_ids"
+            " or the others out",
         )
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "this field can't be combined with run ids: give one of them")
+        raise wrong(field, "can't be combined with run_ids: leave one of the two fields out")
     choice = chosen_by(request, run_ids)
     what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)

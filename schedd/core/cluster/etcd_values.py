@@ -71,7 +71,9 @@ def text(value: object) -> str:
 def number(value: object, low: int, high: int) -> int:
     """Return a whole number from `low` to `high`, both included."""
     if not isinstance(value, int) or not low <= value <= high:
-        raise ValueError(f"{value!r:.60} in etcd isn't a whole number from {low} to {high}")
+        raise ValueError(
+            f"a stored value in etcd is {value!r:.60}, and not a whole number from {low} to {high}"
+        )
     return value
 
 

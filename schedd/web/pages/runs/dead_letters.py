@@ -236,7 +236,7 @@ def until_of(fields: Mapping[str, str]) -> Timestamp | None:
     except ValueError:
         raise wrong(
             "until",
-            f"{text[:40]!r} isn't a valid time",
+            f"the page sent {text[:40]!r}, which isn't a valid time",
             "reload the page; nothing was changed",
         ) from None
     return until
