@@ -35,7 +35,7 @@ from typing import Final, TypeVar
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.cluster.statistics import LATE, Behind, behind
-from schedd.core.dispatch.batch_size import BatchSize
+from schedd.core.dispatch.batch_size import LEAST, BatchSize
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Hint, JobId, ShardId
@@ -93,10 +93,10 @@ TOO_MUCH_FOR: Final = timedelta(hours=1)
 """Backoff of a timer that needs too much work: a try takes the owner's only thread for a minute."""
 
 BATCH: Final = 500
-ROWS: Final = 2_000
-LEAST_ROWS: Final = 200
-"""A batch inserts `LEAST_ROWS` to `ROWS` runs, approximately. Timers that are far behind share the
-rows that others leave, and timers that are due now have their turn between batches.
+ROWS: Final = 4
+"""A batch inserts so many runs for each timer of a full batch, approximately. Timers that are far
+behind share the rows that others leave, and timers that are due now have their turn between
+batches.
 """
 ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
@@ -159,8 +159,7 @@ class FireLoop:
         """When jobs that are catching up were first examined, with shard and generation."""
         self._begun: set[JobId] = set()
         """Jobs with runs created by this owner, and more to create."""
-        self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
-        self._held_size = BatchSize(BATCH)
+        self._size, self._held_size = BatchSize(BATCH), BatchSize(BATCH)
         self._switched = 0
         """The version of the cluster's pauses that the steps of held timers were planned with."""
         self._rest_until = 0.0
@@ -232,8 +231,8 @@ class FireLoop:
     async def _fire_timed(
         self, batch: Awaitable[int], count: int, its: float, size: BatchSize
     ) -> None:
-        """Fire a batch of one class. Its duration sets the size of the next batch, its limit of
-        runs, and the pause before it. `batch` returns the number of rows written.
+        """Fire a batch of one class. Its duration sets the size of the next batch, and the pause
+        before it. `batch` returns the number of rows written.
         """
         full, rows = count >= size.now, 0
         began = self._boot()
@@ -241,8 +240,7 @@ class FireLoop:
             rows = await batch
         finally:  # a batch that timed out is tried again with fewer timers
             took = self._boot() - began
-            size.record_batch(count, took)
-            self._rows.record_batch(rows, took)
+            size.record_batch(max(count, rows // ROWS), took)
         if full:
             self._rest_until, self._rests = self._boot() + RESTS * took, its
 
@@ -436,7 +434,7 @@ class FireLoop:
         steps: dict[SameStep, tuple[Firing, bool]] = {}
         able_here = self._workers.able_to()
         late_before = now - fire_plan.GRACE
-        rows, takers = self._rows.now, len(due)
+        rows, takers = ROWS * self._size.now, len(due)
         left = deque(self._alike(due, known))
         async for batch in in_turns(left.popleft() for _ in iter(left.__len__, 0)):
             timers, (timer, its) = batch, batch[0]
@@ -534,7 +532,7 @@ class FireLoop:
             try:
                 return await on_loop(OF_TURN, partial(step, most, looked, ahead))
             except TooMuchWork:
-                self.plans.add(timer, known, reckoned, partial(step, LEAST_ROWS, looked, ahead))
+                self.plans.add(timer, known, reckoned, partial(step, ROWS * LEAST, looked, ahead))
         return None
 
     def _computed(self, timer: Timer) -> None:
