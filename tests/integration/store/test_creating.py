@@ -124,6 +124,17 @@ async def test_a_name_belongs_to_one_job_and_other_callers_receive_its_id(world:
     assert await world.sql("SELECT key FROM idempotency_keys ORDER BY key") == [("b",), ("d",)]
 
 
+async def test_used_keys_with_new_names_fail_no_other_create_of_the_batch(world: World) -> None:
+    """A bisection of 500 such creates takes seconds, for which all other calls would wait."""
+    await world.member()
+    await created(world, [create(f"key-{n}") for n in range(3)])
+    wanted = [create(f"key-{n}") for n in range(5)]
+
+    stored = await world.store.database.call(lambda c: job_insert.create_all(c, wanted))
+
+    assert sorted(stored) == [3, 4]
+
+
 async def test_a_key_that_was_used_a_day_ago_makes_another_job(world: World) -> None:
     await world.member()
     [first] = await created(world, [create("k")])
