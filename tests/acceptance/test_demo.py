@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,13 +22,25 @@ UP = 90.0
 END = 60.0
 
 
+SMALL_DEMO = """
+import sys
+from showcase import cluster
+cluster.MEMBERS, cluster.WORKERS = 1, 1
+from showcase.app import main
+sys.exit(main())
+"""
+
+
 @contextmanager
-def demo(output: Path, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+def demo(
+    output: Path, command: Sequence[str] = (str(DEMO / "run"),)
+) -> Iterator[subprocess.Popen[bytes]]:
     """The demo as a process of its own session; killed if the test leaves it running."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [str(DEMO / "run"), *args],
+            command,
+            cwd=DEMO,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -101,7 +113,7 @@ def test_ctrl_c_ends_the_demo_with_a_verdict_and_nothing_is_left(output: Path) -
 
 @pytest.mark.slow
 def test_a_second_signal_ends_the_demo_at_once(output: Path) -> None:
-    with demo(output) as process:
+    with demo(output, [sys.executable, "-c", SMALL_DEMO]) as process:
         folder = folder_of(watching(output))
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)

@@ -73,7 +73,8 @@ class DevCluster:
         self.workers = workers
         self.slots = slots
         self.overrides = tuple(overrides)
-        self.env = {**os.environ, **(env or {})}
+        # etcd with threads for one processor: a quarter less CPU time while idle
+        self.env = {**os.environ, "GOMAXPROCS": "1", **(env or {})}
         if copied:
             programs = copying_programs().initdb.parent
             self.env["PATH"] = f"{programs}{os.pathsep}{self.env['PATH']}"
