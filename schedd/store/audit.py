@@ -9,6 +9,7 @@ number is behind the rows, and the NULL makes the statement fail.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from sqlalchemy import Connection, select
 
@@ -18,14 +19,17 @@ from schedd.store.schema.tables import audit
 from schedd.store.statements import arrays
 
 SHARED = """%(log_at)s::timestamptz[], %(log_actors)s::text[], %(log_actions)s::text[],
-    %(log_outcomes)s::text[], %(log_reasons)s::text[], %(log_runs)s::uuid[],
-    %(log_tokens)s::bigint[], %(log_workers)s::text[], %(log_befores)s::text[],
-    %(log_afters)s::text[]"""
-SHARED_NAMES = """log_at, log_actor, log_action, log_outcome, log_reason, log_run, log_token,
-    log_worker, log_before, log_after"""
-"""The columns that entries of equal calls share."""
-OWN = "%(log_objects)s::text[], %(log_sources)s::text[]"
-OWN_NAMES = "log_object, log_source"
+    %(log_outcomes)s::text[], %(log_reasons)s::text[], %(log_tokens)s::bigint[],
+    %(log_workers)s::text[], %(log_befores)s::text[], %(log_afters)s::text[]"""
+SHARED_NAMES = """log_at, log_actor, log_action, log_outcome, log_reason, log_token, log_worker,
+    log_before, log_after"""
+"""The columns that entries of equal calls share: `shared_columns`."""
+SHARED_OF = attrgetter(
+    *("at", "actor", "action", "outcome", "reason", "token", "worker", "before", "after")
+)
+"""Returns those values of an entry."""
+OWN = "%(log_objects)s::text[], %(log_runs)s::uuid[], %(log_sources)s::text[]"
+OWN_NAMES = "log_object, log_run, log_source"
 """The others: `own_columns`."""
 
 ARRAYS = f"{SHARED}, {OWN}"
@@ -73,18 +77,21 @@ def _write(connection: Connection, statement: str, entries: Sequence[AuditRecord
 
 def columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
     """Return the parameters ARRAYS."""
+    return shared_columns(entries) | own_columns(entries)
+
+
+def shared_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
+    """Return the parameters SHARED."""
     return {
         "log_at": arrays.instants([entry.at for entry in entries]),
         "log_actors": arrays.texts([entry.actor for entry in entries]),
         "log_actions": arrays.texts([entry.action for entry in entries]),
         "log_outcomes": arrays.texts([entry.outcome for entry in entries]),
         "log_reasons": arrays.texts([entry.reason for entry in entries]),
-        "log_runs": arrays.ids([entry.run_id for entry in entries]),
         "log_tokens": arrays.numbers([entry.token for entry in entries]),
         "log_workers": arrays.texts([entry.worker for entry in entries]),
         "log_befores": arrays.texts([entry.before for entry in entries]),
         "log_afters": arrays.texts([entry.after for entry in entries]),
-        **own_columns(entries),
     }
 
 
@@ -92,6 +99,7 @@ def own_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
     """Return the parameters OWN."""
     return {
         "log_objects": arrays.texts([entry.object for entry in entries]),
+        "log_runs": arrays.ids([entry.run_id for entry in entries]),
         "log_sources": arrays.texts([entry.source for entry in entries]),
     }
 

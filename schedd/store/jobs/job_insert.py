@@ -24,25 +24,18 @@ from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConfl
 from schedd.store import audit
 from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.jobs import jobs
+from schedd.store.jobs.requested_jobs import numbered, own_columns, rows, shared_columns
 from schedd.store.statements import arrays
-from schedd.store.statements.keys import instant
 
 CALL: Final = "CreateJob"
 """The call of every key."""
 
-# A left join: of an inner one the planner expects one row, and then joins by nested loops.
+ROWS: Final = rows(
+    shared="%(due)s::timestamptz[], %(nominal)s::timestamptz[]", shared_names="due_at, nominal"
+)
+
 CREATE: Final = PreparedStatement(f"""
-WITH b AS MATERIALIZED (
-    SELECT own.*, {instant("created")} AS created_at, shared.*
-    FROM unnest(%(templates)s::int[], %(jobs)s::uuid[], %(names)s::text[], %(shards)s::int[],
-        %(created)s::bigint[], %(keys)s::text[], %(digests)s::bytea[], {audit.OWN})
-      WITH ORDINALITY AS own(template, job_id, name, shard, created, key, digest,
-        {audit.OWN_NAMES}, place)
-    LEFT JOIN unnest(%(namespaces)s::text[], %(generations)s::int[], %(specs)s::bytea[],
-        %(actors)s::text[], %(retentions)s::float8[], %(due)s::timestamptz[],
-        %(nominal)s::timestamptz[], %(line_ids)s::bigint[], {audit.SHARED})
-      WITH ORDINALITY AS shared(namespace, generation, spec, actor, retention, due_at, nominal,
-        line, {audit.SHARED_NAMES}, number) ON number = template
+WITH b AS MATERIALIZED ({ROWS}
 ), stored AS (
     INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
         created_by, updated_at, pause_note, paused_by, retention)
@@ -104,30 +97,17 @@ def _first_of_each(creates: Sequence[Create]) -> list[int]:
 
 
 def _columns(creates: Sequence[Create]) -> dict[str, object]:
-    first = {id(each.template): each for each in reversed(creates)}
-    number = {template: place for place, template in enumerate(first, 1)}
-    records = [each.template for each in first.values()]
-    new = [record.definition for record in records]
-    keys = [each.key for each in creates]
-    entries = [each.entry for each in first.values()]
+    kinds, places = numbered([id(each.template) for each in creates])
+    first = [creates[place] for place in places]
+    records = [each.template for each in first]
     return {
-        "templates": arrays.numbers([number[id(each.template)] for each in creates]),
-        "jobs": arrays.ids([each.job_id for each in creates]),
-        "names": arrays.texts([each.name for each in creates]),
-        "shards": arrays.numbers([each.shard for each in creates]),
-        "created": arrays.microseconds([each.created_at for each in creates]),
-        "keys": arrays.texts([key.key if key else None for key in keys]),
-        "digests": arrays.blobs([key.digest if key else None for key in keys]),
-        "namespaces": arrays.texts([one.namespace for one in new]),
-        "generations": arrays.numbers([one.generation for one in new]),
-        "specs": arrays.blobs([one.spec for one in new]),
-        "actors": arrays.texts([record.created_by for record in records]),
-        "retentions": arrays.numbers(
-            [None if one.retention is None else one.retention.total_seconds() for one in new]
+        **own_columns(
+            kinds,
+            [(each.job_id, each.name, each.shard, each.created_at) for each in creates],
+            [each.key for each in creates],
+            [each.entry for each in creates],
         ),
+        **shared_columns(records, [each.entry for each in first]),
         "due": arrays.instants([record.due_at for record in records]),
         "nominal": arrays.instants([record.nominal for record in records]),
-        "line_ids": arrays.numbers([one.line for one in new]),
-        **audit.columns(entries),
-        **audit.own_columns([each.entry for each in creates]),
     }

@@ -26,31 +26,34 @@ from schedd.core.runs.records import Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.connection.prepared import PreparedStatement
-from schedd.store.jobs.requested_jobs import job_columns
+from schedd.store.jobs.requested_jobs import numbered, own_columns, rows, shared_columns
 from schedd.store.statements import arrays
 from schedd.store.statements.idempotency import LIFE
+from schedd.store.statements.keys import instant
 from schedkit.records import replace
 
 Dispatches: TypeAlias = Mapping[int, tuple[Token, Terms]]
 """Tokens and terms of the runs to dispatch, by the place of the submit."""
 NONE: Final[Dispatches] = MappingProxyType({})
 
+CALL: Final = "SubmitRun"
+"""The call of every key."""
+
+ROWS: Final = rows(
+    own=""", %(runs)s::uuid[], %(scheduled)s::bigint[], %(due)s::bigint[], %(payloads)s::bytea[],
+        %(tokens)s::bigint[], %(terms)s::int[]""",
+    own_names=", run_id, scheduled, due, payload, next_token, terms",
+    shared="%(priorities)s::int[]",
+    shared_names="priority",
+    also=f"{instant('scheduled')} AS scheduled_at, {instant('due')} AS due_at,",
+)
+
 SUBMIT: Final = PreparedStatement(f"""
-WITH b AS MATERIALIZED (
-    SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
-        %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
-        %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
-        %(created)s::timestamptz[], %(actors)s::text[], %(retentions)s::float8[],
-        %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(due)s::timestamptz[],
-        %(priorities)s::int[], %(line_ids)s::bigint[], %(payloads)s::bytea[],
-        %(tokens)s::bigint[], %(terms)s::int[], {audit.ARRAYS})
-      AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
-        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line,
-        payload, next_token, terms, {audit.NAMES})
+WITH b AS MATERIALIZED ({ROWS}
 ), taken AS (
     INSERT INTO idempotency_keys AS k (namespace, call, key, digest, made, created_at)
-    SELECT keyspace, call, key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
-    ORDER BY keyspace, call, key
+    SELECT namespace, '{CALL}', key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
+    ORDER BY namespace, key
     ON CONFLICT (namespace, call, key) DO UPDATE
       SET digest = EXCLUDED.digest, made = EXCLUDED.made, created_at = EXCLUDED.created_at
       WHERE k.created_at < statement_timestamp() - %(life)s * interval '1 s'
@@ -96,11 +99,13 @@ def submit_all(
     their own transaction.
     """
     chosen = _first_of_each_key(submits)
-    rows = SUBMIT.execute(connection, _columns(submits, chosen, dispatches), len(chosen))
-    return {
-        place: _record(submits[place], dispatches.get(place) if goes else None, at, cluster_paused)
-        for place, goes, cluster_paused, at in sorted(rows)
-    }
+    found = SUBMIT.execute(connection, _columns(submits, chosen, dispatches), len(chosen))
+    records = {}
+    for number, goes, cluster_paused, at in sorted(found):
+        place = chosen[number - 1]
+        dispatch = dispatches.get(place) if goes else None
+        records[place] = _record(submits[place], dispatch, at, cluster_paused)
+    return records
 
 
 def _record(
@@ -161,25 +166,40 @@ def _columns(
     submits: Sequence[Submit], places: Sequence[int], dispatches: Dispatches
 ) -> dict[str, object]:
     chosen = [submits[place] for place in places]
-    records = [each.record for each in chosen]
-    of_job = job_columns(places, records, [each.key for each in chosen])
+    kinds, firsts = numbered([_kind(each) for each in chosen])
+    first = [chosen[place] for place in firsts]
+    jobs = [(each.record, each.record.definition) for each in chosen]
     terms = [*{id(of): of for _, of in dispatches.values()}.values()]
     numbers = {id(of): number for number, of in enumerate(terms, 1)}
     going = [dispatches.get(place) for place in places]
+    return {
+        **own_columns(
+            kinds,
+            [(new.job_id, new.name, record.shard, record.created_at) for record, new in jobs],
+            [each.key for each in chosen],
+            [each.entry for each in chosen],
+        ),
+        **shared_columns([each.record for each in first], [each.entry for each in first]),
+        "runs": arrays.ids([each.run.key.run_id for each in chosen]),
+        "scheduled": arrays.microseconds([each.run.key.scheduled_at for each in chosen]),
+        "due": arrays.microseconds([each.run.due_at for each in chosen]),
+        "priorities": arrays.numbers([each.priority.value for each in first]),
+        "payloads": arrays.blobs([each.payload for each in chosen]),
+        "life": LIFE.total_seconds(),
+        "tokens": arrays.numbers([each and each[0] for each in going]),
+        "terms": arrays.numbers([each and numbers[id(each[1])] for each in going]),
+        "workers": arrays.texts([each.worker for each in terms]),
+        "incarnations": arrays.ids([each.incarnation for each in terms]),
+        "start_limits": arrays.numbers([e.start_by_after.total_seconds() for e in terms]),
+    }
+
+
+def _kind(submit: Submit) -> tuple[object, ...]:
+    """Return the values of the SHARED columns."""
+    record = submit.record
+    new = record.definition
     return (
-        of_job
-        | audit.columns([each.entry for each in chosen])
-        | {
-            "runs": arrays.ids([each.run.key.run_id for each in chosen]),
-            "scheduled": arrays.instants([each.run.key.scheduled_at for each in chosen]),
-            "due": arrays.instants([each.run.due_at for each in chosen]),
-            "priorities": arrays.numbers([each.priority.value for each in chosen]),
-            "payloads": arrays.blobs([each.payload for each in chosen]),
-            "life": LIFE.total_seconds(),
-            "tokens": arrays.numbers([each and each[0] for each in going]),
-            "terms": arrays.numbers([each and numbers[id(each[1])] for each in going]),
-            "workers": arrays.texts([each.worker for each in terms]),
-            "incarnations": arrays.ids([each.incarnation for each in terms]),
-            "start_limits": arrays.numbers([e.start_by_after.total_seconds() for e in terms]),
-        }
+        *(new.namespace, new.generation, new.spec, record.created_by, new.retention, new.line),
+        submit.priority,
+        audit.SHARED_OF(submit.entry),
     )
