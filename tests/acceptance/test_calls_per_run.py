@@ -29,8 +29,8 @@ RUNS, DRAINS = int(os.environ.get("COUNTED_RUNS", "5000")), 3
 IDLE = 5.0
 """Seconds without runs after a drain: loops and heartbeats call functions at all times."""
 LIMITS = {
-    "submitted": {"schedd": 30, "workerd": 25},
-    "due": {"schedd": 55, "workerd": 25},
+    "submitted": {"schedd": 25, "workerd": 25},
+    "due": {"schedd": 45, "workerd": 25},
 }
 """Calls of Python functions a run, by the origin of the runs."""
 DAEMONS = LIMITS["due"].keys()
@@ -38,7 +38,7 @@ AHEAD = 15.0
 """Seconds before their due time at which timers are stored: a member loads them later."""
 SLACK = 0.4
 """The share of a limit by which it may exceed what was measured. Calls a run depend on the sizes of
-batches and on scans: 20 to 35 in a member of a busy machine, 20 to 25 in a worker.
+batches and on scans: 17 to 30 in a member of a busy machine, 20 to 25 in a worker.
 """
 
 

@@ -191,7 +191,9 @@ async def test_assignments_over_the_message_limit_are_relayed_in_several_message
     """P4.5: a member takes none over 4 MiB, and would have answered nothing."""
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
-    big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
+    big = cached_definition(
+        KNOWN.definition, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000]))
+    )
     handed = [Assigned(running(n, one), None) for n in range(1, 11)]
     assert await Relay(peers).assign([(each, big) for each in handed]) == []
     given: list[str] = []
@@ -206,7 +208,7 @@ async def test_a_frame_with_the_most_assignments_is_accepted(peers: Peers, peer:
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
     shell = job_pb2.ShellAction(argv=["true"], env={f"NAME_{n}": "value" for n in range(16)})
-    known = replace(KNOWN, spec=job_pb2.Job(shell=shell))
+    known = cached_definition(KNOWN.definition, spec=job_pb2.Job(shell=shell))
     handed = [Assigned(running(n, one), None) for n in range(1, MOST_IN_FRAME + 1)]
     assert await Relay(peers).assign([(each, known) for each in handed]) == []
     async with asyncio.timeout(WAIT_TIMEOUT):
@@ -215,7 +217,9 @@ async def test_a_frame_with_the_most_assignments_is_accepted(peers: Peers, peer:
 
 async def test_only_assignments_that_surely_arrived_nowhere_are_returned(peers: Peers, peer: Peer):
     """Each message has its own answer."""
-    big = replace(KNOWN, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000])))
+    big = cached_definition(
+        KNOWN.definition, spec=job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 700_000]))
+    )
     handed = [Assigned(running(n, worker(1 + n % 2)), None) for n in range(1, 11)]
     peer.workers.attach(worker(1), WorkerFrameQueue())
     back = await Relay(peers).assign([(each, big) for each in handed])
