@@ -132,7 +132,8 @@ class ReadyQueue:
         `need` or `paced` (if not given: its job's bucket id) puts it into another bucket. If its
         job's bucket id has changed to an unknown one, its need must be looked up.
         """
-        fresh, moved = 0, set[RunId]()
+        fresh = 0
+        moved: set[RunId] = set()
         new: dict[tuple[LineId | None, Priority, bool, bool], list[LiveRun]] = defaultdict(list)
         for run_id, run in {run.key.run_id: run for run in runs}.items():
             line = self._where.get(run_id)
