@@ -171,17 +171,17 @@ class RunIndex:
             *[found[1] for found in waits if found is not None],
         ]
 
-    def put_again(self, run: LiveRun, now: datetime) -> int:
-        """Sort a run in again because more is known of its job; its row hasn't changed. Return
-        whether the run is ready and new to the queue.
-        """
-        run_id = run.key.run_id
-        if self.ready.is_unsorted(run_id):
-            if self.ready.learnt(run_id) or self._need_of(run) is not None:
-                return self.put_runs([run], now)
-        elif run.ready_at > now and run_id in self.waiting and run_id not in self.early:
-            self._wait(run, now)
-        return 0
+    def put_again(self, runs: Iterable[LiveRun], now: datetime) -> None:
+        """Sort runs in again because more is known of their jobs; their rows haven't changed."""
+        learnt: list[LiveRun] = []
+        for run in runs:
+            run_id = run.key.run_id
+            if self.ready.is_unsorted(run_id):
+                if self.ready.learnt(run_id) or self._need_of(run) is not None:
+                    learnt.append(run)
+            elif run.ready_at > now and run_id in self.waiting and run_id not in self.early:
+                self._wait(run, now)
+        self._put_ready(learnt)
 
     def runs_not_loaded(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
         """Return the runs that wait in rows only: not all runs are held in memory."""

@@ -392,11 +392,10 @@ class Rescue:
                 await callback(left)
 
     async def _sort_again(self, same: Set[bytes]) -> None:
-        fresh, now = 0, self.clock.now()
-        async for run in in_turns(self.run_index.unsure(same), SORTED_AT_ONCE):
-            fresh += self.run_index.put_again(run, now)
-        if fresh:
-            self._ready()
+        runs, now = self.run_index.unsure(same), self.clock.now()
+        for first in range(0, len(runs), SORTED_AT_ONCE):
+            self.run_index.put_again(runs[first : first + SORTED_AT_ONCE], now)
+            await asyncio.sleep(0)
 
     async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self.clock.now()
