@@ -210,7 +210,8 @@ def _living_of(token: AccessTokenId) -> Select[Any]:
     next_ = (
         select(_made.c.token_id)
         .where(_created_by(_made, first.c.token_id), _made.c.revoked_at.is_(None))
-        .where(_made.c.expires_at > func.statement_timestamp())
+        # volatile, so that the index of makers is used and not that of `expires_at`, which has all
+        .where(_made.c.expires_at > func.clock_timestamp())
     )
     return select(first.union_all(next_).c.token_id)
 
