@@ -300,14 +300,14 @@ class ResultCollector:
         if self.run_index is None:
             return {}
         found = self.run_index.running.of_senders(batch)
-        known_of = self._definition_cache.known_of
+        known = self._definition_cache.cached([one[0].job_id for one in found if one is not None])
         return {
             at: one[0]
             for at, one in zip(batch, found, strict=True)
             if one is not None
-            and (known := known_of(one[0].job_id)) is not None
-            and known.text.plain_success
-            and known.text.definition.generation >= one[1]
+            and (entry := known.get(one[0].job_id)) is not None
+            and entry.text.plain_success
+            and entry.text.definition.generation >= one[1]
         }
 
     def _succeeded(self, stored: Mapping[_Ended, LiveRun]) -> None:

@@ -136,8 +136,8 @@ class Definitions(DefinitionCache):
         job = running(1, worker()).job_id
         return self._of([job])
 
-    def known_of(self, job: JobId) -> CachedDefinition | None:
-        return self._of([job])[job] if self.readable else None
+    def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
+        return self._of(jobs) if self.readable else {}
 
     def _of(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
         definition = replace(Definition(1, "default", action="shell"), **self.changes)
