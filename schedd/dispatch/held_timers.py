@@ -21,21 +21,20 @@ Invariants (docs/protocol-rules.md, P3.4, P4.7)
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right, insort
+from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
-from itertools import count, islice, repeat
+from itertools import chain, count, groupby, islice, repeat
 from math import ceil, inf
-from operator import itemgetter
 from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Need, SlotOffer
 from schedd.core.dispatch.priority_order import rank
 from schedd.core.dispatch.ready_queue import QueueHead, ReadyQueue
 from schedd.core.dispatch.slot_index import SlotIndex
-from schedd.core.ids import scheduled_run_ids
+from schedd.core.ids import JobId, ShardId, scheduled_run_ids
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Firing, FiringToSlot, RunKey, SlotBatch, Terms, Timer
 from schedd.core.timers.pre_dispatch import EarlyRuns, Lookahead
@@ -83,14 +82,8 @@ class _Line:
     """By due time; some timers are no longer held."""
     size: int = 0
     """Number of timers."""
-
-    def due(self, until: datetime) -> int:
-        """Return how many of `order` are due by `until`."""
-        return bisect_right(self.order, until, key=itemgetter(0))
-
-    def count(self, first: int, last: int) -> int:
-        """Return the number of timers in this part of `order`."""
-        return sum(len(each.timers) for _, _, each in self.order[first:last])
+    due: Counter[datetime] = field(default_factory=Counter)
+    """Number of timers by due time."""
 
 
 _Head: TypeAlias = tuple[bool, float, int, _Line]
@@ -123,14 +116,14 @@ class HeldTimers:
             line = self._line(known.text.need, known.text.definition.priority)
             self._timers.keep_all([timer.job_id for timer in timers], timers)
             insort(line.order, (each.step.due_at, next(self._count), each))
-            line.size += len(each.timers)
+            line.size += len(timers)
+            line.due[each.step.due_at] += len(timers)
 
     def release(self) -> None:
         """Hold nothing: a pause or resume of the cluster has made the steps invalid."""
         for line in self._lines.values():
             for _, _, each in line.order:
-                held = self._timers.pop_same([timer for timer, _ in each.timers])
-                self._timers.come_up([one for one, _ in each.timers if one.job_id in held])
+                self._timers.come_up([one for one, _ in self._timers.pop_same(each.timers)])
         self._lines.clear()
         self._without.clear()
 
@@ -165,10 +158,9 @@ class HeldTimers:
                 until = _until(head, heads, now, last)
                 went = self._choose(head, until, most - len(chosen), ceil(waiting), offers)
             if went:
-                for each, its in went:
-                    for offer, taken in Counter(its).items():
-                        choice.reserve_slots(offer, taken * line.need.slots)
-                    chosen += _to_slots(each, its, terms)
+                for offer, taken in Counter(chain.from_iterable([its for _, its in went])).items():
+                    choice.reserve_slots(offer, taken * line.need.slots)
+                chosen += _to_slots(went, terms)
                 if (following := self._head(line, now, last)) is not None:
                     heapq.heappush(heads, following)
             else:
@@ -225,11 +217,12 @@ class HeldTimers:
         for line in [*self._lines.values()]:
             if not fits(line.need) or self._first(line) is None:
                 continue
-            order, width, due = line.order, line.need.slots, line.due(now)
-            if slots := line.count(0, due) * width:
-                found.append(QueueHead(line.priority, order[0][0], slots, width))
-            if slots := line.count(due, line.due(until)) * width:
-                found.append(QueueHead(Priority.LOW, order[due][0], slots, width))
+            due = {at: timers for at, timers in line.due.items() if at <= now}
+            early = {at: timers for at, timers in line.due.items() if now < at <= until}
+            for priority, its in (line.priority, due), (Priority.LOW, early):
+                if its:
+                    slots = sum(its.values()) * line.need.slots
+                    found.append(QueueHead(priority, min(its), slots, line.need.slots))
         return found
 
     def _line(self, need: Need, priority: Priority) -> _Line:
@@ -259,39 +252,50 @@ class HeldTimers:
     def _first(self, line: _Line) -> datetime | None:
         """Return the due time of the line's first timer; None: there is none."""
         while line.order:
-            timers = line.order[0][2].timers
-            held = (at for at, (timer, _) in enumerate(timers) if self._is_held(timer))
-            stale = next(held, len(timers))
+            due_at, _, each = line.order[0]
+            held = (at for at, (timer, _) in enumerate(each.timers) if self._is_held(timer))
+            stale = next(held, len(each.timers))
             if not stale:
-                return line.order[0][0]
-            self._pop(line, stale)
+                return due_at
+            self._pop(line, each, stale)
+            if not each.timers:
+                self._remove(line, 1)
         return None
 
     def _take(self, line: _Line, most: int, until: datetime) -> list[Planned]:
         """Remove and return the first timers of a line, due by `until`."""
         taken: list[Planned] = []
-        while line.order and most > 0 and line.order[0][0] <= until:
-            step, popped = line.order[0][2].step, self._pop(line, most)
-            held = self._timers.pop_same([timer for timer, _ in popped])
-            timers = [each for each in popped if each[0].job_id in held]
-            if timers:
-                taken.append(Planned(timers, step))
-                most -= len(timers)
+        emptied = 0
+        for due_at, _, each in line.order:
+            if due_at > until:
+                break
+            while each.timers and most > 0:
+                timers = self._timers.pop_same(self._pop(line, each, most))
+                if timers:
+                    taken.append(Planned(timers, each.step))
+                    most -= len(timers)
+            if each.timers:
+                break
+            emptied += 1
+        self._remove(line, emptied)
         return taken
 
-    def _pop(self, line: _Line, count: int) -> list[Defined]:
-        """Remove and return the first timers of a line, of one batch; remove the line if it is
-        empty.
-        """
-        timers = line.order[0][2].timers
-        first = timers[:count]
-        del timers[:count]
+    def _pop(self, line: _Line, each: Planned, count: int) -> list[Defined]:
+        """Remove and return the first timers of a batch in a line. The batch stays, if empty."""
+        first = each.timers[:count]
+        del each.timers[:count]
         line.size -= len(first)
-        if not timers:
-            del line.order[0]
-        if not line.order:
-            self._lines.pop((line.need, line.priority), None)
+        due_at = each.step.due_at
+        line.due[due_at] -= len(first)
+        if not line.due[due_at]:
+            del line.due[due_at]
         return first
+
+    def _remove(self, line: _Line, emptied: int) -> None:
+        """Remove the first batches of a line, which are empty, and the line if none is left."""
+        del line.order[:emptied]
+        if emptied and not line.order:
+            self._lines.pop((line.need, line.priority), None)
 
     def _is_held(self, timer: Timer) -> bool:
         found = self._timers.get(timer.job_id)
@@ -318,21 +322,33 @@ def _slots_needed(offers: SlotIndex, now: datetime, ready: ReadyQueue, early: Ea
 
 
 def _to_slots(
+    went: Sequence[tuple[Planned, Sequence[SlotOffer]]], terms: dict[object, Terms]
+) -> list[tuple[FiringToSlot, CachedDefinition]]:
+    """Return timers with a slot of these offers for each, and their definitions."""
+    rows: list[tuple[Timer, JobId, ShardId, RunKey, SlotBatch]] = []
+    for at, some in groupby(went, lambda each: each[0].step.runs[0].key.scheduled_at):
+        same = [*some]
+        timers = [timer for each, _ in same for timer, _ in each.timers]
+        keys = zip(repeat(at), scheduled_run_ids([timer.job_id for timer in timers], at))
+        batches = chain.from_iterable([_batches(each, offers, terms) for each, offers in same])
+        rows += [
+            (timer, timer.job_id, timer.shard, key, batch)
+            for timer, key, batch in zip(timers, named_tuples(RunKey, keys), batches, strict=True)
+        ]
+    known = [its for each, _ in went for _, its in each.timers]
+    return [*zip(named_tuples(FiringToSlot, rows), known, strict=True)]
+
+
+def _batches(
     each: Planned, offers: Sequence[SlotOffer], terms: dict[object, Terms]
-) -> Iterator[tuple[FiringToSlot, CachedDefinition]]:
-    """Return these timers with a slot of these offers for each, and their definitions."""
-    known, batches = each.timers[0][1], dict[SlotOffer, SlotBatch]()
+) -> list[SlotBatch]:
+    """Return the common part of the timer of each of these offers."""
+    text = each.timers[0][1].text
+    batches: dict[SlotOffer, SlotBatch] = {}
     for offer in {*offers}:
-        of = id(known.text), offer.id
+        of = id(text), offer.id
         its = terms.get(of)
         if its is None:
-            its = terms[of] = terms_of(known.text.definition, offer.incarnation)
-        batches[offer] = SlotBatch(each.step, known.text.definition.priority, its)
-    at = each.step.runs[0].key.scheduled_at
-    run_ids = scheduled_run_ids([timer.job_id for timer, _ in each.timers], at)
-    keys = named_tuples(RunKey, zip(repeat(at), run_ids))
-    rows = [
-        (timer, timer.job_id, timer.shard, key, batches[offer])
-        for (timer, _), key, offer in zip(each.timers, keys, offers, strict=True)
-    ]
-    return zip(named_tuples(FiringToSlot, rows), [its for _, its in each.timers], strict=True)
+            its = terms[of] = terms_of(text.definition, offer.incarnation)
+        batches[offer] = SlotBatch(each.step, text.definition.priority, its)
+    return [batches[offer] for offer in offers]

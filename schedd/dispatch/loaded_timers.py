@@ -12,7 +12,7 @@ however late the others are.
 
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from schedd.cluster.ownership import Ownership
 from schedd.core.ids import JobId, ShardId
@@ -25,6 +25,8 @@ from schedd.core.timers.pre_dispatch import Lookahead
 BEGUN: Final = 1.0
 UNBEGUN: Final = 1.5
 """Classes by which late timers rank lower: `BEGUN` if their catch-up has begun, else `UNBEGUN`."""
+
+T = TypeVar("T")
 
 _Places: TypeAlias = dict[tuple[datetime, float], list[Timer]]
 """Timers by the time and the class of their place in the order."""
@@ -78,15 +80,18 @@ class Timers(DueIndex[JobId, Timer]):
         """Let the timer come up at `at`: it must not fire sooner."""
         self.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
 
-    def pop_same(self, timers: Iterable[Timer]) -> set[JobId]:
-        """Remove those of these timers that are still here, the same objects; return their jobs."""
+    def pop_same(self, timers: Iterable[tuple[Timer, T]]) -> list[tuple[Timer, T]]:
+        """Remove and return those of these timers that are still here, the same objects. Each has
+        a value beside it.
+        """
         entries = self._entries
-        here = {
-            timer.job_id
-            for timer in timers
-            if (entry := entries.get(timer.job_id)) is not None and entry[2] is timer
-        }
-        self.clear_where(here)
+        here = [
+            each
+            for each in timers
+            if (entry := entries.get(each[0].job_id)) is not None and entry[2] is each[0]
+        ]
+        for timer, _ in here:
+            del entries[timer.job_id]
         return here
 
     def changed(self, timers: Iterable[Timer]) -> list[Timer]:

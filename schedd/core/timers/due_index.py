@@ -11,7 +11,6 @@ Invariants
 """
 
 import heapq
-from collections import deque
 from collections.abc import Collection, Hashable, Iterator, KeysView, Sequence
 from datetime import UTC, datetime
 from itertools import repeat
@@ -33,7 +32,8 @@ class DueIndex(Generic[K, V]):
     """Values by key, in order of their due times."""
 
     def __init__(self) -> None:
-        self._heaps: dict[float, list[tuple[datetime, int, deque[K]]]] = {}
+        self._heaps: dict[float, list[tuple[datetime, int, list[K]]]] = {}
+        """Keys of one entry are in reverse: the first is popped from the end."""
         self._entries: dict[K, tuple[datetime, int, V, float]] = {}
         self._count = 0
         self._queued = 0
@@ -62,7 +62,7 @@ class DueIndex(Generic[K, V]):
         self._count += 1
         entries = zip(repeat(at), repeat(self._count), values, repeat(priority))
         self._entries.update(zip(keys, entries, strict=True))
-        heapq.heappush(self._heaps.setdefault(priority, []), (at, self._count, deque(keys)))
+        heapq.heappush(self._heaps.setdefault(priority, []), (at, self._count, [*reversed(keys)]))
         self._queued += len(keys)
         if self._queued > 2 * len(self._entries) + _SLACK:
             self._rebuild()
@@ -109,7 +109,7 @@ class DueIndex(Generic[K, V]):
                 break
             before = len(keys)
             while keys and len(due) < limit:
-                key = keys.popleft()
+                key = keys.pop()
                 entry = entries.get(key)
                 if entry is not None and entry[1] == count:
                     del entries[key]
@@ -132,10 +132,10 @@ class DueIndex(Generic[K, V]):
 
     def _rebuild(self) -> None:
         """Build the heaps without stale keys."""
-        alike: dict[tuple[float, datetime, int], deque[K]] = {}
-        for key, (at, count, _, its) in self._entries.items():
+        alike: dict[tuple[float, datetime, int], list[K]] = {}
+        for key, (at, count, _, its) in reversed(self._entries.items()):
             if count != KEPT:
-                alike.setdefault((its, at, count), deque()).append(key)
+                alike.setdefault((its, at, count), []).append(key)
         self._heaps = {}
         for (its, at, count), keys in alike.items():
             self._heaps.setdefault(its, []).append((at, count, keys))
@@ -157,10 +157,10 @@ class DueIndex(Generic[K, V]):
         while heap:
             at, count, keys = heap[0]
             while keys:
-                entry = self._entries.get(keys[0])
+                entry = self._entries.get(keys[-1])
                 if entry is not None and entry[1] == count:
                     return at
-                keys.popleft()
+                keys.pop()
                 self._queued -= 1
             heapq.heappop(heap)
         return None

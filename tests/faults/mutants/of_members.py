@@ -26,9 +26,8 @@ OF_MEMBERS: Sequence[Mutant] = (
             ),
             Edit(
                 "schedd/dispatch/held_timers.py",
-                "named_tuples(RunKey, zip(repeat(at), run_ids))",
-                '[RunKey(at, __import__("schedd.core.ids", fromlist=[""]).new_id())'
-                " for _ in run_ids]",
+                "scheduled_run_ids([timer.job_id for timer in timers], at)",
+                '[__import__("schedd.core.ids", fromlist=[""]).new_id() for _ in timers]',
             ),
         ),
         trials.IN_DOUBT,

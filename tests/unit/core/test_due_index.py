@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import timedelta
 
 from hypothesis import given
@@ -83,6 +84,19 @@ def test_an_item_that_moves_often_uses_bounded_memory() -> None:
     assert agenda.pop_due(NOW + 50_000 * SECOND, 100) != []
     assert agenda._queued < 5_000
     assert sum(len(heap) for heap in agenda._heaps.values()) < 5_000  # stale entries
+
+
+def test_an_item_with_a_time_of_its_own_takes_little_memory() -> None:
+    agenda: DueIndex[int, int] = DueIndex()
+    times = [NOW + number * SECOND for number in range(5_000)]
+    tracemalloc.start()
+    try:
+        for number, at in enumerate(times):
+            agenda.put(number, at, number)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / len(times) < 500
 
 
 STEPS = st.tuples(

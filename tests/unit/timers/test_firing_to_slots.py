@@ -491,6 +491,45 @@ async def test_of_timers_held_together_an_edited_one_goes_by_its_new_row() -> No
     assert [sent.job_id for sent in line.assigned] == [job(2)]
 
 
+@pytest.mark.parametrize("one_text", [True, False])
+async def test_a_timer_that_is_held_again_after_its_row_was_read_goes_once(one_text: bool) -> None:
+    """Its earlier place is stale, in a batch that goes to slots at the same time."""
+    rows = herd(3, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.definitions.one_text = one_text
+    line = world.attach(worker(slots=9), slots=0)
+    await world.after(0)
+    world.fire.changed([job(1)])
+    await world.after(0)
+    held = world.run_index.held_timers
+    assert [head.slots for head in held.heads(NOW, lambda _need: True)] == [4]
+
+    world.grant(worker(slots=9), 9)
+    await world.after(0.01)
+
+    assert [one.job_id for one in rows.sent] == [job(0), job(2), job(1)]
+    assert len(line.assigned) == 3
+    assert not held
+
+
+@pytest.mark.parametrize("one_text", [True, False])
+async def test_held_timers_ask_for_slots_without_a_walk_through_them(one_text: bool) -> None:
+    rows = herd(3_000, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    world.definitions.one_text = one_text
+    world.attach(worker(slots=999), slots=0)
+    await world.after(0)
+    held = world.run_index.held_timers
+    took: list[float] = []
+    for _ in range(5):
+        began = process_time()
+        for _ in range(20):
+            [head] = held.heads(NOW, lambda _need: True)
+        took.append((process_time() - began) / 20)
+    assert head.slots == 3_000
+    assert min(took) < 0.000_05
+
+
 async def test_timers_held_together_are_fired_as_pending_together_when_overdue() -> None:
     rows = herd(60, due=0.5)
     world = World(rows, ahead=AHEAD)
