@@ -14,12 +14,14 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId, TenureId
 from schedd.core.runs.model import Claim
 from schedd.store.connection.database import Database
+from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.connection.primary_selection import TIMELINE
 from schedd.store.statements import arrays
 from schedkit.errors import Unavailable
@@ -36,15 +38,15 @@ one for each row of the batch, and no JIT compilation, which takes longer than t
 always outdated, and a join planned by them would read whole tables.
 """
 
-LOCK_SHARDS = f"""
+LOCK_SHARDS: Final = PreparedStatement(f"""
 SELECT array_agg(id), {BY_INDEX} FROM (
     SELECT s.id FROM shards s
     JOIN unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch) USING (id)
-    WHERE s.owner = %(tenure)s AND s.epoch = b.epoch AND s.timeline = %(timeline)s
+    WHERE s.owner = %(tenure)s::uuid AND s.epoch = b.epoch AND s.timeline = %(timeline)s::int
       AND s.timeline = (SELECT {TIMELINE})
     ORDER BY s.id FOR NO KEY UPDATE OF s
 ) locked
-"""
+""")
 
 END_BLOCKERS = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
@@ -65,15 +67,13 @@ def application_name(tenure: TenureId) -> str:
 
 def lock_shards(connection: Connection, claim: Claim) -> frozenset[ShardId]:
     """Lock the rows of the shards that the claim still owns. Returns those shards."""
-    [(owned, _)] = connection.exec_driver_sql(
-        LOCK_SHARDS,
-        {
-            "ids": arrays.numbers(claim.epochs),
-            "epochs": arrays.numbers(claim.epochs.values()),
-            "tenure": claim.tenure,
-            "timeline": claim.timeline,
-        },
-    )
+    values = {
+        "ids": arrays.numbers(claim.epochs),
+        "epochs": arrays.numbers(claim.epochs.values()),
+        "tenure": claim.tenure,
+        "timeline": claim.timeline,
+    }
+    [(owned, _)] = LOCK_SHARDS.execute(connection, values, len(claim.epochs))
     return frozenset(owned or ())
 
 

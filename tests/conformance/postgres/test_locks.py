@@ -40,7 +40,7 @@ def test_a_lock_that_had_to_wait_gives_only_the_shards_that_are_still_its_own(
 ) -> None:
     taker, owner = postgres.session(), postgres.session()
     taker.run("UPDATE shards SET owner = %s, epoch = 2 WHERE id = 1", YOU)
-    waiting = owner.begin(LOCK_SHARDS, **claim(postgres))
+    waiting = owner.begin(LOCK_SHARDS.text, **claim(postgres))
     postgres.wait_until_blocked(owner)
     taker.commit()
 

@@ -74,6 +74,6 @@ def _locked(dsn: str, timeline: object) -> int:
     """How many shards the fence gives to a claim of this timeline."""
     with cluster.connect(dsn) as session, session.cursor() as cursor:
         claim = {"ids": [*range(256)], "epochs": [5] * 256, "tenure": ME, "timeline": timeline}
-        cursor.execute(LOCK_SHARDS, claim)
+        cursor.execute(LOCK_SHARDS.text, claim)
         [(shards, _)] = cursor.fetchall()
         return len(shards or ())

@@ -77,6 +77,12 @@ def world_of_tables(request: pytest.FixtureRequest, tables: str) -> World:
     return made
 
 
+@pytest.fixture(autouse=True)
+def _by_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements of small batches are executed by their text, which EXPLAIN can be put before."""
+    monkeypatch.setattr("schedd.store.connection.prepared.MOST_ROWS", 0)
+
+
 async def analyzed(world: World) -> None:
     raw = world.store.database._engine.raw_connection()
     raw.driver_connection.autocommit = True
