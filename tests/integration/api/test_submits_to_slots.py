@@ -234,7 +234,7 @@ async def test_no_submit_takes_the_slot_that_a_due_timer_waits_for(
     job_id, now = record.definition.job_id, owner.clock.now()
     known = (await owner.definition_cache.newest([job_id]))[job_id]
     timer = Timer(job_id, record.shard, 1, now, now)
-    owner.run_index.held_timers.hold([Planned(timer, firing(record, at=now), known)])
+    owner.run_index.held_timers.hold([Planned([(timer, known)], firing(record, at=now))])
     line, _ = owner.attach(worker(slots=1))
 
     assert (await api("SubmitRun", submit())).state == PENDING
