@@ -7,13 +7,15 @@
 Invariants (docs/protocol-rules.md, P1.1, P1.4, P3.5)
 - A run is dispatched here only if its shard is owned here, and if it may be fired as RUNNING
   (`may_be_fired_running`). Its job is new, so it has no other live run.
-- Slots that waiting runs may use are left to them, so the order of the ready queue holds.
+- Slots that waiting runs may use are left to them, so the order of the ready queue holds. Within a
+  batch, slots are reserved for its other runs too, which wait for dispatch.
 - A batch of submits stays one transaction. It runs on one lane: runs of other lanes, and runs
   without a slot, are stored as PENDING. The lane is idle, so no submit waits behind a large batch.
 - A run is pushed only after its COMMIT was seen, and no call is answered before. If the outcome is
   unknown, the scan finds the runs, and makes those ready again that never started.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,12 +59,14 @@ AFTER_COMMIT: Final = failpoints.awaited("submit.after_commit")
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A submit of a batch whose run may be dispatched at once."""
+    """A submit of a batch whose run is due now and gets a slot."""
 
     place: int
     job_id: JobId
     shard: ShardId
     rank: float
+    goes: bool
+    """Whether it may be dispatched at once; otherwise it waits for dispatch."""
     known: CachedDefinition
     need: Need
 
@@ -97,6 +101,7 @@ class SubmitDispatch:
         without calls that need their own transaction. None: no run has a slot, and nothing was
         stored.
         """
+        await asyncio.sleep(0)  # callers of the batch before have queued their waiting runs then
         if not self._may_dispatch(self._workers.offers()):
             return None
         if sum([each.size for each in submits]) > MOST_BYTES:
@@ -146,28 +151,31 @@ class SubmitDispatch:
     def _choose(
         self, submits: Sequence[Submit], choice: SlotReservation
     ) -> list[tuple[_Candidate, SlotOffer]]:
-        """Reserve slots for runs of one lane, in the order of the ready queue."""
+        """Reserve slots for runs in the order of the ready queue. Return those that go."""
         offers = self._workers.offers()
         candidates = self._candidates(submits, offers.slots)
-        chosen: list[tuple[_Candidate, SlotOffer]] = []
+        placed: list[tuple[_Candidate, SlotOffer]] = []
         for need, alike_needs in groupby(candidates, key=attrgetter("need")):
             those = [*alike_needs]
             spread = offers.spread(need, len(those))
             if spread is not None:
                 for offer, taken in Counter(spread).items():
                     choice.reserve_slots(offer, taken * need.slots)
-                chosen += zip(those, spread, strict=False)
+                placed += zip(those, spread, strict=False)
                 continue
             for each in those:
                 one = offers.choose(each.job_id, each.known.definition, need, each.rank)
                 if one is not None:
                     choice.reserve_slots(one, need.slots)
-                    chosen.append((each, one))
+                    placed.append((each, one))
+        chosen = [each for each in placed if each[0].goes]
+        waiting = {each.job_id for each in candidates} - {each.job_id for each, _ in chosen}
+        self._definition_cache.forget(waiting)  # cached within their limit when they are queued
         return chosen
 
     def _candidates(self, submits: Sequence[Submit], most: int) -> list[_Candidate]:
-        """Return runs that may be dispatched at once, of one idle lane, first by rank. `most`: the
-        number of runs to consider.
+        """Return due runs of this member's shards, first by rank, at most `most`. Those of one idle
+        lane may go.
         """
         ownership, now = self._run_index.ownership, self._clock.now()
         here = [
@@ -175,19 +183,21 @@ class SubmitDispatch:
             for place, each in enumerate(submits)
             if each.record.shard in ownership.epochs and each.run.due_at <= now
         ]
-        here = sorted(here, key=itemgetter(0))[:most]  # each of them would get a slot
+        here = sorted(here, key=itemgetter(0))[:most]
         lanes = [ownership.lane_of(each.record.shard) for _, _, each in here]
-        lane = next((lane for lane in lanes if not ownership.is_busy(lane)), None)
-        here = [one for one, its in zip(here, lanes, strict=True) if its == lane]
+        idle = next((lane for lane in lanes if not ownership.is_busy(lane)), None)
+        if idle is None:
+            return []
         self._definition_cache.add_stored(
             [each.record.definition for _, _, each in here], dispatched=True
         )
         found: list[_Candidate] = []
-        for its_rank, place, each in here:
+        for (its_rank, place, each), lane in zip(here, lanes, strict=True):
             job_id = each.record.definition.job_id
             known = self._definition_cache.known_of(job_id)
-            if known is not None and known.text.fires_running:
-                of = place, job_id, each.record.shard, its_rank, known, known.text.need
+            if known is not None:
+                goes = lane == idle and known.text.fires_running
+                of = place, job_id, each.record.shard, its_rank, goes, known, known.text.need
                 found.append(_Candidate(*of))
         return found
 

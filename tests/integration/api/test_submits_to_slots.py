@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -17,6 +19,7 @@ from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import Unstarted
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.dispatch.held_timers import Planned
+from schedd.store.jobs.submits import submit_all
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire_jobs
@@ -25,7 +28,7 @@ from schedproto.v1 import run_service_pb2 as wire
 from support.real_owner import RealOwner
 from support.runs import RecordingLine, worker
 from support.store import Member, firing, report
-from support.wait import WAIT_TIMEOUT, wait_until
+from support.wait import WAIT_TIMEOUT, wait_until, wait_until_async
 
 SLOTS = 4
 RUNNING, PENDING = common_pb2.RUN_STATE_RUNNING, common_pb2.RUN_STATE_PENDING
@@ -222,6 +225,65 @@ async def test_no_submit_overtakes_a_waiting_run_that_could_use_the_slot(
     await owner.dispatch.step()
     assert sent(line) == [str(waiting.key.run_id)]
     assert (await api("SubmitRun", submit())).state == RUNNING
+
+
+async def test_no_submit_overtakes_a_run_of_the_transaction_before_it(
+    api: Any, owner: RealOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of that run queues it before slots are chosen for the next transaction."""
+    began, released = threading.Event(), threading.Event()
+
+    def held(*arguments: Any) -> Any:
+        began.set()
+        assert released.wait(WAIT_TIMEOUT)
+        return submit_all(*arguments)
+
+    def queue(runs: Sequence[LiveRun], _definitions: object) -> None:
+        owner.run_index.put_runs(runs, owner.clock.now())
+
+    monkeypatch.setattr("schedd.store.user_store.submit_all", held)
+    monkeypatch.setattr(api.nudged, "runs_created", queue)
+    calls = owner.me.store.users.submits
+    urgent = asyncio.create_task(api("SubmitRun", submit(priority=common_pb2.PRIORITY_HIGH)))
+    await asyncio.to_thread(began.wait, WAIT_TIMEOUT)
+    other = asyncio.create_task(api("SubmitRun", submit(priority=common_pb2.PRIORITY_LOW)))
+    await wait_until_async(
+        lambda: calls._waiting, WAIT_TIMEOUT, "a call that waits for the transaction"
+    )
+    line, _ = owner.attach(worker(slots=1))
+    released.set()
+
+    assert (await urgent).state == PENDING
+    assert (await other).state == PENDING
+    assert line.assigned == []
+    await owner.dispatch.step()
+    assert sent(line) == [(await urgent).run_id]
+
+
+async def test_of_a_batch_no_run_takes_slots_that_a_more_urgent_one_waits_for(
+    api: Any, owner: RealOwner
+) -> None:
+    """The urgent run is limited by its definition, so it waits for dispatch."""
+    owner.ownership.lanes = 1
+    line, _ = owner.attach(worker(slots=2))
+    urgent = {"priority": common_pb2.PRIORITY_HIGH, "slots": 2}
+    limited = submit(start_deadline=Duration(seconds=60), **urgent)
+    batch = wire.BatchSubmitRunsRequest(requests=[submit(), limited])
+
+    answer = await api("BatchSubmitRuns", batch)
+
+    assert [each.run.state for each in answer.results] == [PENDING, PENDING]
+    assert line.assigned == []
+    assert owner.free == 2
+
+
+async def test_a_definition_whose_run_waits_for_a_worker_isnt_kept_as_that_of_a_dispatched_one(
+    api: Any, owner: RealOwner, line: RecordingLine
+) -> None:
+    """Definitions of waiting runs fill at most half of the cache."""
+    await api("SubmitRun", submit(shell=None, grpc=job_pb2.GrpcAction(endpoint="localhost:1")))
+    [waiting] = await live(owner, State.PENDING)
+    assert not owner.definition_cache.knows(waiting.job_id)
 
 
 async def test_no_submit_takes_the_slot_that_a_due_timer_waits_for(
