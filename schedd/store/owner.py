@@ -38,7 +38,7 @@ from schedd.core.runs.records import (
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
-from schedd.store.cluster.fence import lock_shards
+from schedd.store.cluster.fence import lock_free_shards
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
 from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.dispatch import assign, broadcasts, overlap, pool_limits
@@ -197,11 +197,12 @@ class OwnerStore:
     ) -> SubmitOutcome:
         """Store the submits of several callers, and dispatch those with a slot. `next_token` is
         called after the shard rows are locked, once for each run of an owned shard
-        (docs/protocol-rules.md, P1.2).
+        (docs/protocol-rules.md, P1.2). A submit waits for no lock: a run whose shard another
+        session has locked is stored as PENDING.
         """
 
         def transaction(connection: Connection) -> SubmitOutcome:
-            owned = lock_shards(connection, claim)
+            owned, lost = lock_free_shards(connection, claim)
             dispatches = {
                 each.place: (next_token(each.shard), each.terms)
                 for each in to_slots
@@ -209,7 +210,7 @@ class OwnerStore:
             }
             records = submit_all(connection, submits, dispatches)
             BEFORE_SUBMIT()
-            return SubmitOutcome(records, frozenset(claim.epochs) - owned)
+            return SubmitOutcome(records, lost)
 
         return await self.database.on_lane(claim.epochs, transaction)
 

@@ -2,7 +2,8 @@
 
 Invariants (docs/protocol-rules.md, P1.1 and P2.4)
 - `lock_shards` is the first statement of an owner's transaction, alone. Its locks last until the
-  transaction ends. Later statements write only for the shards that it returned.
+  transaction ends. Later statements write only for the shards that it returned. The transaction of
+  a submit uses `lock_free_shards`, because a submit can be stored without a lock.
 - It compares owner, epoch and timeline, and the timeline with the server's present one. After a
   promotion or a restore no claim is valid until its shards are taken again.
 - Only sessions of fenced tenures are ended. They are identified by their application name.
@@ -38,15 +39,20 @@ one for each row of the batch, and no JIT compilation, which takes longer than t
 always outdated, and a join planned by them would read whole tables.
 """
 
-LOCK_SHARDS: Final = PreparedStatement(f"""
+_OWNED = f"""
 SELECT array_agg(id), {BY_INDEX} FROM (
     SELECT s.id FROM shards s
     JOIN unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch) USING (id)
     WHERE s.owner = %(tenure)s::uuid AND s.epoch = b.epoch AND s.timeline = %(timeline)s::int
       AND s.timeline = (SELECT {TIMELINE})
-    ORDER BY s.id FOR NO KEY UPDATE OF s
+    ORDER BY s.id {{lock}}
 ) locked
-""")
+"""
+LOCK_SHARDS: Final = PreparedStatement(_OWNED.format(lock="FOR NO KEY UPDATE OF s"))
+LOCK_FREE_SHARDS: Final = PreparedStatement(
+    _OWNED.format(lock="FOR NO KEY UPDATE OF s SKIP LOCKED")
+)
+READ_OWNED_SHARDS: Final = PreparedStatement(_OWNED.format(lock=""))
 
 END_BLOCKERS = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
@@ -67,13 +73,31 @@ def application_name(tenure: TenureId) -> str:
 
 def lock_shards(connection: Connection, claim: Claim) -> frozenset[ShardId]:
     """Lock the rows of the shards that the claim still owns. Returns those shards."""
+    return _owned(connection, claim, LOCK_SHARDS)
+
+
+def lock_free_shards(
+    connection: Connection, claim: Claim
+) -> tuple[frozenset[ShardId], frozenset[ShardId]]:
+    """Lock the same rows, except those that another session has locked. Returns the locked shards,
+    and those that the claim no longer owns.
+    """
+    locked = _owned(connection, claim, LOCK_FREE_SHARDS)
+    if len(locked) == len(claim.epochs):
+        return locked, frozenset()
+    return locked, frozenset(claim.epochs) - _owned(connection, claim, READ_OWNED_SHARDS) - locked
+
+
+def _owned(
+    connection: Connection, claim: Claim, statement: PreparedStatement
+) -> frozenset[ShardId]:
     values = {
         "ids": arrays.numbers(claim.epochs),
         "epochs": arrays.numbers(claim.epochs.values()),
         "tenure": claim.tenure,
         "timeline": claim.timeline,
     }
-    [(owned, _)] = LOCK_SHARDS.execute(connection, values, len(claim.epochs))
+    [(owned, _)] = statement.execute(connection, values, len(claim.epochs))
     return frozenset(owned or ())
 
 

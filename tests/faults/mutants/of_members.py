@@ -67,8 +67,13 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 "schedd/store/cluster/fence.py",
-                "ORDER BY s.id FOR NO KEY UPDATE OF s\n",
-                "ORDER BY s.id\n",
+                'lock="FOR NO KEY UPDATE OF s")',
+                'lock="")',
+            ),
+            Edit(
+                "schedd/store/cluster/fence.py",
+                'lock="FOR NO KEY UPDATE OF s SKIP LOCKED")',
+                'lock="")',
             ),
         ),
         trials.ASLEEP,

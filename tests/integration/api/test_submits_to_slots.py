@@ -390,6 +390,30 @@ async def test_an_owner_that_was_replaced_before_the_fence_stores_the_run_as_pen
     assert shard not in owner.ownership.epochs
 
 
+async def test_a_submit_waits_for_no_session_that_has_locked_its_shard(
+    api: Any, owner: RealOwner, line: RecordingLine
+) -> None:
+    """P1.1: without the lock, the run is stored as PENDING. The shard isn't lost."""
+    other = await api.world.member(take=False)
+    held, released = threading.Event(), threading.Event()
+
+    def hold(connection: Any) -> None:
+        connection.exec_driver_sql("SELECT FROM shards FOR NO KEY UPDATE")
+        held.set()
+        assert released.wait(WAIT_TIMEOUT)
+
+    holding = asyncio.create_task(other.store.database.call(hold))
+    await asyncio.to_thread(held.wait, WAIT_TIMEOUT)
+
+    assert (await api("SubmitRun", submit())).state == PENDING
+    released.set()
+    await holding
+    assert line.assigned == []
+    assert owner.free == SLOTS
+    assert len(owner.ownership.epochs) == SHARDS
+    assert (await api("SubmitRun", submit())).state == RUNNING
+
+
 async def test_a_takeover_between_fence_and_commit_waits_and_finds_the_dispatched_run(
     api: Any, owner: RealOwner, line: RecordingLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
