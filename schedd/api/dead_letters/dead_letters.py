@@ -98,12 +98,12 @@ async def discard_dead_letters(
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
         raise wrong(
             "run_ids",
-            "can't be combined with job, fingerprint, group or all: leave run_ids"
+            "can't be combined with job, fingerprint, group or all: leave the run ids"
             " or the others out",
         )
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "can't be combined with run_ids: leave one of the two fields out")
+        raise wrong(field, "can't be combined with run ids: leave one of the two out")
     choice = chosen_by(request, run_ids)
     what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)
