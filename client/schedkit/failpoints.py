@@ -106,7 +106,8 @@ class Point:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
-                os.kill(os.getpid(), signal.SIGSTOP)
+                # To this thread: after `os.kill` it could run on until another has the signal.
+                signal.raise_signal(signal.SIGSTOP)
             case "error" | "unknown":
                 raise self.failure()(f"failpoint {self.name}")
             case "pause":
