@@ -148,7 +148,10 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
             "its cgroups",
             every=0.01,
         )
-        keeper, children = worker.own("workerd.process.keeper"), worker.children()
+        keeper = await wait_until_async(  # for a moment after exec, a process has no arguments
+            lambda: worker.own("workerd.process.keeper"), WAIT_TIMEOUT, "the keeper's arguments"
+        )
+        children = worker.children()
     finally:
         worker.kill()
     assert len(keeper) == 1

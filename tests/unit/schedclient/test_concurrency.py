@@ -180,13 +180,15 @@ def test_a_stream_continues_over_a_fork_and_the_child_makes_calls(member: Script
         """
         events = client.runs.watch("other")
         print(next(events).state)
-        thread = threading.Thread(target=lambda: print(next(events).state, flush=True))
+        states = []
+        thread = threading.Thread(target=lambda: states.append(next(events).state))
         thread.start()
         child(lambda: client.runs.get("r").run_id)
         child(lambda: client.runs.get("r").run_id)
         client.runs.get("other")
         child(lambda: client.runs.get("r").run_id)
         thread.join()
+        print(*states)
         """,
         PYTHONUNBUFFERED="1",
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import socket
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,8 +157,27 @@ def test_cluster_json_has_the_documented_fields(tmp_path: Path) -> None:
     assert [p.name for p in state.parts_of_kind(PartKind.MEMBER)] == ["m1"]
 
 
-def test_no_port_is_reserved_twice_however_few_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter([20001, 20001, 20001, 20002, 20001, *range(20003, 20100)])
-    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
-    found = processes.reserve(3)
-    assert len(set(found)) == 3
+@pytest.fixture
+def few_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> range:
+    """The only ports to reserve, of a sequence that no other process draws from."""
+    [first] = processes.reserve(1)
+    ports = range(first, first + 20)
+    monkeypatch.setattr(processes, "_LOWEST", ports.start)
+    monkeypatch.setattr(processes, "_ceiling", lambda: ports.stop)
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
+    return ports
+
+
+def test_no_port_is_reserved_again_before_all_others_were(few_ports: range) -> None:
+    free = [port for port in few_ports if processes.is_free(port)]
+    drawn = [port for _ in free for port in processes.reserve(1)]
+    assert sorted(drawn) == free
+    assert processes.reserve(2) == drawn[:2]
+
+
+def test_a_used_port_and_an_excluded_one_are_not_reserved(few_ports: range) -> None:
+    [used, excluded, *others] = (port for port in few_ports if processes.is_free(port))
+    with socket.create_server((HOST, used)):
+        assert sorted(processes.reserve(len(others), but={excluded})) == others
+        with pytest.raises(OSError, match="fewer than 2 ports are free"):
+            processes.reserve(2, but={excluded, *others})

@@ -5,12 +5,15 @@ and its start time (with the boot id, from `/proc`). It is signaled only while b
 has ended: without an init that reaps, it remains.
 """
 
-import contextlib
+import errno
+import fcntl
+import itertools
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -161,43 +164,45 @@ _LOWEST = 10240
 def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
     """Return `count` different ports without a listener, none of them in `but`.
 
-    All are bound at once and then released. A port may be drawn twice: with SO_REUSEADDR two
-    sockets may bind a port as long as neither listens.
+    All processes of a user draw from one sequence: no port is drawn again before all others were.
+    So a port stays free for a server that hasn't started yet, or that is restarted.
+
+    Raises:
+        OSError: too few ports are free, or the file with the sequence's place can't be written.
     """
-    with contextlib.ExitStack() as held:
-        found: list[int] = []
-        while len(found) < count:
-            port = random.randrange(_LOWEST, _ceiling())
-            if port in but or port in found or (holder := _bind(port)) is None:
-                continue
-            held.enter_context(holder)
-            found.append(port)
-        return found
+    ports = range(_LOWEST, _ceiling())
+    path = Path(tempfile.gettempdir()) / f"schedctl-ports-{os.getuid()}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        last = file.read()
+        place = int(last) + 1 - ports.start if last else random.randrange(len(ports))
+        free = (
+            port for port in (*ports[place:], *ports[:place]) if port not in but and is_free(port)
+        )
+        found = list(itertools.islice(free, count))
+        if len(found) < count:
+            raise OSError(errno.EADDRINUSE, f"fewer than {count} ports are free")
+        if found:
+            file.seek(0)
+            file.write(f"{found[-1]:05}")
+    return found
 
 
 def is_free(port: int) -> bool:
     """Return whether a server could listen on this port now."""
-    holder = _bind(port)
-    if holder is None:
-        return False
-    holder.close()
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
+        try:
+            holder.bind((HOST, port))
+        except OSError:
+            return False
     return True
 
 
 def address(port: int) -> str:
     """Return `host:port` on loopback."""
     return f"{HOST}:{port}"
-
-
-def _bind(port: int) -> socket.socket | None:
-    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free
-    try:
-        holder.bind((HOST, port))
-    except OSError:
-        holder.close()
-        return None
-    return holder
 
 
 def _ceiling() -> int:
