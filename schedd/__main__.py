@@ -109,8 +109,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=["migrate", "recover", "claim-prefix"],
         help="migrate: create or upgrade the database schema; recover: after a restore of the"
-        " database, pause the cluster until `schedctl cluster resume`; claim-prefix: let the"
-        " cluster of this database own the etcd prefix (default: run a member)",
+        " database, pause the cluster until `schedctl cluster resume`; claim-prefix: assign"
+        " the etcd prefix to the cluster of this database (default: run a member)",
     )
     parser.add_argument(
         "--config", type=Path, help="TOML file with settings (default: /etc/schedd/schedd.toml)"

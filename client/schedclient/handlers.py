@@ -271,8 +271,8 @@ def _register(function: H, name: str, mode: str | None) -> H:
             raise ValueError("a handler's name must not be empty: give a name, or leave name out")
         if other is not None and _path(other.function) != path:
             raise ValueError(
-                f"handler name {each!r} is already registered for {_path(other.function)}: choose"
-                " another name for one of the two handlers"
+                f"the handler name {each!r} is already registered for {_path(other.function)}:"
+                " choose another name for one of the two handlers"
             )
         _registered[each] = RegisteredHandler(function, _mode(function, name, mode))
     return function

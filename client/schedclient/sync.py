@@ -121,13 +121,15 @@ class _Loop:
                 return future.result()
             if not thread.is_alive() or sys.is_finalizing():
                 raise _no_thread(
-                    "the SyncClient's thread ended during the call, so its outcome isn't known"
+                    "the outcome of the call isn't known: the SyncClient's thread ended during"
+                    " the call"
                 )
             reacted.clear()
             loop.call_soon_threadsafe(reacted.set)
             if not reacted.wait(ALIVE_WITHIN) and not future.done():
                 raise _no_thread(
-                    f"the thread of SyncClient's event loop hasn't responded for {ALIVE_WITHIN:g} s"
+                    "the outcome of the call isn't known: the SyncClient's thread hasn't"
+                    f" responded for {ALIVE_WITHIN:g} s"
                 )
 
 

@@ -146,7 +146,7 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
 
     at = f"contexts.{name}"
     if not isinstance(entry, dict):
-        raise wrong(f"{at} must be a table")
+        raise wrong(f"{at} must be a table: write [{at}], and the keys of the context below it")
     for key in entry:
         if key not in KEYS:
             raise wrong(
@@ -157,7 +157,7 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
         raise wrong(f'{at}.endpoints must be a list of addresses, such as ["m1:7420"]')
     tls = entry.get("tls")
     if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
-        raise wrong(f"{at}.tls must have the keys ca, cert and key, or only ca")
+        raise wrong(f"{at}.tls must be a table with the keys ca, cert and key, or with ca only")
     token_file = entry.get("token_file")
     return ClusterContext(
         name=name,

@@ -248,7 +248,8 @@ def _option(text: str, described: str) -> tuple[str, str]:
     key, _, value = (part.strip() for part in text.partition("="))
     if key not in {"skip", "count", "ticket"} or not value:
         raise Misconfigured(
-            f"{described!r}: the option {text.strip()!r} isn't skip=, count= or ticket="
+            f"{described!r} isn't a valid failpoint: the option {text.strip()!r} isn't skip=,"
+            " count= or ticket="
         )
     return key, value
 

@@ -40,7 +40,7 @@ def check_count(requests: Sequence[Message]) -> None:
     if not 1 <= len(requests) <= MOST:
         raise wrong(
             "requests",
-            f"has {len(requests):,} entries: give 1 to {MOST:,}",
+            f"the batch has {len(requests):,} requests: give 1 to {MOST:,}",
             "split the batch into several calls; nothing was stored",
             reason="BAD_COUNT",
         )

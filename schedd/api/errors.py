@@ -160,7 +160,8 @@ def not_found(what: str, name: str, listed: str) -> NotFoundError:
 def unanswered() -> OutcomeUnknownError:
     """Return the error for a write that was sent and not answered."""
     return OutcomeUnknownError(
-        "the outcome is unknown: the change was sent, but no answer came; it may have been made",
+        "the outcome of the change is unknown: PostgreSQL or etcd didn't answer; the change"
+        " may have been made",
         reason="OUTCOME_UNKNOWN",
         remedy="check the state before you call again; with an idempotency key, just call again",
     )

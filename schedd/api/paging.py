@@ -89,13 +89,13 @@ def time_and(kind: Callable[[Id], KeyId]) -> Callable[[str, str], tuple[datetime
 def name_of(name: str) -> str:
     name.encode()
     if "\0" in name:
-        raise ValueError("not a name")
+        raise ValueError("the name in the page token contains a NUL character")
     return name
 
 
 def number_of(number: int) -> int:
     if type(number) is not int or not 0 <= number <= LARGEST:
-        raise ValueError("out of range")
+        raise ValueError("the number in the page token is out of range")
     return number
 
 
@@ -130,7 +130,7 @@ def _instant(text: str) -> datetime:
 def _decode(text: str) -> Any:
     """Return the parts of a token. Raises ValueError."""
     if len(text) > LONGEST_TOKEN:
-        raise ValueError("too long")
+        raise ValueError("the page token is too long")
     return json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
 
 

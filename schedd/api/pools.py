@@ -148,7 +148,7 @@ def deleted(what: str) -> FailedPreconditionError:
     wait without limit.
     """
     return FailedPreconditionError(
-        f"{what} is deleted",
+        f"{what} was deleted",
         reason="NO_SUCH_POOL",
         remedy="create the pool again, `schedctl pool set NAME --limit N`, or submit the work"
         " without a pool",

@@ -145,8 +145,8 @@ class DatabaseWatch:
         }
         if any(now - since >= BETTER_OFF_FOR for since in self._better_off.values()):
             raise TenureOver(
-                f"this member got no answer from PostgreSQL for {self.silence():.1f} s, but other"
-                " members reach PostgreSQL"
+                f"this member got no answer from PostgreSQL for {self.silence():.1f} s, but"
+                " other members reach PostgreSQL; the member joins the cluster again"
             )
 
 
@@ -422,7 +422,10 @@ class MemberLifecycle:
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
             if changed := self._changed(live):
-                raise TenureOver(f"{changed}: this member leaves the cluster and joins it again")
+                raise TenureOver(
+                    f"this member's database or etcd prefix changed: {changed}; the member"
+                    " joins the cluster again"
+                )
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)
@@ -465,7 +468,9 @@ def _matters(view: ClusterView) -> tuple[object, ...]:
 
 async def _trust(keeper: LeaseKeeper) -> NoReturn:
     loss = await keeper.until_lost()
-    raise TenureOver(f"the member's lease in etcd was lost: {loss.value}")
+    raise TenureOver(
+        f"the member's lease in etcd was lost: {loss.value}; the member joins the cluster again"
+    )
 
 
 async def _pause(seconds: float, draining: asyncio.Event) -> None:

@@ -92,7 +92,13 @@ class Transactor:
         write: Callable[[Claim, Sequence[T]], Awaitable[A]],
     ) -> A | Failed[T]:
         if not self._trusted():
-            return Failed(batch, Unavailable("this member's lease in etcd may have expired"))
+            return Failed(
+                batch,
+                Unavailable(
+                    "nothing was written, because this member's lease in etcd may have expired:"
+                    " another member may own its shards now"
+                ),
+            )
         with self.ownership.in_flight(lane):
             try:
                 return await write(self.ownership.claim({item.shard for item in batch}), batch)

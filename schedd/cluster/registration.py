@@ -178,14 +178,17 @@ class Registration:
         put = Put(self._key, encode_member(member), self._lease)
         written = await self._coordination.txn([self._ours()], [put])
         if not written.succeeded:
-            raise TenureOver(f"another process has replaced this member's key {self._key} in etcd")
+            raise TenureOver(
+                f"another process has replaced this member's key {self._key} in etcd; the"
+                " member joins the cluster again"
+            )
         self._written = member
 
     async def _confirm(self) -> None:
         entry = await self._coordination.get(self._key)
         if entry is None or entry.create_revision != self._life:
             raise TenureOver(
-                f"this member's key {self._key} in etcd was deleted or replaced: the member"
+                f"this member's key {self._key} in etcd was deleted or replaced; the member"
                 " joins the cluster again"
             )
         if entry.value != encode_member(self._written):

@@ -111,7 +111,7 @@ class Shards:
         taken = await self._take_over_shards(todo.wanted) if todo.wanted else 0
         if not unfenced:  # it could never own shards
             raise TenureOver(
-                "the leader has recorded this member as lost: the member joins the cluster again"
+                "the leader has recorded this member as lost; the member joins the cluster again"
             )
         if taken < len(todo.wanted):
             return self._asking.next()

@@ -234,7 +234,7 @@ class WorkerLeases:
             await asyncio.sleep(backoff.next())
         raise Unavailable(
             f"etcd: the key of worker {incarnation.worker} can't be written, because other"
-            " members change this key at the same time"
+            " members change this key at the same time; the worker registers again"
         )
 
 

@@ -23,7 +23,7 @@ class Id(bytes):
     def __new__(cls, value: bytes) -> Id:
         """Raises ValueError if the value hasn't 16 bytes."""
         if len(value) != 16:
-            raise ValueError(f"a UUID must have 16 bytes, not {len(value)}")
+            raise ValueError(f"the id isn't a valid UUID: it has {len(value)} bytes instead of 16")
         return bytes.__new__(cls, value)
 
     @staticmethod
@@ -105,7 +105,8 @@ def token_of(epoch: Epoch, sequence: int) -> Token:
     """Return the token `epoch << 32 | sequence`, which grows with each assignment and epoch."""
     if not 0 < sequence <= SEQUENCES:
         raise ValueError(
-            f"the sequence {sequence} of a fencing token is out of range: 1 to {SEQUENCES}"
+            f"the fencing token can't be created: its sequence number {sequence} isn't from 1"
+            f" to {SEQUENCES}"
         )
     return Token(epoch << 32 | sequence)
 
@@ -117,7 +118,10 @@ def epoch_of(token: Token) -> Epoch:
 def run_ids_of(packed: bytes) -> list[RunId]:
     """Return the run ids in these bytes, 16 for each. Raises ValueError if one is incomplete."""
     if len(packed) % 16:
-        raise ValueError(f"ids of 16 bytes are expected, but {len(packed)} bytes were sent")
+        raise ValueError(
+            f"the list of run ids isn't valid: it has {len(packed)} bytes, which isn't a"
+            " multiple of 16"
+        )
     new = bytes.__new__  # without a call of `Id` for each
     return [RunId(new(Id, packed[at : at + 16])) for at in range(0, len(packed), 16)]
 

@@ -69,7 +69,7 @@ def _read(path: Path | None) -> bytes | None:
     except OSError as error:
         raise Rejected(
             "certificate_unreadable",
-            f"etcd: can't read {path}: {error.strerror}",
+            f"etcd: the TLS file {path} can't be read: {error.strerror}",
             "Restore the file, and make it readable for the user of schedd",
         ) from error
 

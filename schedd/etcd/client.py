@@ -100,8 +100,8 @@ class EtcdClient:
             except RevisionGone:
                 continue  # compacted between two pages
         raise Unavailable(
-            f"etcd: the keys under {prefix!r} can't be listed: etcd deletes (compacts) their"
-            " revision before the list is complete"
+            f"etcd: the keys under {prefix!r} weren't read completely: etcd compacted"
+            " (deleted) their revision meanwhile; schedd reads them again"
         )
 
     async def _list(self, prefix: str) -> Listing:

@@ -79,10 +79,14 @@ class EtcdStream(Generic[SentT, ReceivedT]):
                 await self._call.write(request)
         except TimeoutError as error:
             raise Unavailable(
-                "etcd: the stream accepts no more messages; schedd opens another stream"
+                "etcd: a stream (of watches or of keepalives) accepts no more messages; schedd"
+                " opens another stream"
             ) from error
         except asyncio.InvalidStateError as error:
-            raise Unavailable("etcd: the stream has ended; schedd opens another stream") from error
+            raise Unavailable(
+                "etcd: a stream (of watches or of keepalives) has ended; schedd opens another"
+                " stream"
+            ) from error
         except grpc.aio.AioRpcError as error:
             raise _converted(error, self._access) from error
 
@@ -99,7 +103,10 @@ class EtcdStream(Generic[SentT, ReceivedT]):
         except grpc.aio.AioRpcError as error:
             raise _converted(error, self._access) from error
         if message is grpc.aio.EOF:
-            raise Unavailable("etcd: the server ended the stream; schedd opens another stream")
+            raise Unavailable(
+                "etcd: the server ended a stream (of watches or of keepalives); schedd opens"
+                " another stream"
+            )
         return cast("ReceivedT", message)
 
     async def close(self) -> None:
@@ -128,7 +135,7 @@ class Ring:
 
     def __init__(self, size: int, start: int = 0) -> None:
         if size < 1:
-            raise ValueError("etcd needs at least one endpoint")
+            raise ValueError("etcd: no endpoint is given; set etcd.endpoints")
         self._size = size
         self.current = start % size
 
@@ -226,7 +233,9 @@ class EtcdConnection:
                 last = self._note(position, failed.failure)
                 if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
                     raise last from failed.__cause__
-        raise last or Unavailable("etcd: none of the servers in etcd.endpoints answers")
+        raise last or Unavailable(
+            "etcd: none of the servers in etcd.endpoints answers; check that etcd is running"
+        )
 
     async def call_one(
         self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT
@@ -282,7 +291,10 @@ class EtcdConnection:
         self._ring.failed(position)
         if self._access.tls is not None:
             self._channels.pop(position, None)  # not closed: other calls may still wait on it
-        return Unavailable(f"etcd: the connection to {self.targets[position]} failed")
+        return Unavailable(
+            f"etcd: the connection to {self.targets[position]} failed; check that etcd is"
+            " running there"
+        )
 
     def _note(self, position: int, failure: EtcdFailure) -> ScheddError:
         if failure.distrust:
@@ -363,7 +375,10 @@ class EtcdConnection:
                 return self._token
         except TimeoutError as error:
             self._backoff.timed_out(login)
-            raise Unavailable("etcd: the login timed out: etcd sent no token") from error
+            raise Unavailable(
+                "etcd: the login timed out, because etcd sent no token; schedd retries the"
+                " login after 2 s"
+            ) from error
 
     async def _authenticate(self, login: Login, position: int, clock: _Clock) -> str:
         self._backoff.check(login)

@@ -107,7 +107,9 @@ class LoginBackoff:
     def timed_out(self, login: Login) -> None:
         """Remember that this login got no answer within a call's deadline."""
         silent = EtcdFailure(
-            Unavailable("etcd: a login timed out"), EtcdRemedy.NONE, distrust=False
+            Unavailable("etcd: the login timed out; schedd retries the login after 2 s"),
+            EtcdRemedy.NONE,
+            distrust=False,
         )
         self.failed(EtcdCallFailed(silent), login)
 

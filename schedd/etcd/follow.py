@@ -109,14 +109,14 @@ class Mirror:
         if cluster_id != self.cluster_id:
             raise Doubt(
                 f"the etcd cluster with id {cluster_id:x} answered, but this member watches"
-                f" the etcd cluster with id {self.cluster_id:x}"
+                f" the etcd cluster with id {self.cluster_id:x}; schedd reads all keys again"
             )
         known, newest = self.revision, self.revision
         for change in changes:
             if change.revision <= known or change.revision < newest:
                 raise Doubt(
-                    f"etcd sent a change of revision {change.revision},"
-                    f" which isn't newer than the known revision {newest}"
+                    f"etcd sent a change of revision {change.revision}, which isn't newer than"
+                    f" the known revision {newest}; schedd reads all keys again"
                 )
             newest = change.revision
             self._apply_change(change)
@@ -253,7 +253,7 @@ class Follower:
         if response is None:
             raise Unavailable(
                 "etcd: a watch (a stream of changes) timed out: etcd didn't answer the request"
-                " for its progress"
+                " for its progress; schedd starts the watch again"
             )
         return response
 
@@ -284,8 +284,14 @@ class Follower:
 
 def _cancelled(response: wire.WatchResponse) -> Unavailable:
     if response.compact_revision:
-        return RevisionGone(f"etcd: the watch began before compaction {response.compact_revision}")
-    return Unavailable(f"etcd: the watch was cancelled: {response.cancel_reason or 'no reason'}")
+        return RevisionGone(
+            "etcd: the watch can't continue, because etcd has compacted (deleted) the changes"
+            f" before revision {response.compact_revision}; schedd reads all keys again"
+        )
+    return Unavailable(
+        f"etcd: etcd canceled a watch: {response.cancel_reason or 'no reason given'}; schedd"
+        " starts the watch again"
+    )
 
 
 def _change(codec: Codec, event: wire.Event) -> Change:

@@ -72,7 +72,9 @@ class Lifeline:
                     self._leave_endpoint(position)
                 if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
                     raise last from failed.__cause__
-        raise last or Unavailable("etcd: none of the servers in etcd.endpoints answers")
+        raise last or Unavailable(
+            "etcd: none of the servers in etcd.endpoints answers; check that etcd is running"
+        )
 
     def close(self) -> None:
         """Close the connections; a keepalive in progress fails."""

@@ -77,7 +77,9 @@ class StoredObjects:
                 answer = await loop.run_in_executor(self._threads, call)
         except TimeoutError:
             self.on_away()
-            raise StoreAway(f"the result store didn't answer within {CALL_TIMEOUT:g} s") from None
+            raise StoreAway(
+                f"the result store timed out: no answer within {CALL_TIMEOUT:g} s; check its server"
+            ) from None
         except Unavailable:
             self.on_away()
             raise

@@ -93,7 +93,7 @@ async def test_two_tokens_in_one_request_are_refused_not_chosen_from(web: Web) -
         answer = await web.get("/api/v1/jobs", headers=twice)
         assert (answer.status, answer.json["reason"]) == (400, "INVALID_FIELD"), answer.text
         assert answer.json["violations"] == [
-            {"field": "Authorization", "problem": "is given twice: send one header"}
+            {"field": "Authorization", "problem": "the header is given twice: send it once"}
         ]
         assert text not in answer.text
 
@@ -189,7 +189,7 @@ async def test_a_login_and_its_end_wait_for_a_silent_postgresql_no_longer_than_o
     assert (refused.status, "set-cookie" in refused.headers) == (503, False)
     assert "PostgreSQL timed out: no answer within 0.5 s" in refused.text
     assert (left.status, "set-cookie" in left.headers) == (504, False), "it may still be good"
-    assert "it may have been made" in left.text
+    assert "the change may have been made" in left.text
 
 
 async def test_metrics_are_served_to_recent_callers_while_postgresql_is_silent(

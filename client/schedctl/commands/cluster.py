@@ -171,7 +171,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 @option("--dry-run", "Preview: show the moves, make none, exit 1 if there are moves.", is_flag=True)
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
-    """Move shards (parts of all jobs) to the members that should own them; list the moves.
+    """Move shards (groups of jobs) to the members that should own them; list the moves.
 
     The leader moves shards automatically, once per second. Usually no shard needs to move.
     """
@@ -244,7 +244,7 @@ def members(session: Session) -> None:
 @cluster.command()
 @pass_session
 def shards(session: Session) -> None:
-    """List shards, the parts of all jobs, with the members that own them."""
+    """List shards (groups of jobs), with the member that owns each shard."""
     found = read_with_troubles(session, lambda client: client.cluster.shards())
     show_list(session, found, SHARDS)
 

@@ -41,7 +41,9 @@ def run() -> None:
 @run.command("list")
 @option("--job", "Job whose runs to list: id or name.  [default: all jobs]", default="")
 @option(
-    "--state STATE", "State of the runs to list; repeatable.  [default: all states]", multiple=True
+    "--state STATE",
+    "State of the runs to list, such as RUNNING or FAILED; repeatable.  [default: all states]",
+    multiple=True,
 )
 @option(
     "--worker",
@@ -119,7 +121,7 @@ def get(session: Session, run_id: str) -> None:
 @option("--job", "Job whose runs to watch until Ctrl-C: id or name.  [default: no job]", default="")
 @pass_session
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
-    """Print each change of runs until all have ended; with -o json, one object per line."""
+    """Print each change of the given runs until all have ended; -o json prints an object a line."""
     if bool(run_ids) == bool(job):
         raise CommandFailure(
             "run watch needs either RUN… or --job, and not both",
@@ -246,7 +248,7 @@ def cancel(session: Session, run_id: str, reason: str) -> None:
 @option("--payload JSON|@FILE|-", "Payload of the new run.  [default: the payload of the old run]")
 @pass_session
 def retry(session: Session, run_id: str, payload: str | None) -> None:
-    """Run again a run that failed for good, was cancelled or missed its start deadline.
+    """Retry a run that failed for good, was cancelled or missed its start deadline.
 
     The new run uses the current definition of the job. Repeating the command returns the same new
     run.

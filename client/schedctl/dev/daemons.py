@@ -234,7 +234,7 @@ def _run(
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        raise NotReady(f"{what} timed out") from late
+        raise NotReady(f"{what} timed out: it takes longer than the remaining time") from late
 
 
 def _command(folder: ClusterFolder, part: ClusterPart) -> list[str]:

@@ -87,7 +87,8 @@ def _put(table: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[st
     inner = table.get(head, {})
     if not isinstance(inner, Mapping):
         raise BadOverride(
-            f"--set …{'.'.join(path)} isn't valid: {head} is a single value and has no keys",
+            f"--set …{'.'.join(path)} isn't valid, because two --set options contradict each"
+            f" other: {head} is a single value and has no keys",
             f"remove the keys below {head}, or remove one of the two --set options",
         )
     return {**table, head: _put(inner, tuple(rest), value)}

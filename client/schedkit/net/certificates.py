@@ -125,6 +125,9 @@ def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
             size = length & 0x7F
             length, at = int.from_bytes(data[at : at + size]), at + size
         if at + length > len(data):
-            raise ValueError("the certificate is cut off: its last bytes are missing")
+            raise ValueError(
+                "the certificate is incomplete: its last bytes are missing; copy the file"
+                " again, or issue a new certificate"
+            )
         yield tag, data[at : at + length]
         at += length

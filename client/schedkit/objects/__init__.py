@@ -113,7 +113,7 @@ def _word(namespace: str) -> str:
 def checked(key: str) -> str:
     """Return the key. Raises ValueError if it isn't valid."""
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:200]!r} isn't a valid object key")
+        raise ValueError(f"{key[:200]!r} isn't a valid key of an object in the result store")
     return key
 
 
@@ -146,8 +146,8 @@ class Unframed:
             size = int.from_bytes(self._held[at : at + _HEAD], "big")
             if size > MOST:
                 raise ValueError(
-                    f"the object in the result store has a message of {size:,} bytes; at most"
-                    f" {MOST:,} are allowed"
+                    "an object in the result store is damaged: it contains a record of"
+                    f" {size:,} bytes, and at most {MOST:,} are allowed"
                 )
             if len(self._held) - at - _HEAD < size:
                 break
@@ -183,4 +183,7 @@ def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[byte
             break
         yield part
     if at < size or digest.digest() != sha256:
-        raise Damaged(f"object {key} is damaged: its size or SHA-256 has changed")
+        raise Damaged(
+            f"object {key} in the result store is damaged: its size or SHA-256 isn't that of"
+            " the stored object"
+        )

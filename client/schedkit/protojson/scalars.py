@@ -147,8 +147,8 @@ def read_rate(value: Any) -> Rate:
     count, per = rate.parse(value)
     if count.denominator != 1:
         raise InvalidText(
-            f"rate {shown(value)} isn't valid: the count must be a whole number;"
-            " instead of 2.5/s, write 5/2s"
+            f"the rate {shown(value)} isn't valid: the count must be a whole number; instead"
+            " of 2.5/s, write 5/2s"
         )
     return Rate(
         count=read_integer(int(count), False, 1, MOST), per=_bounded(Duration(), per, value)
@@ -158,7 +158,7 @@ def read_rate(value: Any) -> Rate:
 def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
     """Check that the duration is within ten thousand years, the limit of the wire."""
     if abs(span.total_seconds()) > LONGEST:
-        raise InvalidText(f"duration {shown(value)} is too long: give less than 10,000 years")
+        raise InvalidText(f"the duration {shown(value)} is too long: give less than 10,000 years")
     length.FromTimedelta(span)
     return length
 
@@ -173,7 +173,7 @@ def read_enum(enum: EnumDescriptor, value: Any) -> int:
                 return known[candidate]
         hint = did_you_mean(value, [name.lower() for name in known])
         choice = ", ".join(name.lower() for name in known)
-        problem = f"{shown(value)} isn't valid: use one of {choice}"
+        problem = f"the value {shown(value)} isn't valid: use one of {choice}"
         raise InvalidText(problem + (f"; {hint}" if hint else ""))
     choice = ", ".join(name.lower() for name in known)
     raise InvalidText(f"the value {shown(value)} isn't valid: use one of {choice}")

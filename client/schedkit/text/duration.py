@@ -26,7 +26,9 @@ def parse(text: str) -> timedelta:
     match = _SHAPE.fullmatch(trimmed)
     if match is None or not trimmed:
         if _BARE.fullmatch(trimmed):
-            raise ValueError(f"duration {text!r} needs a unit, such as {trimmed}s or {trimmed}m")
+            raise ValueError(
+                f"the duration {text!r} needs a unit, such as {trimmed}s or {trimmed}m"
+            )
         raise ValueError(
             f"{text!r} isn't a valid duration; write whole numbers with units w, d, h, m, s, ms, "
             "greatest first, such as 90s, 1h30m or 250ms"
@@ -35,7 +37,9 @@ def parse(text: str) -> timedelta:
     try:
         return timedelta(milliseconds=millis)
     except OverflowError:
-        raise ValueError(f"duration {text!r} is too long") from None
+        raise ValueError(
+            f"the duration {text!r} is too long: give less than 10,000 years"
+        ) from None
 
 
 def render(duration: timedelta) -> str:

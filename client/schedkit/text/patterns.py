@@ -22,7 +22,8 @@ class Pattern:
         """Compile a pattern. Raises ValueError with its problem."""
         if len(text) > LONGEST:
             raise ValueError(
-                f"the pattern has {len(text):,} characters; at most {LONGEST:,} are allowed"
+                f"the pattern has {len(text):,} characters, but at most {LONGEST:,} are"
+                " allowed: shorten it"
             )
         try:
             self._compiled: Any = re2.compile(text.encode(), _QUIET)

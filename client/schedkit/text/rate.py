@@ -29,13 +29,15 @@ def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
     if not _COUNT.fullmatch(count) or not (per or not slash):
         raise _no_rate(text)
     if not per:
-        raise ValueError(f"rate {text!r} has no time: write for example {count}/s or {count}/m")
+        raise ValueError(f"the rate {text!r} has no time: write for example {count}/s or {count}/m")
     try:
         span = duration.parse(f"1{per}" if per in _UNITS else per)
     except ValueError:
         raise _no_rate(text) from None
     if not Fraction(count) or not span:
-        raise ValueError(f"rate {text!r} isn't valid: count and time must be more than 0")
+        raise ValueError(
+            f"the rate {text!r} isn't valid: give a count and a time above 0, such as 100/m"
+        )
     return Fraction(count), span
 
 

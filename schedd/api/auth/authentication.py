@@ -206,7 +206,7 @@ class Authentication:
         if not self.demanded:
             return ANONYMOUS
         if len(sent) > 1:
-            raise wrong("Authorization", "is given twice: send one header")
+            raise wrong("Authorization", "the header is given twice: send it once")
         if sent:
             return await self.of_header(sent[0], lately=lately)
         who = certificate()

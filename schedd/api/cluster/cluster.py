@@ -143,7 +143,7 @@ async def list_workers(
     if request.page_token:
         raise wrong(
             "page_token",
-            "isn't valid: the list of workers has only one page",
+            "the page token isn't valid: the list of workers has only one page",
             "leave page_token out",
             reason="BAD_PAGE_TOKEN",
         )

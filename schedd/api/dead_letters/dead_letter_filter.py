@@ -66,20 +66,28 @@ def _missing(group: wire.ChosenGroup) -> Iterator[FieldViolation]:
     if not group.fingerprint:
         yield FieldViolation("group.fingerprint", "is missing")
     if not group.job and not group.submitted:
-        problem = "is missing: give a job, or submitted: true for submitted runs without a name"
+        problem = (
+            "is missing: give a job's name, or submitted: true for submitted runs without a name"
+        )
         yield FieldViolation("group.job", problem)
 
 
 def check_chosen(request: Choosing) -> None:
     """Raise InvalidArgument unless the selection is explicit and unambiguous."""
     if request.at_most < 0:
-        raise wrong("at_most", "must not be negative")
+        raise wrong(
+            "at_most",
+            "must not be negative: give the highest number of dead letters to change, or leave"
+            " at_most out",
+        )
     filtered = request.job or request.fingerprint
     if request.HasField("group"):
         if filtered or request.all:
             raise wrong("group", "can't be combined with job, fingerprint or all: give one of them")
     elif not filtered and not request.all:
-        raise wrong("all", "is missing: give a job, a fingerprint, a group, or all: true")
+        raise wrong(
+            "all", "no dead letters are selected: give a job, a fingerprint, a group, or all: true"
+        )
     elif filtered and request.all:
         raise wrong("all", "can't be combined with job or fingerprint: give one of them")
 

@@ -90,7 +90,8 @@ async def discard_dead_letters(
     validation.check_note(request.note, "note")
     if len(request.run_ids) > MOST_NAMED:
         raise wrong(
-            "run_ids", f"has {len(request.run_ids):,} ids; at most {MOST_NAMED:,} are allowed"
+            "run_ids",
+            f"the list has {len(request.run_ids):,} ids: give at most {MOST_NAMED:,} in one call",
         )
     run_ids = tuple(run_id_of(one, "run_ids") for one in request.run_ids)
     if not run_ids:

@@ -43,7 +43,8 @@ async def redrive_dead_letters(
     rate = request.rate or USUAL_RATE
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
         raise wrong(
-            "rate", f"{rate:g}/s is out of range: must be {LEAST_RATE}/s to {MOST_RATE:,.0f}/s"
+            "rate",
+            f"{rate:g}/s is out of range: give {LEAST_RATE}/s to {MOST_RATE:,.0f}/s",
         )
     check_chosen(request)
     choice = chosen_by(request)

@@ -70,7 +70,9 @@ def parse_filter(text: str) -> Filter:
                 wanted = _stored(wanted, words=(*wanted.stored.words, word))
                 continue
             if not value:
-                raise _Wrong("the field has no value after the colon")
+                raise _Wrong(
+                    "the filter gives this field no value: write the value after the colon"
+                )
             if name in seen:
                 raise _Wrong(_TWICE)
             seen.add(name)
@@ -103,7 +105,7 @@ def _field(name: str) -> Callable[[Filter, str], Filter]:
         return FIELDS[name]
     near = did_you_mean(name, [*FIELDS, f"{LABEL}KEY"])
     known = ", ".join([*FIELDS, f"{LABEL}KEY"])
-    raise _Wrong(f"the filter has no such field; {near or f'use one of {known}'}")
+    raise _Wrong(f"a filter can't contain this field; {near or f'use one of {known}'}")
 
 
 def _paused(wanted: Filter, value: str) -> Filter:

@@ -44,10 +44,15 @@ async def failover_check(services: Services, what: str) -> AsyncIterator[None]:
     try:
         after = await services.membership.probe()
     except Unavailable as away:
-        raise _failed_over(f"PostgreSQL became unavailable while {what} was changed") from away
+        raise _failed_over(
+            f"the change of {what} may be lost: PostgreSQL became unavailable before it"
+            " confirmed the change"
+        ) from away
     newest = max(after.timeline, services.cluster.view().timeline)
     if after.in_recovery or newest != before:
-        raise _failed_over(f"a standby of PostgreSQL was promoted while {what} was changed")
+        raise _failed_over(
+            f"the change of {what} may be lost: a standby of PostgreSQL was promoted meanwhile"
+        )
 
 
 @contextmanager
@@ -122,7 +127,8 @@ def _failed_over(event: str) -> OutcomeUnknownError:
 def _attempts_out(what: str, within: timedelta) -> OutcomeUnknownError:
     seconds = max(1, math.ceil((within + CLOCKS_DIFFER).total_seconds()))
     return OutcomeUnknownError(
-        f"{what} was changed, but a run that was dispatched before may still start",
+        f"the change of {what} is stored, but a run that was dispatched before the change may"
+        " still start",
         reason="ATTEMPTS_OUT",
         remedy=f"no run can start later than {seconds} s from now; call again to be sure",
     )

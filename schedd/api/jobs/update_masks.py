@@ -33,7 +33,10 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     for path in paths:
         first = path.split(".")[0]
         if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
-            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+            raise _bad_mask(
+                f"update_mask names the field {path!r}, but a job has no such field",
+                "name fields as `schedctl job get -o json` shows them",
+            )
         if first in unset:
             raise _not_edited(path)
     new = job_pb2.Job()
@@ -67,11 +70,17 @@ def _copy(source: Message, target: Message, paths: list[str]) -> None:
         for name in parents:
             field = from_.DESCRIPTOR.fields_by_name.get(name)
             if field is None or field.message_type is None or field.is_repeated:
-                raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+                raise _bad_mask(
+                    f"update_mask names the field {path!r}, but a job has no such field",
+                    "name fields as `schedctl job get -o json` shows them",
+                )
             from_, to = getattr(from_, name), getattr(to, name)
         field = from_.DESCRIPTOR.fields_by_name.get(last)
         if field is None:
-            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+            raise _bad_mask(
+                f"update_mask names the field {path!r}, but a job has no such field",
+                "name fields as `schedctl job get -o json` shows them",
+            )
         to.ClearField(last)
         if field.is_repeated:
             getattr(to, last).MergeFrom(getattr(from_, last))

@@ -44,8 +44,8 @@ def check_no_child(record: RunRecord) -> None:
     parent = record.run.parent
     if parent is not None:
         raise FailedPreconditionError(
-            f"run {record.run.key.run_id} can't be run again alone: it is a child of a broadcast,"
-            f" for worker {record.run.target} only",
+            f"run {record.run.key.run_id} can't be retried alone: it is a child of a"
+            f" broadcast, for worker {record.run.target} only",
             reason="IS_CHILD",
             remedy="when the broadcast has ended, run the broadcast again on the workers that"
             f" failed: schedctl run retry {parent}",

@@ -192,8 +192,8 @@ async def read_logs(
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
         raise refused(
-            f"the cursor {cut(request.resume_after)!r} belongs to another attempt, not to the"
-            f" attempt with fencing token {token}"
+            f"the cursor {cut(request.resume_after)!r} belongs to another attempt than the"
+            f" requested one, which has the fencing token {token}"
         )
     if request.follow:
         async for piece in logs.followed(services, run_id, token, after):
@@ -366,23 +366,25 @@ def _check_again(found: RunRecord) -> None:
         return
     if state in LIVE:
         problem, remedy = (
-            f"is {state} and hasn't ended",
+            f"it is {state} and hasn't ended",
             "cancel the run first, or wait for its end",
         )
     elif state is State.SUCCEEDED:
-        problem = "has SUCCEEDED, so it can't be retried"
+        problem = "it has SUCCEEDED"
         remedy = "to start another run of the job: `schedctl job trigger`"
     else:
-        problem = f"is {state}: its scheduled time never became a run"
+        problem = f"it is {state}, so no run was created for its scheduled time"
         remedy = "to run the scheduled time: `schedctl job backfill`"
     raise FailedPreconditionError(
-        f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
+        f"run {found.run.key.run_id} can't be retried: {problem}",
+        reason="NOT_FAILED",
+        remedy=remedy,
     )
 
 
 def _deleted(found: RunRecord) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
+        f"run {found.run.key.run_id} can't be retried: its job {found.job!r} was deleted",
         reason="JOB_DELETED",
         remedy="create the job again and trigger it",
     )
@@ -396,7 +398,7 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
     if why.what == "payload":
         made = redriven_run_id(found.run.key.run_id)
         return FailedPreconditionError(
-            f"run {found.run.key.run_id} was already run again, with another payload: run {made}",
+            f"run {found.run.key.run_id} was already retried with another payload, as run {made}",
             reason="DONE_AGAIN",
             remedy=f"see `schedctl run get {made}`; to retry that run: `schedctl run retry {made}`",
         )
@@ -405,7 +407,8 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
 
 def _line_full(found: RunRecord) -> FailedPreconditionError:
     return FailedPreconditionError(
-        f"too many runs of job {found.job!r} are waiting already",
+        f"run {found.run.key.run_id} can't be retried now: too many runs of job {found.job!r}"
+        " are waiting already",
         reason="LINE_FULL",
         remedy="wait until some runs have ended, or redrive at a rate: `schedctl dlq redrive`",
     )

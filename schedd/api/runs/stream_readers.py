@@ -167,9 +167,9 @@ class Places:
         host = peer.rpartition(":")[0] or peer
         if self._taken[host] >= self._most_of_one or self._taken.total() >= self._most:
             raise LimitReachedError(
-                f"too many open streams: your host has {self._taken[host]:,} (at most"
-                f" {self._most_of_one:,}), all hosts together have {self._taken.total():,} (at"
-                f" most {self._most:,})",
+                "too many streams of watches and logs are open on this member:"
+                f" {self._taken[host]:,} by your host (at most {self._most_of_one:,}),"
+                f" {self._taken.total():,} by all hosts together (at most {self._most:,})",
                 reason="TOO_MANY_STREAMS",
                 remedy="close some streams; one stream can watch many runs",
             )

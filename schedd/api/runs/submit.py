@@ -115,7 +115,7 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     await pools.check_there(services, namespace, spec.pool)
     notifications.check_means(services, spec)
     if request.delay.ToTimedelta() < timedelta(0):
-        raise wrong("delay", "must not be negative")
+        raise wrong("delay", "the delay must not be negative: give 0s or more")
     if spec.HasField("payload"):
         spec.ClearField("payload")
         definition = JobDefinition.requested(spec, JobId(run_id), namespace, ephemeral=True)

@@ -45,7 +45,8 @@ async def watch_runs(
             raise wrong(field, "can't be combined with run ids: leave one of the two out")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong(
-            "run_ids", f"has {len(request.run_ids)} ids; at most {MOST_WATCHED} are allowed"
+            "run_ids",
+            f"the list has {len(request.run_ids)} ids: give at most {MOST_WATCHED} in one call",
         )
     watched = sorted(await _find_all(services, request.run_ids))
     async for event in _these(services, cursors.EndedRuns(watched, request.resume_after)):

@@ -245,7 +245,7 @@ class Candidate:
         if (later := self.view().term) > leadership.term:
             raise TermOver(
                 f"the shard map in etcd is from a later leader: its term {later} is greater"
-                f" than this leader's term {leadership.term}"
+                f" than this leader's term {leadership.term}; this member stops leading"
             )
         await self._heed_heir(leadership)
         census = await fence_departed(self.coordination, self.store, leadership)

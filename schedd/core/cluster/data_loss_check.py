@@ -133,11 +133,15 @@ def _decoded(value: bytes) -> Mark:
     at = None if found["at"] is None else datetime.fromisoformat(text(found["at"]))
     if at is not None:
         if at.tzinfo is None:
-            raise ValueError("the time of a data-loss mark must have a time zone")
+            raise ValueError(
+                "the time in the leader's mark (the recorded progress of PostgreSQL) has no"
+                " time zone"
+            )
         at = at.astimezone(UTC)
         if not 1970 <= at.year < 2200:
             raise ValueError(
-                f"the time of a data-loss mark is {at}, but must be from 1970 up to 2200"
+                f"the time in the leader's mark (the recorded progress of PostgreSQL) is {at},"
+                " but must be from 1970 up to 2200"
             )
     timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
     system = number(int(text(found["system"])), 0, MOST_SYSTEM)

@@ -33,7 +33,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     try:
         if len(value) > LARGEST:
             raise ValueError(
-                f"the value in etcd has {len(value)} bytes; at most {LARGEST} are allowed"
+                f"the etcd value has {len(value)} bytes, but at most {LARGEST} are allowed"
             )
         return decode(value)
     except (
@@ -63,7 +63,8 @@ def text(value: object) -> str:
     """Return a text that every part of schedd can store, send and log."""
     if not isinstance(value, str) or len(value) > LONGEST or not (value + " ").isprintable():
         raise ValueError(
-            f"{value!r:.60} in etcd isn't a printable text of at most {LONGEST} characters"
+            f"the text {value!r:.60} in the etcd value isn't valid: it must be printable, with"
+            f" at most {LONGEST} characters"
         )
     return value
 
@@ -72,7 +73,8 @@ def number(value: object, low: int, high: int) -> int:
     """Return a whole number from `low` to `high`, both included."""
     if not isinstance(value, int) or not low <= value <= high:
         raise ValueError(
-            f"a stored value in etcd is {value!r:.60}, and not a whole number from {low} to {high}"
+            f"the number {value!r:.60} in the etcd value isn't valid: it must be whole, from"
+            f" {low} to {high}"
         )
     return value
 

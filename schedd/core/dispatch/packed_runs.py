@@ -49,8 +49,8 @@ class Holdings:
         ):
             if len(part) % piece.size:
                 raise ValueError(
-                    f"held.{name} of the heartbeat has {len(part)} bytes, which isn't a multiple of"
-                    f" {piece.size}"
+                    f"the worker's heartbeat is invalid: its field held.{name} has {len(part)}"
+                    f" bytes, which isn't a multiple of {piece.size}"
                 )
         self._waiting, self._running, self._spooled = waiting, running, spooled
         self._all: frozenset[bytes] | None = None

@@ -54,7 +54,10 @@ class Cursor:
         """Parse a cursor. Raises ValueError."""
         found = _CURSOR.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text[:80]!r} isn't the id of an event of this cluster")
+            raise ValueError(
+                f"{text[:80]!r} isn't the id of an event of this cluster: send the id of a"
+                " received event unchanged"
+            )
         return cls(int(found[1], 16), int(found[2], 16))
 
 

@@ -121,7 +121,8 @@ async def _timely(
                     answer = await anext(answers, None)
             except TimeoutError:
                 raise Unavailable(
-                    f"the change stream from another member timed out: no message for {within:g} s"
+                    "the change stream from another member timed out: no message for"
+                    f" {within:g} s; this member opens it again"
                 ) from None
             if answer is None:
                 return

@@ -94,7 +94,8 @@ class Peers:
                 yield _within_bounds(answer, f"change stream of member {endpoint}")
         except grpc.aio.AioRpcError as error:
             raise Unavailable(
-                f"the change stream of member {endpoint} failed: {error.code().name}"
+                f"the change stream of member {endpoint} failed: {error.code().name}; this"
+                " member opens it again"
             ) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -171,5 +172,5 @@ class Peers:
 def _within_bounds(answer: B, what: str) -> B:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
-        raise Unavailable(f"the {what} got an invalid answer: {problem(found)}")
+        raise Unavailable(f"the {what} sent an invalid message: {problem(found)}")
     return answer

@@ -108,8 +108,8 @@ def since_epoch(microseconds: int) -> datetime:
     """Return microseconds since 1970 as a datetime. Raises BadFrame if out of bounds."""
     if not 0 <= microseconds < _END_OF_TIME:
         raise BadFrame(
-            f"the heartbeat's field held.running is invalid: the time {microseconds} µs since"
-            " 1970 is out of range"
+            "the worker's heartbeat is invalid: in its field held.running the time"
+            f" {microseconds} µs since 1970 is out of range"
         )
     return _EPOCH + timedelta(microseconds=microseconds)
 
@@ -284,7 +284,8 @@ def successes(batch: worker_service_pb2.ResultBatch) -> tuple[Successes, str]:
     if len(batch.run_ids) != 16 * count or any(len(column) != count for column in columns):
         lengths = [len(batch.run_ids) / 16, count, *map(len, columns)]
         raise BadFrame(
-            f"result_batches: all lists must have the same number of entries, but have {lengths}"
+            "the worker's results are invalid: the lists of result_batches must have the same"
+            f" number of entries, but have {lengths}"
         )
     return Successes(
         run_ids_of(batch.run_ids),
@@ -347,7 +348,7 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
         raise BadFrame(str(wrong)) from wrong
     if found.unended + found.spooled > MOST_HELD:
         raise BadFrame(
-            f"held: the heartbeat lists more than {MOST_HELD:,} runs, the highest allowed number"
+            f"the worker's heartbeat is invalid: its field held lists more than {MOST_HELD:,} runs"
         )
     return found
 

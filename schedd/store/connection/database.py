@@ -215,12 +215,14 @@ def url_of(dsn: str) -> URL:
         url = _several(dsn) if "," in _authority(dsn) else make_url(dsn)
         url = url.set(host=unquote(url.host)) if url.host else url
     except (ArgumentError, ValueError) as error:  # ValueError: a port that isn't a number
-        raise Misconfigured(f"invalid PostgreSQL URL: {error}") from error
+        raise Misconfigured(
+            f"invalid PostgreSQL URL: {error}; write postgresql://USER@HOST:PORT/DATABASE"
+        ) from error
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg2")
     if url.drivername != "postgresql+psycopg2":
         raise Misconfigured(
-            f"invalid PostgreSQL URL: the scheme is {url.drivername}://, use postgresql://"
+            f"invalid PostgreSQL URL: the scheme is {url.drivername}://, but must be postgresql://"
         )
     return url
 
@@ -236,7 +238,7 @@ def _several(dsn: str) -> URL:
     try:
         found = parse_dsn(f"postgresql://{rest}")
     except ProgrammingError:  # its message repeats the password
-        raise ValueError("libpq can't parse the list of hosts") from None
+        raise ValueError("the list of hosts isn't valid for libpq") from None
     user, password, name = (found.pop(key, None) for key in ("user", "password", "dbname"))
     return URL.create(scheme, user, password, database=name, query=found)
 

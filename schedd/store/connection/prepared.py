@@ -64,7 +64,7 @@ class PreparedStatement:
                 raise
             connection.info[_PREPARED] = None
             raise StartOver(
-                "a prepared statement can't be used any more: the transaction starts again"
+                "a session can't use its prepared statement any more: the transaction starts again"
             ) from error
 
 

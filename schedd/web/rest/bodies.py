@@ -118,7 +118,7 @@ async def _dropped(pieces: AsyncIterator[bytes]) -> None:
 def _too_large(most: int) -> RequestProblem:
     return RequestProblem(
         "CONTENT_TOO_LARGE",
-        f"the body has more than {most:,} bytes",
+        f"the request's body has more than {most:,} bytes",
         reason="REQUEST_TOO_LARGE",
         remedy="store large payloads elsewhere and send their location",
         headers={"connection": "close"},
@@ -128,7 +128,7 @@ def _too_large(most: int) -> RequestProblem:
 def _too_slow() -> RequestProblem:
     return RequestProblem(
         "REQUEST_TIMEOUT",
-        f"reading the body timed out after {BODY_WITHIN:.0f} s",
+        f"reading the request's body timed out after {BODY_WITHIN:.0f} s",
         reason="REQUEST_TOO_SLOW",
         remedy="send the body faster, or in smaller requests",
         headers={"connection": "close"},
@@ -140,7 +140,7 @@ def parsed(content: bytes) -> Mapping[str, Any]:
     try:
         found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=once)
     except (standard.TooDeep, standard.TooMany) as beyond:
-        raise wrong(f"the body {beyond}") from beyond
+        raise wrong(f"the request's body can't be read, because it {beyond}") from beyond
     except ValueError as error:
         raise wrong(
             f"the request's body isn't valid JSON: {error}", reason="MALFORMED_JSON"
@@ -156,7 +156,7 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         times = Counter(key for key, _ in pairs)
         twice = next(key for key in found if times[key] > 1)
-        raise ValueError(f"the key {twice!r} is given twice")
+        raise ValueError(f"the key {twice!r} is given twice: give it once")
     return found
 
 

@@ -118,11 +118,11 @@ def test_a_store_that_answers_passes_its_check(objects: Objects) -> None:
     ["", "/", "..", "a/../b", "../a", "a//b", "/etc/passwd", "a/./b", "a/b/", "a\0b", "a/b\n", "é"],
 )
 def test_an_invalid_key_reaches_no_store(objects: Objects, tmp_path: Path, key: str) -> None:
-    with pytest.raises(ValueError, match="valid object key"):
+    with pytest.raises(ValueError, match="valid key of an object"):
         objects.put(key, file_of(tmp_path, b"content"))
-    with pytest.raises(ValueError, match="valid object key"):
+    with pytest.raises(ValueError, match="valid key of an object"):
         objects.read(key, 0, 1)
-    with pytest.raises(ValueError, match="valid object key"):
+    with pytest.raises(ValueError, match="valid key of an object"):
         objects.remove(key + "/")
 
 

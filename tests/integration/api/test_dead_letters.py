@@ -215,7 +215,9 @@ async def test_a_second_retry_with_another_payload_is_refused_and_not_dropped(de
     made = await dead.retried(run_id, payload=NEW)
     assert (await dead.retried(run_id, payload=NEW)).run_id == made.run_id
     assert (await dead.retried(run_id)).run_id == made.run_id
-    with pytest.raises(FailedPreconditionError, match=f"with another payload: run {made.run_id}"):
+    with pytest.raises(
+        FailedPreconditionError, match=f"with another payload, as run {made.run_id}"
+    ):
         await dead.retried(run_id, payload=common_pb2.Payload(json="[]"))
 
 
@@ -245,7 +247,10 @@ async def test_a_run_that_hasnt_failed_isnt_retried(dead: Dead) -> None:
     made = await dead.api("TriggerJob", jobs.TriggerJobRequest(job="j"))
     with pytest.raises(FailedPreconditionError, match="and hasn't ended"):
         await dead.retried(made.run_id)
-    for state, message in (("SUCCEEDED", "has SUCCEEDED"), ("SKIPPED", "never became a run")):
+    for state, message in (
+        ("SUCCEEDED", "has SUCCEEDED"),
+        ("SKIPPED", "no run was created for its"),
+    ):
         await dead.api.world.sql("UPDATE runs SET state = %s RETURNING 1", state)
         with pytest.raises(FailedPreconditionError, match=message):
             await dead.retried(made.run_id)
@@ -259,7 +264,7 @@ async def test_a_run_of_a_deleted_job_isnt_retried(dead: Dead) -> None:
     await dead.job()
     old = await dead.died()
     await dead.api("DeleteJob", jobs.DeleteJobRequest(job="j"))
-    with pytest.raises(FailedPreconditionError, match="is deleted"):
+    with pytest.raises(FailedPreconditionError, match="was deleted"):
         await dead.retried(old)
     assert await dead.letters() == [old], "it still waits for a person"
 
@@ -431,7 +436,7 @@ async def test_dead_letters_of_a_deleted_job_can_be_discarded_and_of_an_unknown_
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({}, "all: is missing"),
+        ({}, "all: no dead letters are selected"),
         ({"job": "j", "all": True}, "all: can't be combined with"),
         ({"run_ids": [str(uuid4())], "job": "j"}, "run_ids: can't be combined with"),
         ({"run_ids": [str(uuid4())], "group": {}}, "run_ids: can't be combined with"),
@@ -440,10 +445,10 @@ async def test_dead_letters_of_a_deleted_job_can_be_discarded_and_of_an_unknown_
             {"run_ids": [str(uuid4())], "until": {"seconds": 1}},
             "until: can't be combined with run ids",
         ),
-        ({"until": {"seconds": 1}}, "all: is missing"),
+        ({"until": {"seconds": 1}}, "all: no dead letters are selected"),
         ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most: can't be combined with run ids"),
         ({"all": True, "at_most": -1}, "at_most: -1 is out of range"),
-        ({"at_most": 1}, "all: is missing"),
+        ({"at_most": 1}, "all: no dead letters are selected"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
         ({"all": True, "note": "a\nb"}, "note"),
     ],
@@ -814,10 +819,10 @@ async def failed_submits(dead: Dead) -> str:
 async def test_a_run_submitted_to_a_deleted_pool_isnt_retried(dead: Dead) -> None:
     """P3.21: its run would wait for ever. Created again, the pool stays while the run waits."""
     run_id = await failed_submits(dead)
-    with pytest.raises(FailedPreconditionError, match="is deleted") as refused:
+    with pytest.raises(FailedPreconditionError, match="was deleted") as refused:
         await dead.retried(run_id)
     assert refused.value.reason == "NO_SUCH_POOL"
-    with pytest.raises(FailedPreconditionError, match="pool p is deleted"):
+    with pytest.raises(FailedPreconditionError, match="pool p was deleted"):
         await dead.api("TriggerJob", jobs.TriggerJobRequest(job=run_id))
     assert await dead._live() == []
     assert await dead.letters() == [run_id]
@@ -947,7 +952,7 @@ async def test_an_idempotency_key_of_a_rejected_redrive_can_be_reused(dead: Dead
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({}, "all: is missing"),
+        ({}, "all: no dead letters are selected"),
         ({"fingerprint": "a", "all": True}, "all: can't be combined with"),
         ({"group": {"job": "j"}, "fingerprint": "a"}, "group: can't be combined with"),
         ({"all": True, "rate": -1.0}, "rate: -1/s is out of range"),

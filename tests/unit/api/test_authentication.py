@@ -88,7 +88,7 @@ class Clock:
 async def test_two_tokens_in_one_call_are_refused() -> None:
     place = Place()
     both = tuple(f"Bearer {place.token()[1]}" for _ in range(2))
-    with pytest.raises(InvalidArgumentError, match="Authorization: is given twice"):
+    with pytest.raises(InvalidArgumentError, match="Authorization: the header is given twice"):
         await place.authentication.identify_caller(both, lambda: CERTIFIED)
     assert place.looked == 0
 

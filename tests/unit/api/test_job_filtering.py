@@ -61,7 +61,7 @@ def test_words_and_fields_combine() -> None:
         ("labels.team:data", 'did you mean "label.KEY"?'),
         ("paused:maybe", "give true or false"),
         ("action:shel", 'did you mean "shell"?'),
-        ("name:", "no value after the colon"),
+        ("name:", "gives this field no value"),
         ("pool:a pool:b", "given twice"),
         ("label.a:b label.a:c", "given twice"),
         ('name:"etl', "unclosed"),

@@ -35,7 +35,7 @@ def test_new_ids_are_random_uuids_of_version_4() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"x" * 15, b"x" * 17])
 def test_a_value_without_16_bytes_is_rejected(value: bytes) -> None:
-    with pytest.raises(ValueError, match="a UUID must have 16 bytes"):
+    with pytest.raises(ValueError, match="instead of 16"):
         Id(value)
 
 

@@ -517,7 +517,7 @@ async def test_an_unclear_selection_is_refused_before_it_is_sent(
     ("wrong", "problem"),
     [
         (("--all", "--rate", "fast"), "isn't a valid rate: write 100/s, 6/m or 90/h"),
-        (("--all", "--rate", "0"), "must be more than 0"),
+        (("--all", "--rate", "0"), "give a count and a time above 0"),
         (("--all", "--rate", "-3"), "isn't a valid rate"),
         (("r", "--rate", "3"), "--rate can't be combined with RUN"),
         (("r", "--dry-run"), "--dry-run can't be combined with RUN"),

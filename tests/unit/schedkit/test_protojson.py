@@ -183,7 +183,7 @@ def test_all_problems_are_reported_at_once_with_path_and_suggestion():
     )
     assert reported["crno"] == 'unknown field|did you mean "cron"?'
     assert reported["priority"].startswith(
-        '"hihg" isn\'t valid: use one of low, medium, high; did you mean "high"?'
+        'the value "hihg" isn\'t valid: use one of low, medium, high; did you mean "high"?'
     )
     assert "unit" in reported["timeout"]
     assert "needs a unit" in reported["every"]

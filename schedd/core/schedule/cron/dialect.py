@@ -175,7 +175,7 @@ def _field(spec: FieldSpec, text: str, seed: str) -> FieldTerms:
     for term in text.split(","):
         if not term:
             raise CronError(
-                spec.name, f"the list {text!r} has an empty term", "remove the extra comma"
+                spec.name, f"the list {text!r} has an empty entry", "remove the extra comma"
             )
         found = _special(spec, term)
         if found is None:
@@ -246,7 +246,7 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
         return _hashed(spec, term, found, seed)
     found = _RANGE.fullmatch(term)
     if found is None:
-        raise CronError(spec.name, f"{term!r} isn't a valid term", f"use {spec.range_text}")
+        raise CronError(spec.name, f"{term!r} isn't valid in this field", f"use {spec.range_text}")
     low, step = spec.value_of(found[1]), _step(spec, term, found[3])
     if found[2] is None:
         # A weekday with a step counts up to Saturday.

@@ -43,8 +43,14 @@ class FieldSpec:
             return self.names.index(text) + self.low
         for name in self.names:
             if text.startswith(name):
-                raise CronError(self.name, f"{text!r} isn't a valid value", f"write {name}")
-        raise CronError(self.name, f"{text!r} isn't a valid value", f"use {self.range_text}")
+                raise CronError(
+                    self.name,
+                    f"the value {text!r} isn't valid in this field",
+                    f"write the name as {name}",
+                )
+        raise CronError(
+            self.name, f"the value {text!r} isn't valid in this field", f"use {self.range_text}"
+        )
 
     @property
     def range_text(self) -> str:

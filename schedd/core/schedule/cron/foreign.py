@@ -76,9 +76,11 @@ def read_fields(text: str, dialect: Dialect) -> ForeignReading:
     """Read the fields of an expression. Raises UnknownExpression."""
     letters, words = dialect.fields.split(), text.lower().split()
     if len(words) != len(letters):
-        raise UnknownExpression(f"{len(words)} fields")
+        raise UnknownExpression(
+            f"the expression has {len(words)} fields, and {len(letters)} are expected"
+        )
     if len(text) > LONGEST:
-        raise UnknownExpression("too long")
+        raise UnknownExpression("the expression is too long")
     found = dict(zip(letters, words, strict=True))
     second, minute, hour, month = (
         _field(dialect, found.get(letter, "0"), *_RANGES[letter]) for letter in "smhM"
@@ -135,7 +137,9 @@ def _day(
         chosen = week if questions[0] else month
         return lambda at: at.month in months and chosen.matches(at)
     if any(questions) and dialect is VIXIE:
-        raise UnknownExpression("? in a day field")
+        raise UnknownExpression(
+            "the expression has ? in a day field, which vixie-cron doesn't support"
+        )
     if dialect.both_days or by_month[0] in "*?" or by_week[0] in "*?":
         return lambda at: at.month in months and month.matches(at) and week.matches(at)
     return lambda at: at.month in months and (month.matches(at) or week.matches(at))

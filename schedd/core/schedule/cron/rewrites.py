@@ -377,7 +377,7 @@ def _slips(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     for number, word in enumerate(words):
         better, problem = word, ""
         if re.fullmatch(r"\*\d{1,4}", word, re.ASCII):
-            better, problem = f"*/{word[1:]}", f"{word} isn't a valid term"
+            better, problem = f"*/{word[1:]}", f"{word} isn't valid in this field"
         elif word == "$" and number == len(words) - 3:
             better, problem = "L", "$ isn't a day"
         if better == word:
