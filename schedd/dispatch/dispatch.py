@@ -355,7 +355,7 @@ class Dispatch:
         Runs that aren't due yet don't count.
         """
         index, now = self._run_index, self._clock.now()
-        ripe, held_until = index.next_ripe(), index.held_timers.next_at()
+        ripe = index.next_ripe()
         if self._is_choosing or index.ready.leaves_some or (ripe is not None and ripe <= now):
             return True
 
@@ -364,9 +364,7 @@ class Dispatch:
 
         if index.ready and index.ready.heads(fits, self._late.room(), self._pools.rooms):
             return True
-        if held_until is None or held_until + index.lookahead.dispatch > now:
-            return False
-        return any(head.waiting_since <= now for head in index.held_timers.heads(now, fits))
+        return index.held_timers.any_due(now, fits)
 
     def placeable(self) -> int:
         """Return how many ready runs some worker here could run, with or without free slots. Paced

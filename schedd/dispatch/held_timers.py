@@ -10,9 +10,10 @@ the batch is stale.
 Invariants (docs/protocol-rules.md, P3.4, P4.7)
 - Free slots that runs need which wait in the ready queue, or to be pre-dispatched, are left to
   them.
-- Due timers have priority over others, planned or not, in the order of the ready queue. The others
-  are fired as RUNNING by `lookahead.dispatch` before they are due. If `HERD` timers are held, that
-  is too late for some: they are fired as soon as there are slots.
+- Due timers have priority over others, planned or not, in the order of the ready queue: late ones
+  are one class lower, by the time when their steps were planned. The others are fired as RUNNING by
+  `lookahead.dispatch` before they are due. If `HERD` timers are held, that is too late for some:
+  they are fired as soon as there are slots.
 - A due timer for which there is no slot is overdue once a run is ready, which the ready queue
   orders, or after `HOLD`. So each step is written while the next time of its timer isn't late.
 - The work between two awaits is bounded, however many needs are held.
@@ -31,7 +32,7 @@ from math import ceil, inf
 from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Need, SlotOffer
-from schedd.core.dispatch.priority_order import rank
+from schedd.core.dispatch.priority_order import CLASS_STEP, rank
 from schedd.core.dispatch.ready_queue import QueueHead, ReadyQueue
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.ids import JobId, ShardId, scheduled_run_ids
@@ -66,24 +67,35 @@ Defined: TypeAlias = tuple[Timer, CachedDefinition]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """Timers with the same step, which is one run that isn't late, and definitions of one text."""
+    """Timers with the same step, which is one run, and definitions of one text."""
 
     timers: list[Defined]
     step: Firing
     """The step of one of them, or of another timer with the same schedule and times."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the run is late."""
+        return self.step.runs[0].ready_at is not None
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
     need: Need
     priority: Priority
+    late: bool
     number: int
-    order: list[tuple[datetime, int, Planned]] = field(default_factory=list)
-    """By due time; some timers are no longer held."""
+    order: list[tuple[datetime, datetime, int, Planned]] = field(default_factory=list)
+    """By the time when the run is ready, then by due time; some timers are no longer held."""
     size: int = 0
     """Number of timers."""
-    due: Counter[datetime] = field(default_factory=Counter)
-    """Number of timers by due time."""
+    ready: Counter[datetime] = field(default_factory=Counter)
+    """Number of timers by the time when the run is ready."""
+
+    @property
+    def its_class(self) -> int:
+        """The number of the priority, less one for late runs (`priority_order.class_of`)."""
+        return self.priority - self.late
 
 
 _Head: TypeAlias = tuple[bool, float, int, _Line]
@@ -96,7 +108,7 @@ class HeldTimers:
     def __init__(self, timers: Timers, lookahead: Lookahead) -> None:
         self._timers = timers
         self._lookahead = lookahead
-        self._lines: dict[tuple[Need, Priority], _Line] = {}
+        self._lines: dict[tuple[Need, Priority, bool], _Line] = {}
         self._count = count()
         self._without: list[_Line] = []
         """Lines of due timers for which the last choice found no slots, first by rank."""
@@ -113,16 +125,17 @@ class HeldTimers:
         """Hold these timers until each has a slot, or is overdue."""
         for each in planned:
             known, timers = each.timers[0][1], [timer for timer, _ in each.timers]
-            line = self._line(known.text.need, known.text.definition.priority)
+            line = self._line(known.text.need, known.text.definition.priority, each.late)
             self._timers.keep_all([timer.job_id for timer in timers], timers)
-            insort(line.order, (each.step.due_at, next(self._count), each))
+            ready_at = each.step.ready_at
+            insort(line.order, (ready_at, each.step.due_at, next(self._count), each))
             line.size += len(timers)
-            line.due[each.step.due_at] += len(timers)
+            line.ready[ready_at] += len(timers)
 
     def release(self) -> None:
         """Hold nothing: a pause or resume of the cluster has made the steps invalid."""
         for line in self._lines.values():
-            for _, _, each in line.order:
+            for *_, each in line.order:
                 self._timers.come_up([one for one, _ in self._timers.pop_same(each.timers)])
         self._lines.clear()
         self._without.clear()
@@ -136,7 +149,7 @@ class HeldTimers:
         queues: tuple[ReadyQueue, EarlyRuns],
     ) -> list[tuple[FiringToSlot, CachedDefinition]]:
         """Remove and return timers for which slots are free, beyond those that waiting runs need,
-        and reserve these slots. At most `most`, of one priority.
+        and reserve these slots. At most `most`, of one class.
         """
         waiting = _slots_needed(offers, now, *queues)
         free = waiting < offers.slots
@@ -147,11 +160,11 @@ class HeldTimers:
         chosen: list[tuple[FiringToSlot, CachedDefinition]] = []
         terms: dict[object, Terms] = {}
         full: set[Need] = set()
-        looked = 0
+        looked, its_class = 0, None
         while heads and len(chosen) < most and looked < LOOKS:
             looked += 1
             early, _, _, line = head = heapq.heappop(heads)
-            if chosen and chosen[0][0].batch.priority != line.priority:
+            if chosen and its_class != line.its_class:
                 break
             went: list[tuple[Planned, list[SlotOffer]]] = []
             if free and line.need not in full:
@@ -161,6 +174,7 @@ class HeldTimers:
                 for offer, taken in Counter(chain.from_iterable([its for _, its in went])).items():
                     choice.reserve_slots(offer, taken * line.need.slots)
                 chosen += _to_slots(went, terms)
+                its_class = line.its_class
                 if (following := self._head(line, now, last)) is not None:
                     heapq.heappush(heads, following)
             else:
@@ -172,15 +186,17 @@ class HeldTimers:
     def _choose(
         self, head: _Head, until: datetime, most: int, waiting: int, offers: SlotIndex
     ) -> list[tuple[Planned, list[SlotOffer]]]:
-        """Remove and return the first timers of a line, due by `until`, with an offer for each."""
-        early, _, _, line = head
-        need, first_at, first = line.need, line.order[0][0], line.order[0][2]
+        """Remove and return the first timers of a line, ready by `until`, with an offer for
+        each.
+        """
+        early, its_rank, _, line = head
+        need, first = line.need, line.order[0][-1]
         spare = -(-waiting // need.slots)
         found, free = offers.spread(need, most + spare), most
         if found is not None:
             free = len(found) - spare
         else:
-            its_rank = rank(Priority.LOW if early else line.priority, first_at)
+            its_rank = rank(Priority.LOW, line.order[0][0]) if early else its_rank
             if not offers.exceeds(need, its_rank, waiting + need.slots - 1):
                 return []
             timer, known = first.timers[0]
@@ -191,13 +207,13 @@ class HeldTimers:
         return [(each, [*islice(left, len(each.timers))]) for each in taken]
 
     def overdue(self, most: int, until: datetime, above: float | None = None) -> list[Planned]:
-        """Remove and return timers due by `until` for which the last choice found no slots: at most
-        `most`, of one priority, above `above`.
+        """Remove and return timers ready by `until` for which the last choice found no slots: at
+        most `most`, of one class, above `above`.
         """
-        lines = [e for e in self._without if above is None or e.priority > above]
+        lines = [e for e in self._without if above is None or e.its_class > above]
         found: list[Planned] = []
         for line in lines:
-            if line.priority == lines[0].priority:
+            if line.its_class == lines[0].its_class:
                 found += self._take(line, most - sum(len(each.timers) for each in found), until)
         return found
 
@@ -208,6 +224,11 @@ class HeldTimers:
         firsts = [first for line in [*self._lines.values()] if (first := self._first(line))]
         return min(firsts) - self._lookahead.dispatch if firsts else None
 
+    def any_due(self, now: datetime, fits: Callable[[Need], bool]) -> bool:
+        """Return whether a timer is due whose need fits."""
+        lines = [line for line in self._lines.values() if fits(line.need)]
+        return any((first := self._first(line)) is not None and first <= now for line in lines)
+
     def heads(self, now: datetime, fits: Callable[[Need], bool]) -> list[QueueHead]:
         """Return queue heads for each line whose need fits: of its due timers, and of others that
         may be fired now. The latter have LOW priority, behind all ready runs.
@@ -217,18 +238,20 @@ class HeldTimers:
         for line in [*self._lines.values()]:
             if not fits(line.need) or self._first(line) is None:
                 continue
-            due = {at: timers for at, timers in line.due.items() if at <= now}
-            early = {at: timers for at, timers in line.due.items() if now < at <= until}
+            due = {at: timers for at, timers in line.ready.items() if at <= now}
+            early = {at: timers for at, timers in line.ready.items() if now < at <= until}
             for priority, its in (line.priority, due), (Priority.LOW, early):
                 if its:
+                    since = min(its) + line.late * CLASS_STEP
                     slots = sum(its.values()) * line.need.slots
-                    found.append(QueueHead(priority, min(its), slots, line.need.slots))
+                    found.append(QueueHead(priority, since, slots, line.need.slots))
         return found
 
-    def _line(self, need: Need, priority: Priority) -> _Line:
-        line = self._lines.get((need, priority))
+    def _line(self, need: Need, priority: Priority, late: bool) -> _Line:
+        of = need, priority, late
+        line = self._lines.get(of)
         if line is None:
-            line = self._lines[need, priority] = _Line(need, priority, next(self._count))
+            line = self._lines[of] = _Line(*of, next(self._count))
         return line
 
     def _early(self, now: datetime) -> datetime:
@@ -243,31 +266,31 @@ class HeldTimers:
         return following is None or following > now - self._lookahead.fire
 
     def _head(self, line: _Line, now: datetime, last: datetime) -> _Head | None:
-        """Return the head of a line; None: no timer in it is due by `last`."""
+        """Return the head of a line; None: no timer in it is ready by `last`."""
         first = self._first(line)
         if first is None or first > last:
             return None
-        return first > now, rank(line.priority, first), line.number, line
+        return first > now, rank(line.its_class, first), line.number, line
 
     def _first(self, line: _Line) -> datetime | None:
-        """Return the due time of the line's first timer; None: there is none."""
+        """Return when the line's first timer is ready; None: there is none."""
         while line.order:
-            due_at, _, each = line.order[0]
+            ready_at, *_, each = line.order[0]
             held = (at for at, (timer, _) in enumerate(each.timers) if self._is_held(timer))
             stale = next(held, len(each.timers))
             if not stale:
-                return due_at
+                return ready_at
             self._pop(line, each, stale)
             if not each.timers:
                 self._remove(line, 1)
         return None
 
     def _take(self, line: _Line, most: int, until: datetime) -> list[Planned]:
-        """Remove and return the first timers of a line, due by `until`."""
+        """Remove and return the first timers of a line, ready by `until`."""
         taken: list[Planned] = []
         emptied = 0
-        for due_at, _, each in line.order:
-            if due_at > until:
+        for ready_at, *_, each in line.order:
+            if ready_at > until:
                 break
             while each.timers and most > 0:
                 timers = self._timers.pop_same(self._pop(line, each, most))
@@ -285,17 +308,17 @@ class HeldTimers:
         first = each.timers[:count]
         del each.timers[:count]
         line.size -= len(first)
-        due_at = each.step.due_at
-        line.due[due_at] -= len(first)
-        if not line.due[due_at]:
-            del line.due[due_at]
+        ready_at = each.step.ready_at
+        line.ready[ready_at] -= len(first)
+        if not line.ready[ready_at]:
+            del line.ready[ready_at]
         return first
 
     def _remove(self, line: _Line, emptied: int) -> None:
         """Remove the first batches of a line, which are empty, and the line if none is left."""
         del line.order[:emptied]
         if emptied and not line.order:
-            self._lines.pop((line.need, line.priority), None)
+            self._lines.pop((line.need, line.priority, line.late), None)
 
     def _is_held(self, timer: Timer) -> bool:
         found = self._timers.get(timer.job_id)
@@ -303,7 +326,7 @@ class HeldTimers:
 
 
 def _until(head: _Head, others: list[_Head], now: datetime, last: datetime) -> datetime:
-    """Return the last due time of timers of this line that go before those of other lines."""
+    """Return until when timers of this line are ready that go before those of other lines."""
     early, its_rank, _, line = head
     last = last if early else now
     if not others or others[0][0] != early:

@@ -70,7 +70,6 @@ from schedd.timers.timer_steps import (
     SameStep,
     copied,
     firing_of,
-    is_on_time,
     may_be_copied,
     may_be_held,
     missed,
@@ -270,7 +269,8 @@ class FireLoop:
             timers = {timer.job_id: timer for each in overdue for timer, _ in each.timers}
             firings = [one for each in overdue for one in _copied(each)]
             batch = self._fire_pending(firings, timers, self._switched)
-            await self._fire_timed(batch, len(firings), firings[0].priority, size)
+            its = firings[0].priority - overdue[0].late
+            await self._fire_timed(batch, len(firings), its, size)
         return bool(chosen or overdue)
 
     def _held_pause(self) -> float:
@@ -431,7 +431,7 @@ class FireLoop:
         """
         firings: list[Firing] = []
         planned: list[Planned] = []
-        steps: dict[SameStep, tuple[Firing, bool]] = {}
+        steps: dict[SameStep, Firing] = {}
         able_here = self._workers.able_to()
         late_before = now - fire_plan.GRACE
         rows, takers = ROWS * self._size.now, len(due)
@@ -439,32 +439,32 @@ class FireLoop:
         async for batch in in_turns(left.popleft() for _ in iter(left.__len__, 0)):
             timers, (timer, its) = batch, batch[0]
             same = None if timer.job_id in self._looked else same_step(timer, its, late_before)
-            like = None if same is None else steps.get(same)
-            if like is None:
+            step = None if same is None else steps.get(same)
+            copies = step is not None
+            if step is None:
                 most = max(1, min(fire_plan.FIRES, rows // max(1, takers)))
                 step = await self._step_of(timer, its, now, reckoned, most)
                 copies = step is not None and may_be_copied(step, late_before)
-                if step is not None:
-                    like = step, copies and is_on_time(step) and timer.job_id not in self._looked
-                if same is not None and like is not None and copies:
-                    steps[same] = like  # the others take it with this timer
+                if step is not None and same is not None and copies:
+                    steps[same] = step  # the others take it with this timer
                 else:
                     if len(timers) > 1:
                         left.appendleft(timers[1:])
                     timers, same = timers[:1], None
             takers -= len(timers)
-            if like is not None:
-                step, holds = like
-                if holds and may_be_held(timer, its, able_here):
-                    planned.append(Planned(timers, step))
-                elif same is None:
-                    firings.append(step)
-                    rows -= len(step.runs)
-                else:
-                    for one, _ in timers:
-                        self._first_seen_at(one, now)
-                    firings += _copied(Planned(timers, step))
-                    rows -= len(timers)
+            if step is None:
+                continue
+            if step.due_at < late_before:
+                for one, _ in timers:
+                    self._first_seen_at(one, now)
+            if copies and may_be_held(timer, its, step, able_here):
+                planned.append(Planned(timers, step))
+            elif same is None:
+                firings.append(step)
+                rows -= len(step.runs)
+            else:
+                firings += _copied(Planned(timers, step))
+                rows -= len(timers)
         return firings, planned
 
     def _alike(

@@ -148,20 +148,19 @@ def may_be_copied(firing: Firing, late_before: datetime) -> bool:
     return caught_up and len(firing.runs) == 1 and firing.runs[0].state is State.PENDING
 
 
-def is_on_time(firing: Firing) -> bool:
-    """Return whether the step's one run is that of its timer's due time, and isn't late."""
-    [run] = firing.runs
-    return run.ready_at is None and run.due_at == firing.due_at and not firing.counted
-
-
-def may_be_held(timer: Timer, known: CachedDefinition, able_here: Callable[[Need], bool]) -> bool:
-    """Return whether the timer may wait for a slot: its run may be fired as RUNNING, in the present
-    definition, and some worker here can run it.
+def may_be_held(
+    timer: Timer, known: CachedDefinition, firing: Firing, able_here: Callable[[Need], bool]
+) -> bool:
+    """Return whether the timer may wait for a slot, with this step of one run: the run is that of
+    its due time, has no catch-up limit, and may be fired as RUNNING, in the present definition.
+    Some worker here can run it.
     """
-    text = known.text
+    text, [run] = known.text, firing.runs
     if not text.fires_running or text.definition.generation != timer.generation:
         return False
-    return not timer.fired and able_here(text.need)
+    if run.paced or run.due_at != firing.due_at or timer.fired or firing.counted:
+        return False
+    return able_here(text.need)
 
 
 def copied(firing: Firing, timer: Timer, definition: Definition) -> Firing:

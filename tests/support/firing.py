@@ -116,15 +116,13 @@ def packed(timers: Iterable[Timer]) -> list[bytes]:
 
 
 def live_of(step: Firing) -> LiveRun:
-    new = step.runs[0]
-    return LiveRun(
-        new.key, step.job_id, step.shard, State.PENDING, Priority.MEDIUM, new.due_at, new.due_at
-    )
+    new, at = step.runs[0], step.ready_at
+    return LiveRun(new.key, step.job_id, step.shard, State.PENDING, Priority.MEDIUM, new.due_at, at)
 
 
 def sent_of(one: FiringToSlot, token: Token) -> LiveRun:
     """The run that was fired as RUNNING."""
-    due, terms = one.batch.step.due_at, one.batch.terms
+    ready_at, terms = one.batch.step.ready_at, one.batch.terms
     return replace(
         live_of(one.batch.step),
         key=one.key,
@@ -135,7 +133,7 @@ def sent_of(one: FiringToSlot, token: Token) -> LiveRun:
         token=token,
         worker=terms.worker,
         incarnation=terms.incarnation,
-        start_by=max(due, NOW) + START_WITHIN,
+        start_by=max(ready_at, NOW) + START_WITHIN,
         generation=1,
     )
 

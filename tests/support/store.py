@@ -258,9 +258,14 @@ def firing(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> Fir
     return replace(step, **changes)
 
 
-def to_slot(job: JobRecord, *, at: datetime | None = None, **changes: Any) -> FiringToSlot:
-    """The same step, with a slot of a worker for its run; `changes`: of the terms."""
+def to_slot(
+    job: JobRecord, *, at: datetime | None = None, late: datetime | None = None, **changes: Any
+) -> FiringToSlot:
+    """The same step, with a slot of a worker for its run; `changes`: of the terms. `late`: when
+    catch-up made the run.
+    """
     step = firing(job, at=at)
+    step = replace(step, runs=(replace(step.runs[0], ready_at=late),))
     timer = Timer(step.job_id, step.shard, step.generation, step.due_at, step.due_at)
     batch = SlotBatch(step, step.priority, terms(generation=step.generation, **changes))
     return FiringToSlot(timer, step.job_id, step.shard, step.runs[0].key, batch)

@@ -127,6 +127,11 @@ class Firing:
     notices: Notices | None = None
     """The job's notifications."""
 
+    @property
+    def ready_at(self) -> datetime:
+        """When the first run is ready."""
+        return self.runs[0].ready_at or self.due_at
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
@@ -285,8 +290,8 @@ class SlotBatch:
     """Common part of timers that take one step, and whose runs go to one worker."""
 
     step: Firing
-    """The step of one of these timers, or of another with the same schedule and times: one run that
-    isn't late. That timer's job may have another priority.
+    """The step of one of these timers, or of another with the same schedule and times: one run.
+    That timer's job may have another priority.
     """
     priority: Priority
     terms: Terms

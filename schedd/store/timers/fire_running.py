@@ -5,8 +5,8 @@
 
 Invariants (docs/protocol-rules.md, P1.2, P3.4, P3.6)
 - Called under the locks of the timers' shards. Tokens are drawn there.
-- Each timer takes one step with one run that isn't late, and a batch has one timer of a job: rows
-  of one statement don't see each other.
+- Each timer takes one step with one run, and a batch has one timer of a job: rows of one statement
+  don't see each other.
 - A run is RUNNING only if its job has no other live run, or its policy counts none. Another run of
   the job is admitted only under the shard's lock, so its job stays without one.
 - An existing row of the same job and scheduled time doesn't change, and isn't dispatched here.
@@ -36,7 +36,8 @@ WITH b AS MATERIALIZED (
         {instant("(%(due)s::bigint[])[batch]")} AS due_at,
         {instant("(%(next_due)s::bigint[])[batch]")} AS next_due,
         {instant("(%(next_nominal)s::bigint[])[batch]")} AS next_nominal,
-        {instant("(%(scheduled)s::bigint[])[batch]")} AS scheduled_at
+        {instant("(%(scheduled)s::bigint[])[batch]")} AS scheduled_at,
+        {instant("(%(ready)s::bigint[])[batch]")} AS ready
     FROM unnest(%(jobs)s::uuid[], %(shards)s::int[], %(runs)s::uuid[], %(tokens)s::bigint[],
         %(batches)s::int[]) b(job_id, shard, run_id, next_token, batch)
     ORDER BY job_id
@@ -59,12 +60,12 @@ WITH b AS MATERIALIZED (
         state, ready_at, generation, token, attempt, assignments, worker, incarnation, assigned_at,
         start_by)
     SELECT scheduled_at, run_id, job_id, due_at, shard, priority, %(tenure)s,
-        'SCHEDULE', CASE WHEN waits THEN 'PENDING' ELSE 'RUNNING' END, due_at,
+        'SCHEDULE', CASE WHEN waits THEN 'PENDING' ELSE 'RUNNING' END, ready,
         generation, CASE WHEN waits THEN 0 ELSE next_token END, (NOT waits)::int, (NOT waits)::int,
         CASE WHEN NOT waits THEN (%(workers)s::text[])[terms] END,
         CASE WHEN NOT waits THEN (%(incarnations)s::uuid[])[terms] END,
         CASE WHEN NOT waits THEN statement_timestamp() END,
-        CASE WHEN NOT waits THEN GREATEST(statement_timestamp(), due_at)
+        CASE WHEN NOT waits THEN GREATEST(statement_timestamp(), ready)
           + (%(start_limits)s::float8[])[terms] * interval '1 s' END
     FROM advanced
     ON CONFLICT DO NOTHING RETURNING shard, job_id, run_id, scheduled_at, token
@@ -130,6 +131,7 @@ def fire_running(
             "next_due": arrays.microseconds([each.step.next_due_at for each in batches]),
             "next_nominal": arrays.microseconds([each.step.next_nominal for each in batches]),
             "scheduled": arrays.microseconds([e.step.runs[0].key.scheduled_at for e in batches]),
+            "ready": arrays.microseconds([each.step.ready_at for each in batches]),
             "generations": arrays.numbers([each.generation for each in terms]),
             "workers": arrays.texts([each.worker for each in terms]),
             "incarnations": arrays.ids([each.incarnation for each in terms]),
@@ -154,7 +156,7 @@ def _running(
 ) -> list[LiveRun]:
     """Return the dispatched runs, as their rows are now. `at`: the time of the statement."""
     start_by = {
-        id(batch): max(batch.step.due_at, at) + batch.terms.start_by_after
+        id(batch): max(batch.step.ready_at, at) + batch.terms.start_by_after
         for batch in {id(each.batch): each.batch for each in firings}.values()
     }
     return [
@@ -165,7 +167,7 @@ def _running(
             State.RUNNING,
             batch.priority,
             batch.step.due_at,
-            batch.step.due_at,
+            batch.step.ready_at,
             1,
             0,
             token,
@@ -173,7 +175,7 @@ def _running(
             batch.terms.incarnation,
             start_by[id(batch)],
             generation=batch.terms.generation,
-            created_at=batch.step.due_at,
+            created_at=batch.step.ready_at,
         )
         for (_, job_id, shard, key, batch), token in zip(firings, tokens, strict=True)
     ]

@@ -286,8 +286,9 @@ async def test_a_definition_whose_run_waits_for_a_worker_isnt_kept_as_that_of_a_
     assert not owner.definition_cache.knows(waiting.job_id)
 
 
+@pytest.mark.parametrize("late", [False, True])
 async def test_no_submit_takes_the_slot_that_a_due_timer_waits_for(
-    api: Any, owner: RealOwner
+    api: Any, owner: RealOwner, late: bool
 ) -> None:
     """P3.4: the timer's run is fired into it."""
     job = job_pb2.Job(name="hourly", shell=SHELL, every=Duration(seconds=3600))
@@ -296,7 +297,9 @@ async def test_no_submit_takes_the_slot_that_a_due_timer_waits_for(
     job_id, now = record.definition.job_id, owner.clock.now()
     known = (await owner.definition_cache.newest([job_id]))[job_id]
     timer = Timer(job_id, record.shard, 1, now, now)
-    owner.run_index.held_timers.hold([Planned([(timer, known)], firing(record, at=now))])
+    step = firing(record, at=now)
+    step = replace(step, runs=(replace(step.runs[0], ready_at=now if late else None),))
+    owner.run_index.held_timers.hold([Planned([(timer, known)], step)])
     line, _ = owner.attach(worker(slots=1))
 
     assert (await api("SubmitRun", submit())).state == PENDING

@@ -86,6 +86,42 @@ async def test_a_run_fired_before_it_is_due_is_pre_dispatched(world: World) -> N
     assert await me.store.owner.live_runs([ShardId(0)], [State.RUNNING]) == [run]
 
 
+async def test_the_row_of_a_late_run_is_that_of_one_that_was_fired_and_then_dispatched(
+    world: World,
+) -> None:
+    """Its start limit is counted from the dispatch, and it is ready since catch-up made it."""
+    me = await world.member()
+    one, other = await world.job(shard=2), await world.job(shard=2)
+    late = datetime.now(UTC) - timedelta(seconds=1)
+    made = replace(firing(other).runs[0], ready_at=late)
+
+    [run] = (await me.fire_running(to_slot(one, late=late))).runs
+    await me.assigned(draft((await me.fire(firing(other, runs=(made,)))).runs[0]))
+
+    assert (run.late, run.due_at, run.ready_at) == (True, START, late)
+    assert start_not_before(run) is None
+    assert run in await me.store.owner.live_runs([ShardId(2)], [State.RUNNING])
+    varies = {"run_id", "job_id", "token", "created_at", "assigned_at", "start_by"}
+    first, second = [
+        {name: value for name, value in row.items() if name not in varies}
+        for [row] in await world.sql("SELECT to_jsonb(r) FROM runs r")
+    ]
+    assert first == second
+
+
+async def test_a_late_run_beside_another_of_its_job_waits_as_a_late_one(world: World) -> None:
+    """P3.6"""
+    me = await world.member(horizon=timedelta(days=9_999))
+    job = await world.job()
+    await me.fire_running(to_slot(job))
+    late = datetime.now(UTC) - timedelta(seconds=1)
+
+    [run] = (await me.fire_running(to_slot(job, at=START + MINUTE, late=late))).runs
+
+    assert (run.state, run.late, run.ready_at) == (State.PENDING, True, late)
+    assert await me.store.owner.live_runs([ShardId(0)], [State.PENDING]) == [run]
+
+
 async def test_tokens_are_drawn_after_the_lock_and_grow(world: World) -> None:
     """P1.2: a shard that was lost draws none."""
     me = await world.member()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schedd.core.dispatch.placement import Need, Unable
-from schedd.core.dispatch.priority_order import last_rank
+from schedd.core.dispatch.priority_order import CLASS_STEP, last_rank
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.jobs.definition import (
@@ -613,13 +613,144 @@ async def test_a_job_with_limits_or_a_choice_of_workers_is_dispatched_from_the_r
     assert (rows.sent, pending(rows)) == ([], 1)
 
 
-async def test_a_late_timer_is_dispatched_within_the_limits_of_catching_up() -> None:
+@pytest.fixture
+def hourly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next time of all timers is half an hour from now, so a late one has missed one time."""
+    every = EverySchedule(timedelta(hours=1), phase=timedelta(minutes=30))
+    monkeypatch.setattr(firing, "EVERY", every)
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_a_late_timer_takes_a_free_slot_and_its_run_is_late() -> None:
+    rows = herd(3, due=-30)
+    world = World(rows)
+    line = world.attach(worker(), slots=4)
+
+    await world.after(0)
+
+    assert (len(line.assigned), pending(rows)) == (3, 0)
+    runs = [world.run_index.running[one.key.run_id] for one in rows.sent]
+    assert {(run.late, run.due_at, run.ready_at) for run in runs} == {
+        (True, NOW - timedelta(seconds=30), NOW)
+    }
+    assert {sent.start_by for sent in line.assigned} == {NOW + START_WITHIN}
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_a_late_timer_of_a_job_that_catches_up_on_all_times_has_a_catch_up_limit() -> None:
+    rows = herd(1, due=-30)
+    world = World(rows)
+    world.definitions.catch_up = CatchUp(CatchUpPolicy.ALL)
+    world.attach(worker(), slots=4)
+    await world.after(0)
+    assert (rows.sent, pending(rows)) == ([], 1)
+
+
+async def test_a_timer_that_has_missed_several_times_is_fired_as_pending() -> None:
     rows = herd(1, due=-30)
     world = World(rows)
     world.definitions.catch_up = CatchUp(CatchUpPolicy.LATEST)
     world.attach(worker(), slots=4)
     await world.after(0)
     assert (rows.sent, pending(rows)) == ([], 1)
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_late_timers_go_one_class_lower_the_first_due_first() -> None:
+    """As late runs in the ready queue: as if they were of the class below, and due now."""
+    rows = herd(6)
+    urgent, punctual, low = job(0), job(1), job(2)
+    for number, late in (0, 40), (1, 0.2), (2, 0.2), (3, 30), (4, 60), (5, 50):
+        at = NOW - timedelta(seconds=late)
+        rows.due[job(number)] = rows.due[job(number)]._replace(due_at=at, nominal=at)
+    world = World(rows, urgent={urgent})
+    change_jobs(world, lambda number: {"priority": Priority.LOW} if job(number) == low else {})
+    world.definitions.read_of |= {*rows.due}
+    world.attach(worker(slots=9), slots=0)
+    for _ in range(4):
+        await world.step()
+    assert len(world.run_index.held_timers) == 6
+
+    for received in range(6):
+        world.grant(worker(slots=9), 1, received=received)
+        await world.fire.step()
+
+    order = [one.job_id for one in rows.sent]
+    assert order == [punctual, urgent, low, job(4), job(5), job(3)]
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_late_timers_ask_for_slots_behind_punctual_runs_of_another_member() -> None:
+    rows = herd(2, due=-30)
+    world = World(rows)
+    line = world.attach(worker(), slots=0)
+    await world.step()
+    [head] = world.run_index.held_timers.heads(NOW, lambda _need: True)
+    assert (head.priority, head.waiting_since) == (Priority.MEDIUM, NOW + CLASS_STEP)
+
+    world.grant(worker(), 4, last=last_rank(Priority.MEDIUM, NOW))
+    await world.fire.step()
+    assert line.assigned == []
+    world.grant(worker(), 4, last=last_rank(head.priority, head.waiting_since))
+    await world.fire.step()
+    assert len(line.assigned) == 2
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_a_late_timer_without_a_slot_is_soon_fired_as_pending_and_stays_late() -> None:
+    """Its run is late from the first look on, however long the timer was held."""
+    rows = herd(2, due=-30)
+    world = World(rows)
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    assert len(world.run_index.held_timers) == 2
+    await world.after(HOLD.total_seconds() / 2)
+    assert pending(rows) == 0
+
+    await world.after(HOLD.total_seconds() / 2)
+
+    assert {(run.late, run.ready_at) for run in world.run_index.ready} == {(True, NOW)}
+    assert len(world.run_index.ready) == 2
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_a_late_time_inside_the_window_stays_inside_while_its_timer_is_held() -> None:
+    """A pause of the cluster makes its first step invalid."""
+    rows = herd(1, due=-30)
+    world = World(rows)
+    world.definitions.catch_up = CatchUp(CatchUpPolicy.LATEST, timedelta(seconds=30.2))
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    world.run_index.held_timers.release()
+    world.clock.time += timedelta(seconds=0.4)
+    await world.fire.step()
+
+    world.grant(worker(), 4)
+    await world.after(0)
+
+    [sent] = rows.sent
+    assert sent.batch.step.runs[0].due_at == NOW - timedelta(seconds=30)
+
+
+@pytest.mark.usefixtures("hourly")
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_late_timer_in_a_commit_in_doubt_goes_once_more_only_if_its_row_says_so(
+    stored: bool,
+) -> None:
+    """P1.4"""
+    rows = herd(2, due=-30, fails=[OutcomeUnknown("no answer")])
+    world = World(rows)
+    world.attach(worker(), slots=4)
+    before = dict(rows.due)
+    with pytest.raises(OutcomeUnknown):
+        await world.after(0)
+    rows.due = {} if stored else before
+
+    await world.after(0)
+
+    assert len(rows.sent) == (2 if stored else 4)
+    assert {one.batch.step.due_at for one in rows.sent} == {NOW - timedelta(seconds=30)}
+    assert not world.run_index.timers
 
 
 async def test_a_run_beside_another_of_its_job_waits_in_the_ready_queue() -> None:
