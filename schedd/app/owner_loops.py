@@ -166,7 +166,7 @@ class Owner:
         sources = (loops.backfills, loops.broadcasts, loops.chains)
         for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self.collector):
             source.on_ready(loops.dispatch.wake)
-        run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.more
+        run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.refill
         loops.rescue.on_left(
             loops.deadlines.check_unloaded_runs, loops.late_starts.check_unloaded_runs
         )

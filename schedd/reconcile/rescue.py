@@ -17,19 +17,20 @@ loss of an incarnation, and the loss is final.
 A scan reads parts of about `PART` rows and takes a tenth of the time; a long scan is followed by a
 pause of ten seconds. So no statement comes near its timeout and no other work is blocked, however
 many runs wait. Runs that were in the index before the scan and aren't among its rows are removed.
-Runs that don't fit into the index are checked while they are read (`on_left`), and read again once
-few are left in the index.
+Runs that don't fit into the index are checked while they are read (`on_left`). Once few are left in
+the index, the next ones are read, in the order of the queue (`_refill`).
 
-For runs in the index whose rows haven't changed since the last scan, or are as they were created,
-only the id is read, and for running ones the id and the token. Such runs are compared as sets,
-without a step for each. Each
-`FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index doesn't last.
+For runs whose rows haven't changed since the last scan, or are as they were created, only the id is
+read, and for running ones the id and the token. Such runs are compared as sets, without a step for
+each. Each `FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index
+doesn't last. While runs are left in their rows, all rows are read more often.
 """
 
 import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -159,7 +160,7 @@ LONGEST_REST: Final = 10.0
 ID, TOKEN = 16, 8
 """Bytes of an id and of a token."""
 FULL_EVERY: Final = 60.0
-"""Seconds between two scans that read all rows in full."""
+"""Seconds between two scans that read all rows in full; at most so many while runs are left."""
 PART: Final = 2_000
 """Rows that one statement of a scan should read."""
 FIRST_PARTS: Final = 8
@@ -191,13 +192,15 @@ class Rescue:
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
         self._scan_again_at = 0.0
-        """Earliest time of a scan that starts only because the index is short of waiting runs."""
+        """Earliest time of a scan because a refill found too few runs."""
+        self._short = False
+        """Whether few waiting runs are left in the index and more are in rows."""
         self._took = 0.0
         """Duration of the last scan, in seconds."""
         self._parts = FIRST_PARTS
         self._since: Cursor | None = None
         """Changes committed before it are in the run index; None: unknown."""
-        self._full_at = 0.0
+        self._full_at = self._left_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
         self._unconfirmed = UnconfirmedAssignments(
             self.run_index.ownership, self.workers, self.clock
@@ -225,12 +228,10 @@ class Rescue:
         """Call `callbacks` with the runs that a scan finds waiting in rows only."""
         self._left = callbacks
 
-    def more(self) -> None:
-        """Scan because few waiting runs are left in the index and more are in rows. Not right after
-        a scan.
-        """
-        if self._scan_again_at < self._scan_at:
-            self._scan_at = self._scan_again_at
+    def refill(self) -> None:
+        """Read more waiting runs: few are left in the index, and more are in rows."""
+        if not self._short:
+            self._short = True
             self.loop.wake()
 
     def wake(self) -> None:
@@ -244,9 +245,13 @@ class Rescue:
         self.loop.wake()
 
     async def step(self) -> float:
-        """Scan all shards; before a scan is due, only the shards passed to `look_at`."""
+        """Scan all shards; before a scan is due, refill the index, or read only the shards passed
+        to `look_at`.
+        """
         now = boottime()
-        if now < self._scan_at and self._look_at:
+        if now < self._scan_at and self._short:
+            await self._refill(sorted(self.run_index.ownership.epochs))
+        elif now < self._scan_at and self._look_at:
             shards, self._look_at = (
                 sorted(self._look_at & set(self.run_index.ownership.epochs)),
                 set(),
@@ -266,7 +271,8 @@ class Rescue:
             self._scan_again_at = ended + min(self._took, LONGEST_REST)
             if self._scan_at:  # else a key was deleted after the list was read: scan again
                 self._scan_at = max(self._scan_at, ended + min(REST * self._took, LONGEST_REST))
-        return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
+        again = self._look_at or self._short
+        return 0.0 if again else max(0.0, self._scan_at - boottime())
 
     async def look_again(self) -> None:
         """Check workers whose keys are missing. Checks are frequent: a worker counts as lost only
@@ -281,6 +287,23 @@ class Rescue:
     def _until(self) -> datetime:
         return self.clock.now() + horizon(self._took)
 
+    async def _refill(self, shards: Sequence[ShardId]) -> None:
+        """Read the next waiting runs into the index, as many as a bucket keeps. If so many don't
+        wait, the next scan reads all rows.
+        """
+        ready, until = self.run_index.ready, self.clock.now()
+        first = ready.first_left
+        end = first and await self.store.end_of_next(shards, first, ready.most, until)
+        if first and end:
+            since = first.scheduled_at
+            with self.run_index.reading(), ready.refilling(since, end):
+                for part in _parts(shards, math.ceil(ready.most / PART)):
+                    await self._put(await self.store.next_runs(part, since, end, until))
+        elif first:
+            self._left_at = 0.0
+            self._scan_at = min(self._scan_at, self._scan_again_at)
+        self._short = False
+
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
         overlapping: list[LiveRun] = []
@@ -290,6 +313,9 @@ class Rescue:
         since, self._since = self._since, None
         if now >= self._full_at:
             since, self._full_at = None, now + FULL_EVERY
+        if self.run_index.ready.leaves_some and now >= self._left_at:
+            since = None
+        whole, leaves_some = since is None, self.run_index.ready.leaves_some
         moment = await self.store.moment()
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
@@ -300,15 +326,15 @@ class Rescue:
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[bytes] = set()
-        with self.run_index.ready.scanning():
-            if self.run_index.ready.leaves_some:
-                since = None  # runs left in rows are neither here nor changed, and may be many
+        with self.run_index.ready.scanning() if whole else nullcontext():
             for part in _parts(shards, self._parts):
                 known = self.run_index.read.issuperset(part)
-                runs, same = await self._read(part, until, since if known else None, here)
+                runs, same = await self._read(
+                    part, until, since if known else None, here, leaves_some
+                )
                 if known and not self.run_index.read.issuperset(part):
                     known = False  # dropped, perhaps gained again: its runs were removed
-                    runs, same = await self._read(part, until, None, here)
+                    runs, same = await self._read(part, until, None, here, leaves_some)
                 rows += len(runs) + len(same)
                 if not known:  # blocked runs are released in order from the start
                     runs.sort(key=lambda run: run.due_at)
@@ -329,6 +355,9 @@ class Rescue:
                 await asyncio.sleep(0)  # let other tasks run between two parts
         self._parts = max(1, math.ceil(rows / PART))
         self._since = moment
+        if whole:
+            ended = boottime()
+            self._left_at = ended + min(REST * (ended - now), FULL_EVERY)
         if running:
             await self._look_after(running)
         else:
@@ -351,8 +380,11 @@ class Rescue:
         until: datetime,
         since: Cursor | None,
         here: Mapping[bytes, LiveRun],
+        leaves_some: bool,
     ) -> tuple[list[LiveRun], Set[bytes]]:
-        """Return the runs of these shards, and which runs in `here` have unchanged rows."""
+        """Return the runs of these shards, and which runs in `here` have unchanged rows. If some
+        are left in their rows, unchanged runs that aren't here are.
+        """
         try:
             found = since and await self.store.changed_runs(shards, ALL, until, since)
             if not found:
@@ -361,7 +393,8 @@ class Rescue:
             same = {one for one in known if here[one].state is not State.RUNNING}
             untouched, part = found.untouched.intersection(here), frozenset(shards)
             same |= {one for one in untouched if _is_as_read(here[one], part)}
-            others = (found.same - same) | (found.untouched - same)
+            unchanged = found.same & here.keys() if leaves_some else found.same
+            others = (unchanged - same) | (found.untouched - same)
             wanted = [*found.changed, *(RunId(Id(one)) for one in others)]
             for entry in found.running:
                 run = here.get(entry[:ID])

@@ -83,6 +83,8 @@ class OwnerStore:
     live_runs = in_transaction(live_run_scan.live_runs)
     moment = in_autocommit(change_stream.moment)
     changed_runs = in_transaction(live_run_scan.changed_runs)
+    end_of_next = in_transaction(live_run_scan.end_of_next)
+    next_runs = in_transaction(live_run_scan.next_runs)
     definitions_by_text = in_transaction(job_rows.definitions_by_text)
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -15,16 +15,17 @@ from schedd.core.dispatch.priority_order import Place, places_of
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import RunId
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import LiveRun, RunKey
 from support.runs import NOW, run
 
 MOST = 2
 NEEDS = (Need("shell"), Need("http"))
 
-Deed = tuple[Literal["come", "go", "cancel", "scan", "break off", "look up"], list[int]]
+KINDS = ("come", "go", "cancel", "scan", "refill", "break off", "break refill", "look up")
+Deed = tuple[str, list[int]]
 deeds = st.lists(
     st.tuples(
-        st.sampled_from(("come", "go", "cancel", "scan", "break off", "look up")),
+        st.sampled_from(KINDS),
         st.lists(st.integers(0, 40), min_size=1, max_size=6),
     ),
     max_size=60,
@@ -48,6 +49,8 @@ class World:
         ready = NOW - timedelta(seconds=age)
         line = line_id_of((NEEDS[self.number % 2].action,))
         one = run(self.number, due_at=ready, ready_at=ready, line=line, line_generation=1)
+        scheduled = ready - timedelta(seconds=age % 3)  # some became ready after their time
+        one = replace(one, key=RunKey(scheduled, one.key.run_id))
         self.rows[one.key.run_id] = one
         self.queue.add([one])
 
@@ -82,13 +85,30 @@ class World:
             if most is not None:
                 raise TimeoutError
 
+    def refill(self, *meanwhile: int, most: int | None = None) -> bool:
+        """Read the next rows, as `scan` reads all; return False if there are too few."""
+        first = self.queue.first_left
+        keys = sorted(one.key for one in self.rows.values() if first and one.key >= first)
+        if first is None or len(keys) <= MOST:
+            return False
+        since, end = first.scheduled_at, keys[MOST]
+        read = [one for one in self.rows.values() if one.ready_at >= since and one.key < end]
+        with suppress(TimeoutError), self.queue.refilling(since, end):
+            for one in read[:most]:
+                self.queue.add([one])
+            self.come(*meanwhile)
+            if most is not None:
+                raise TimeoutError
+        return True
+
     def run_until_idle(self) -> None:
-        """As its owner does: look up, and scan while some line is short."""
+        """As its owner does: look up, and refill or scan while some line is short."""
         self.look_up()
         for _ in range(len(self.rows) + 2):
             if not self.queue.short:
                 return
-            self.scan()
+            if not self.refill():
+                self.scan()
             self.look_up()
         raise AssertionError("scans come to an end once all is where it belongs")
 
@@ -111,8 +131,12 @@ def test_a_dispatched_run_has_priority_over_all_of_its_need_and_class(asked: lis
             world.come(*ages)
         elif what == "scan":
             world.scan(*ages)
+        elif what == "refill":
+            world.refill(*ages)
         elif what == "break off":
             world.scan(*ages[1:], most=ages[0])
+        elif what == "break refill":
+            world.refill(*ages[1:], most=ages[0])
         elif what == "look up":
             world.look_up()
         elif what == "cancel":
@@ -133,8 +157,12 @@ def test_all_runs_are_dispatched_in_the_end(asked: list[Deed]) -> None:
             world.scan(*ages)
         elif what == "cancel":
             world.cancel(*ages)
+        elif what == "refill":
+            world.refill(*ages)
         elif what == "break off":
             world.scan(*ages[1:], most=ages[0])
+        elif what == "break refill":
+            world.refill(*ages[1:], most=ages[0])
         else:
             world.come(*ages)
     for turn in range(2 * world.number + 2):

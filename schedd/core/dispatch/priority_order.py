@@ -11,10 +11,11 @@ below, the oldest due first.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any, NamedTuple
 
 from schedd.core.ids import RunId
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import LiveRun, RunKey
 
 CLASS_STEP = timedelta(seconds=60)
 
@@ -70,3 +71,11 @@ def places_of(runs: Iterable[LiveRun], priority: int, *, late: bool) -> list[Pla
         )
         for run in runs
     ]
+
+
+def place_at(key: RunKey, priority: int, *, late: bool) -> Place:
+    """Return the first place of this priority that a run with this key or a greater one may have.
+    A key has the scheduled time, before which no run is ready.
+    """
+    at = rank(priority - late, key.scheduled_at)
+    return Place(at, -inf if late else 0.0, key.run_id, key.scheduled_at)

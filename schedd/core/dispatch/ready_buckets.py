@@ -7,7 +7,8 @@
 
 A scan reads rows in no order. While a scan runs, a bucket keeps the oldest of the runs it reads, by
 a cut of the scan's own, which replaces the earlier cut. Runs from elsewhere are compared with that
-cut, too. A bucket with room for all its runs is complete again.
+cut, too. A bucket with room for all its runs is complete again. A refill is a scan of the rows up
+to one place (`begin_refill`): that place is its first cut.
 
 Invariants
 - Runs in the bucket have priority over all that were left: they are taken in the same order as if
@@ -19,21 +20,22 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from datetime import datetime
 from itertools import chain
 from typing import Final
 
 from schedd.core.dispatch.placement import Need
-from schedd.core.dispatch.priority_order import Place, places_of
+from schedd.core.dispatch.priority_order import Place, place_at, places_of
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRooms
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedkit.records import dataclass
 
 MOST: Final = 20_000
 """Runs that a bucket keeps when it leaves some, of about 1 KB each; it holds up to twice as many. A
-member dispatches a few thousand per second, and a scan for more takes a few seconds.
+refill reads as many.
 """
 _SLACK = 1_000
 _MERGED_FOR: Final = 100
@@ -88,8 +90,10 @@ class ReadyBucket:
 
     @property
     def short(self) -> bool:
-        """Whether the runs that were left must be read now."""
-        return self.cut is not None and len(self.runs) < self.most // 2
+        """Whether runs that were left must be read now. A refill takes about as long as the
+        dispatch of half the runs that a bucket keeps.
+        """
+        return self.cut is not None and 4 * len(self.runs) < 3 * self.most
 
     def asks(self, room: CatchUpRoom, pools: PoolRooms | None) -> int:
         """Return how many of its runs may go now."""
@@ -180,6 +184,14 @@ class ReadyBucket:
         else:
             self.cut = sooner(self.cut, gone[0])
         return [self.runs.pop(place.run) for place in gone]
+
+    def begin_refill(self, since: datetime, end: RunKey) -> None:
+        """Begin a read of the rows before `end`, as far as their runs become ready at `since` or
+        later. No run is ready before its scheduled time, so other rows have later runs.
+        """
+        if self.cut is not None:
+            place = place_at(end, self.priority, late=self.late)
+            self.scanned = max(self.cut, place) if self.cut.since >= since else self.cut
 
     def end_scan(self) -> None:
         """End a complete scan: the runs left during the scan are all that are left."""

@@ -33,7 +33,7 @@ from schedd.core.dispatch.ready_bucket_ids import PACED, LineId, needs_of
 from schedd.core.dispatch.ready_buckets import MOST, ReadyBucket
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.pools import PoolKey, PoolRooms
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedkit.records import dataclass, replace
@@ -78,7 +78,7 @@ class ReadyQueue:
     """
 
     def __init__(self, most: int = MOST) -> None:
-        self._most = most
+        self.most = most
         self._lines: dict[_Of, ReadyBucket] = {}
         self._where: dict[RunId, ReadyBucket] = {}
         self._needs: dict[int, Need | None] = {}
@@ -106,6 +106,14 @@ class ReadyQueue:
     def short(self) -> bool:
         """Whether a scan is due: some bucket that has left runs has few here."""
         return not self._scanning and any(line.short for line in self._lines.values())
+
+    @property
+    def first_left(self) -> RunKey | None:
+        """When the first run that a short bucket has left became ready, and its id; None if no
+        bucket is short.
+        """
+        cuts = [line.cut for line in self._lines.values() if line.short and line.cut is not None]
+        return min((RunKey(cut.since, cut.run) for cut in cuts), default=None)
 
     @property
     def late(self) -> int:
@@ -201,6 +209,14 @@ class ReadyQueue:
             if len(self._needs) > MOST_NEEDS:
                 del self._needs[next(iter(self._needs))]
         return generation >= run.line_generation
+
+    @contextmanager
+    def refilling(self, since: datetime, end: RunKey) -> Iterator[None]:
+        """Surround a read of the rows before `end` whose runs become ready at `since` or later."""
+        for line in self._lines.values():
+            line.begin_refill(since, end)
+        with self.scanning():
+            yield
 
     @contextmanager
     def scanning(self) -> Iterator[None]:
@@ -412,7 +428,7 @@ class ReadyQueue:
     def _line(self, of: _Of) -> ReadyBucket:
         line = self._lines.get(of)
         if line is None:
-            line = self._lines[of] = ReadyBucket(*of, most=self._most)
+            line = self._lines[of] = ReadyBucket(*of, most=self.most)
         return line
 
     def _drop_if_over(self, line: ReadyBucket) -> None:

@@ -2,6 +2,7 @@
 
     with a cursor    ──changed_runs──→ ids of unchanged runs; changed ones are read in full
     without a cursor ──live_runs─────→ all of them, in full
+    a refill         ──end_of_next, next_runs──→ the next waiting runs of many, in full
 
 Runs of one kind are read together: one row with their common columns, and 68 bytes for each run.
 All that wait for their first attempt, with needs alike, are of one kind.
@@ -63,6 +64,17 @@ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18
 IN_FULL: Final = _FULL.format(only="")
 SOME_IN_FULL: Final = _FULL.format(only="AND l.run_id = ANY (%(of)s::uuid[])")
 
+NEXT_IN_FULL: Final = _FULL.format(
+    only="""AND (l.scheduled_at, l.run_id) < (%(scheduled_at)s, %(run_id)s::uuid)
+        AND r.ready_at >= %(since)s"""
+)
+END_OF_NEXT: Final = """
+SELECT scheduled_at, run_id FROM live
+WHERE shard = ANY (%(shards)s::int[]) AND scheduled_at <= %(until)s
+  AND (scheduled_at, run_id) >= (%(scheduled_at)s, %(run_id)s::uuid)
+ORDER BY scheduled_at, run_id OFFSET %(count)s LIMIT 1
+"""
+
 UNTOUCHED: Final = """(r.state = 'PENDING' AND r.token = 0 AND r.ready_at = r.due_at
     AND r.overlap IS NULL AND r.parent IS NULL AND NOT r.late_notified
     AND r.generation = t.generation AND r.priority BETWEEN 1 AND 3)"""
@@ -104,6 +116,37 @@ def live_runs(
     rows = connection.exec_driver_sql(IN_FULL if of is None else SOME_IN_FULL, asked)
     kinds = decoded("runs", rows, _runs_of, lambda row: Id(row[-1][:ID]))
     return [*chain.from_iterable(kinds)]
+
+
+def end_of_next(
+    connection: Connection,
+    shards: Collection[ShardId],
+    first: RunKey,
+    count: int,
+    until: datetime,
+) -> RunKey | None:
+    """Return the key of the live run that follows the next `count`, from the key `first` on. None:
+    so many aren't scheduled at `until` or earlier.
+    """
+    asked = {**first._asdict(), "shards": arrays.numbers(shards), "count": count, "until": until}
+    row = connection.exec_driver_sql(END_OF_NEXT, asked).one_or_none()
+    return None if row is None else RunKey(row[0], RunId(Id(row[1])))
+
+
+def next_runs(
+    connection: Connection,
+    shards: Collection[ShardId],
+    since: datetime,
+    end: RunKey,
+    until: datetime,
+) -> list[LiveRun]:
+    """Return waiting runs as `live_runs`: those before the key `end` that become ready at `since`
+    or later.
+    """
+    asked = {**_asked(shards, (State.PENDING, State.RETRYING), until), **end._asdict()}
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    rows = connection.exec_driver_sql(NEXT_IN_FULL, {**asked, "since": since})
+    return [*chain.from_iterable(decoded("runs", rows, _runs_of, lambda row: Id(row[-1][:ID])))]
 
 
 def _runs_of(row: Sequence[Any]) -> list[LiveRun]:

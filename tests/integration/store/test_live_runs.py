@@ -9,7 +9,7 @@ from schedd.core.ids import RunId, ShardId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import LIVE
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedkit.clock import utcnow
 from support.store import Member, World, draft, firing, job_record, ok, to_slot
@@ -154,3 +154,41 @@ async def test_another_database_has_no_known_changes(world: World) -> None:
     now = await me.store.owner.moment()
     for other in replace(now, timeline=now.timeline + 1), replace(now, transaction=1 << 40):
         assert await me.store.owner.changed_runs([HERE], STATES, utcnow(), other) is None
+
+
+async def test_the_next_waiting_runs_of_many_are_read_in_the_order_of_their_keys(
+    world: World,
+) -> None:
+    me = await world.member()
+    now = utcnow()
+    times = [now - timedelta(seconds=second) for second in (50, 40, 40, 30, 20, 10)]
+    jobs = [await world.job(shard=HERE, due=at) for at in times]
+    runs = [run for job in jobs for run in (await me.fire(firing(job))).runs]
+    keys = sorted(run.key for run in runs)
+    elsewhere = await create_runs(world, me, shard=4)
+
+    end = await me.store.owner.end_of_next([HERE], keys[1], 3, now)
+    assert end == keys[4]
+    found = await me.store.owner.next_runs([HERE], keys[1].scheduled_at, keys[4], now)
+    assert sorted(run.key for run in found) == keys[1:4]
+    assert found == [run for run in await me.store.owner.live_runs([HERE], STATES) if run in found]
+
+    assert await me.store.owner.end_of_next([HERE], keys[1], 5, now) is None
+    earlier = keys[4].scheduled_at
+    assert await me.store.owner.end_of_next([HERE], keys[1], 3, earlier) == keys[4]
+    assert await me.store.owner.end_of_next([HERE], keys[1], 4, earlier) is None
+    assert await me.store.owner.end_of_next([HERE, 4], elsewhere[0].key, 0, utcnow())
+
+
+async def test_a_retry_is_read_with_the_runs_that_became_ready_when_it_did(world: World) -> None:
+    me = await world.member()
+    now = utcnow()
+    old = await world.job(shard=HERE, due=now - timedelta(hours=1))
+    new = await world.job(shard=HERE, due=now)
+    [retry] = (await me.fire(firing(old))).runs
+    [run] = (await me.fire(firing(new))).runs
+    await world.sql("UPDATE runs SET ready_at = %s WHERE run_id = %s", now, retry.key.run_id)
+    end = RunKey(run.key.scheduled_at + timedelta(seconds=1), run.key.run_id)
+    since = now - timedelta(minutes=1)
+    found = await me.store.owner.next_runs([HERE], since, end, utcnow())
+    assert ids(*found) == ids(retry, run)

@@ -96,6 +96,18 @@ class Rows:
             tuple(changed), frozenset(same), frozenset(running), frozenset(untouched)
         )
 
+    async def end_of_next(
+        self, shards: Collection[ShardId], first: RunKey, count: int, until: datetime
+    ) -> RunKey | None:
+        keys = sorted(one.key for one in self.of(shards) if first <= one.key)
+        return keys[count] if len(keys) > count else None
+
+    async def next_runs(
+        self, shards: Collection[ShardId], since: datetime, end: RunKey, until: datetime
+    ) -> list[LiveRun]:
+        self.calls.append("next rows")
+        return [one for one in self.of(shards) if since <= one.ready_at and one.key < end]
+
     async def live_runs(
         self,
         shards: Collection[ShardId],
@@ -475,14 +487,41 @@ async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() 
     assert len(here) <= 2
 
 
-async def test_a_short_run_index_is_scanned_early_but_not_right_after_a_scan() -> None:
+async def test_a_short_run_index_reads_the_next_runs_in_order_and_no_others() -> None:
+    times = [NOW + timedelta(seconds=number) for number in range(-98, 0)]
+    backlog = [
+        run(number, key=RunKey(at, run(number).key.run_id), due_at=at, ready_at=at)
+        for number, at in enumerate(times, 1)
+    ]
+    world = World(*backlog)
+    world.run_index.ready = ReadyQueue(most=8)
+    await world.rescue.step()
+    world.rows.calls.clear()
+    started: list[LiveRun] = []
+    while len(started) < 80:
+        gone = world.run_index.ready.take_runs(4)
+        world.rows.runs = [one for one in world.rows.runs if one not in gone]
+        started += gone
+        if world.run_index.ready.short:
+            world.rescue.refill()
+            await world.rescue.step()
+    assert started == backlog[:80]
+    assert set(world.rows.calls) == {"next rows"}
+
+
+async def test_the_last_runs_of_a_backlog_are_read_by_a_scan_but_not_right_after_another() -> None:
     world = World(*(run(number) for number in range(1, 8)))
     world.run_index.ready = ReadyQueue(most=2)
     await world.rescue.step()
+    world.rows.runs = [one for one in world.rows.runs if one in [*world.run_index.ready]]
     world.rows.calls.clear()
-    world.rescue.more()
+    for one in [*world.run_index.ready]:
+        world.run_index.ready.discard(one.key.run_id)
+    world.rescue.refill()
     assert await world.rescue.step() < SCAN_EVERY / 2
+    assert world.rows.calls == []
     await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
+    assert not world.run_index.ready.leaves_some
 
 
 async def scanned(world: World) -> bool:
