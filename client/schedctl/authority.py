@@ -194,14 +194,17 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
         whose = _subject_of(cert.read_bytes())
         if whose != _actor(subject.uris):
             raise anothers(
-                f"{cert} is the certificate of {whose}"
+                f"the file {cert} has the certificate of another subject, {whose}"
                 if whose
-                else f"{cert} isn't a certificate of schedd"
+                else f"the file {cert} exists, and isn't a certificate of schedd"
             )
     elif key.exists():
-        raise anothers(f"the key file {key} exists, but its certificate {cert} doesn't")
+        raise anothers(
+            f"the key file {key} exists without its certificate {cert}, and may be the only"
+            " copy of the key"
+        )
     if key.exists() and not key.is_file():
-        raise anothers(f"the key file {key} isn't a regular file")
+        raise anothers(f"{key} exists, and isn't a regular file")
 
 
 def _certificate_builder(

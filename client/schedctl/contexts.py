@@ -70,17 +70,19 @@ def load() -> Contexts:
         ) from error
     except UnicodeDecodeError as error:
         raise Misconfigured(
-            f"the configuration file {file} isn't valid UTF-8: it must be TOML in UTF-8"
+            f"the configuration file {file} isn't valid UTF-8: save it as TOML in UTF-8"
         ) from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise Misconfigured(f"the configuration file {file} isn't valid TOML: {error}") from None
+        raise Misconfigured(
+            f"the configuration file {file} isn't valid TOML: {error}; correct the file"
+        ) from None
     known = content.get("contexts", {})
     if not isinstance(known, dict):
         raise Misconfigured(
-            f"the configuration file {file} isn't valid: contexts must be a table, such as"
-            " [contexts.prod]"
+            f"the configuration file {file} isn't valid: write each context as a table, such"
+            " as [contexts.prod]"
         )
     return Contexts(
         current=content.get("current"),
@@ -146,7 +148,9 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
 
     at = f"contexts.{name}"
     if not isinstance(entry, dict):
-        raise wrong(f"{at} must be a table: write [{at}], and the keys of the context below it")
+        raise wrong(
+            f"the context {at} isn't a table: write [{at}], and the keys of the context below it"
+        )
     for key in entry:
         if key not in KEYS:
             raise wrong(
@@ -154,10 +158,10 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
             )
     endpoints = entry.get("endpoints", [])
     if not isinstance(endpoints, list) or not all(isinstance(one, str) for one in endpoints):
-        raise wrong(f'{at}.endpoints must be a list of addresses, such as ["m1:7420"]')
+        raise wrong(f'the endpoints of [{at}] must be a list of addresses, such as ["m1:7420"]')
     tls = entry.get("tls")
     if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
-        raise wrong(f"{at}.tls must be a table with the keys ca, cert and key, or with ca only")
+        raise wrong(f"the key tls of [{at}] must be a table with ca, cert and key, or with ca only")
     token_file = entry.get("token_file")
     return ClusterContext(
         name=name,

@@ -33,8 +33,8 @@ class Backoff:
             )
         if self.factor < 1 or not 0 <= self.jitter < 1:
             raise ValueError(
-                f"{self} isn't valid: its factor must be at least 1, and its jitter from 0 to"
-                " below 1"
+                f"the backoff {self} isn't valid: its factor must be at least 1, and its"
+                " jitter from 0 to below 1"
             )
         self._following = self.initial
 

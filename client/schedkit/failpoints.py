@@ -123,7 +123,10 @@ class Point:
             return self.fails
         if self.fails is Unavailable:
             return OutcomeUnknown
-        raise Misconfigured(f"the failpoint {self.name} doesn't support the action {self.action}")
+        raise Misconfigured(
+            f"the failpoint {self.name} doesn't support the action {self.action}: use another"
+            " action"
+        )
 
     def _pause(self) -> Iterable[float]:
         if not self.argument.startswith("/"):

@@ -197,5 +197,8 @@ class Registration:
 
     def _ours(self) -> Compare:
         if self._life is None:
-            raise RuntimeError(f"the member's key {self._key} wasn't registered before its use")
+            raise RuntimeError(
+                f"the member's key {self._key} wasn't registered before its use (a bug of"
+                " schedd: please report this message)"
+            )
         return Compare.created_at(self._key, self._life)

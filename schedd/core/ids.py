@@ -23,7 +23,7 @@ class Id(bytes):
     def __new__(cls, value: bytes) -> Id:
         """Raises ValueError if the value hasn't 16 bytes."""
         if len(value) != 16:
-            raise ValueError(f"the id isn't a valid UUID: it has {len(value)} bytes instead of 16")
+            raise ValueError(f"an id isn't a valid UUID: it has {len(value)} bytes instead of 16")
         return bytes.__new__(cls, value)
 
     @staticmethod

@@ -510,7 +510,10 @@ def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
 
 def _loss(run: LiveRun, known: CachedDefinition) -> Loss:
     if run.incarnation is None:
-        raise ValueError(f"run {run.key.run_id} is RUNNING, but its record names no worker")
+        raise ValueError(
+            f"run {run.key.run_id} is RUNNING, but its record names no worker (a bug of"
+            " schedd: please report this message)"
+        )
     definition = own(run, known.definition)
     sequel = after_loss(run, definition)
     return Loss(

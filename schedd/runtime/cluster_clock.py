@@ -74,7 +74,8 @@ class DatabaseClock:
         """
         if self._time is None:
             raise DatabaseUnavailable(
-                "cluster time is unknown: this member hasn't reached PostgreSQL yet"
+                "cluster time is unknown: this member hasn't reached PostgreSQL yet; check"
+                " postgres.dsn, and that PostgreSQL is running"
             )
         now = self._time.now(self._clock())
         if self._shown is None or now > self._shown:
@@ -147,8 +148,9 @@ class DatabaseClock:
         if probe.timeline < self._expected:
             self._reconnect()
             raise Unavailable(
-                f"PostgreSQL is on timeline {probe.timeline}, but timeline {self._expected} was"
-                " seen before: this server was replaced by another primary"
+                f"PostgreSQL is on timeline {probe.timeline}, but timeline {self._expected}"
+                " was seen before: this server was replaced by another primary; schedd connects"
+                " again"
             )
         if self._timeline not in (NO_TIMELINE, probe.timeline):
             log.warning("database timeline changed: from=%d to=%d", self._timeline, probe.timeline)

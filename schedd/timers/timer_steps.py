@@ -43,7 +43,10 @@ def firing_of(
     """
     definition = known.definition
     if timer.nominal is None or timer.due_at is None:
-        raise ValueError(f"the timer of job {timer.job_id} has no due time")
+        raise ValueError(
+            f"the timer of job {timer.job_id} has no due time (a bug of schedd: please report"
+            " this message)"
+        )
     left = definition.max_runs - timer.fired if definition.max_runs else None
     limit = most if left is None else min(left, most)
     plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)

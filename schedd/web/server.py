@@ -108,7 +108,10 @@ def _listener(address: str) -> socket.socket:
     except ValueError as error:
         raise Misconfigured(f"listen.http: {error}") from error
     except OSError as error:
-        raise Misconfigured(f"listen.http: can't listen on {address}: {error}") from error
+        raise Misconfigured(
+            f"listen.http: can't listen on {address}: {error}; use a free port, and an address"
+            " of this host"
+        ) from error
 
 
 class _Server(HttpServer):

@@ -107,11 +107,20 @@ def test_advertised_addresses_are_checked_too() -> None:
         ("h:0", "port 0 can't be reached by other hosts: give an address"),
         ("0.0.0.0:7420", "0.0.0.0 can't be reached by other hosts: give an address"),
         ("[::]:7420", ":: can't be reached by other hosts: give an address"),
-        ("a b:7420", "address 'a b:7420' isn't valid: 'a b' isn't a valid host name"),
-        ("a\nb:7420", r"address 'a\nb:7420' isn't valid: 'a\nb' isn't a valid host name"),
+        (
+            "a b:7420",
+            "address 'a b:7420' isn't valid: 'a b' isn't a valid host name; write host:port",
+        ),
+        (
+            "a\nb:7420",
+            r"address 'a\nb:7420' isn't valid: 'a\nb' isn't a valid host name; write host:port",
+        ),
         (
             "256.0.0.1:7420",
-            "address '256.0.0.1:7420' isn't valid: '256.0.0.1' isn't a valid host name",
+            (
+                "address '256.0.0.1:7420' isn't valid: '256.0.0.1' isn't a valid host name;"
+                " write host:port"
+            ),
         ),
     ],
 )
@@ -187,7 +196,10 @@ def test_two_listeners_cannot_share_a_port() -> None:
         (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' isn't valid: 'a b'"),
         (
             Etcd(endpoints=("256.0.0.1:1",)),
-            "endpoints: address '256.0.0.1:1' isn't valid: '256.0.0.1' isn't a valid host name",
+            (
+                "endpoints: address '256.0.0.1:1' isn't valid: '256.0.0.1' isn't a valid host name;"
+                " write host:port"
+            ),
         ),
         (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
         (Etcd(user="u"), "user: user and password must be given together"),

@@ -82,7 +82,10 @@ class HttpListener:
         try:
             self._socket = listening(address, BACKLOG)
         except OSError as error:
-            raise Misconfigured(f"can't listen on {address}: {error}") from error
+            raise Misconfigured(
+                f"can't listen on {address}: {error}; use a free port, and an address of this"
+                " host (listen.http)"
+            ) from error
 
         async def healthz(_: Request) -> Response:
             return PlainTextResponse("ok\n")

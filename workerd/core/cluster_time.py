@@ -91,7 +91,10 @@ class MemberTime:
     @property
     def _bounds(self) -> RoundTrip:
         if self._best is None:
-            raise ValueError("cluster time is unknown: no member has sent it yet")
+            raise ValueError(
+                "cluster time is unknown: no member has sent it yet; check that the worker"
+                " reaches a member"
+            )
         return self._best
 
 

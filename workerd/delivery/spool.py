@@ -80,7 +80,10 @@ class Spool:
                 raise
         except OSError as error:
             refused = NotNow if error.errno in (errno.ENOSPC, errno.EDQUOT) else Misconfigured
-            raise refused(f"spool {directory} can't be used: {error}") from error
+            raise refused(
+                f"the spool directory {directory} can't be used: {error}; check its disk and"
+                " its permissions"
+            ) from error
         self._batches: dict[Path, int] = {}
         """Number of unacknowledged results of each file."""
         self._empty: list[Path] = []

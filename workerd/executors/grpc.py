@@ -249,7 +249,8 @@ async def _any_method(
     given = attempt.payload_message
     if given.WhichOneof("kind") == "raw":
         raise MethodNotCallable(
-            "the payload must be JSON if the job has `method`, but the payload is bytes"
+            "the payload must be JSON if the job has `method`, but the payload is bytes: give"
+            " JSON, or remove `method` from the job"
         )
     metadata = metadata_of(attempt)
     method = await reflection.find(channel, service, name, metadata, _remaining_seconds(attempt))
@@ -273,7 +274,9 @@ async def _unary(
         request, metadata=metadata_of(attempt), timeout=_remaining_seconds(attempt)
     )
     if answer is None:
-        raise NoAnswer("the gRPC server ended the call with OK, but sent no answer")
+        raise NoAnswer(
+            "the gRPC server ended the call with OK, but sent no answer: correct the server"
+        )
     if answer.startswith(_GZIP):
         raise MethodNotCallable(
             "the gRPC server compressed its answer with gzip, although the call didn't permit"

@@ -135,5 +135,5 @@ def _loaded(name: str, point: EntryPoint, caller: HandlerCaller) -> PluginExecut
     except (Exception, SystemExit) as error:  # foreign code may raise anything
         raise Misconfigured(
             f"executors: the plug-in {name!r} ({point.value}) can't be loaded:"
-            f" {type(error).__name__}: {error}"
+            f" {type(error).__name__}: {error}; repair or uninstall it"
         ) from error

@@ -108,7 +108,7 @@ def import_all(modules: Sequence[str]) -> None:
         except (Exception, SystemExit) as error:  # a user's module may raise anything
             raise Misconfigured(
                 f"handlers: the module {name!r} can't be imported: {class_of(error)}:"
-                f" {words_of(error)}"
+                f" {words_of(error)}; correct the module, or `handlers` in workerd.toml"
             ) from error
 
 
@@ -202,5 +202,6 @@ def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
         return fit_of(handler.function)
     except TypeError as error:
         raise Misconfigured(
-            f"handlers: the payload type of handler {name!r} can't be used: {error}"
+            f"handlers: the payload type of handler {name!r} can't be used: {error}; correct"
+            " the annotation of its payload"
         ) from error

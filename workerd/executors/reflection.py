@@ -123,7 +123,7 @@ async def find(
     if found.client_streaming or found.server_streaming:
         raise MethodNotCallable(
             f"the method {service}/{method} can't be called: it is a streaming method, and"
-            " only unary methods are supported"
+            " only unary methods are supported: name another method in the job"
         )
     return ReflectedMethod(f"/{service}/{method}", pool, found)
 
@@ -162,7 +162,8 @@ class _Asking:
             await self._ask(file_by_filename=missing)
             if missing not in self._found:
                 raise MethodNotCallable(
-                    f"the server's reflection service didn't send the file {missing[:200]!r}"
+                    "the reflection service of the job's gRPC server didn't send a required"
+                    f" file, {missing[:200]!r}"
                 )
         return self._found
 
@@ -178,13 +179,15 @@ class _Asking:
             answer.ParseFromString(data or b"")
         except DecodeError:
             raise MethodNotCallable(
-                "the server's reflection service sent an invalid answer"
+                "the reflection service of the job's gRPC server sent an invalid answer:"
+                " correct the server"
             ) from None
         if answer.HasField("error_response"):
             (asked,) = what.values()
             error = answer.error_response.error_message
             raise MethodNotFound(
-                f"the server's reflection service doesn't know {asked[:200]}: {error}"
+                f"the server's reflection service doesn't know {asked[:200]}: {error}; correct"
+                " the field `method` of the job"
             )
         self._add_files(answer.file_descriptor_response.file_descriptor_proto)
 
@@ -192,31 +195,36 @@ class _Asking:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(
-                f"the server's reflection service sent {self._entries:,} files; at most"
-                f" {MOST_ENTRIES:,} are allowed"
+                f"the server's reflection service sent {self._entries:,} files, but at most"
+                f" {MOST_ENTRIES:,} are allowed: remove the field `method` from the job, or use"
+                " another server"
             )
         for data in files:
             try:
                 file = FileDescriptorProto.FromString(data)
             except DecodeError:
                 raise MethodNotCallable(
-                    "the server's reflection service sent an invalid file"
+                    "the reflection service of the job's gRPC server sent an invalid .proto"
+                    " file: correct the server"
                 ) from None
             if not file.name:
                 raise MethodNotCallable(
-                    "the target's reflection service sent a .proto file without a name: correct"
-                    " that service"
+                    "the server's reflection service sent a .proto file without a name:"
+                    " correct that service"
                 )
             if any(len(name) > LONGEST_NAME for name in _names(file)):
                 raise MethodNotCallable(
-                    f"the server's reflection service sent the file {file.name[:200]}, in which a"
-                    f" name has more than {LONGEST_NAME} characters"
+                    f"the server's reflection service sent the file {file.name[:200]}, in"
+                    f" which a name has more than {LONGEST_NAME} characters: correct the server"
                 )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 most = f"{MAX_FILES:,} files or {MAX_BYTES:,} bytes"
-                raise MethodNotCallable(f"the server's reflection service sent more than {most}")
+                raise MethodNotCallable(
+                    f"the reflection service of the job's gRPC server sent more than {most},"
+                    " the highest allowed number"
+                )
 
 
 def _names(file: FileDescriptorProto) -> Iterator[str]:
@@ -240,6 +248,7 @@ def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
             pool.AddSerializedFile(files[name].SerializeToString())
     except (TypeError, ValueError, KeyError, RecursionError) as wrong:
         raise MethodNotCallable(
-            f"the server's reflection service sent invalid message types: {wrong}"
+            "the reflection service of the job's gRPC server sent invalid message types:"
+            f" {wrong}; correct the server"
         ) from None
     return pool

@@ -155,14 +155,18 @@ def _order(program: Program, mark: str) -> Order:
 
 def _text(text: str) -> str:
     if "\0" in text:
-        raise ValueError("an argument or variable of the program contains a NUL character")
+        raise ValueError(
+            "an argument or variable of the program contains a NUL character: remove it from"
+            " the job"
+        )
     return os.fsencode(text).decode("latin-1")
 
 
 def _name(name: str) -> str:
     if "=" in name:
         raise ValueError(
-            f"the name {name!r} of an environment variable isn't valid: it contains an ="
+            f"the name {name!r} of an environment variable isn't valid: it contains an =;"
+            " correct `env` of the job"
         )
     return _text(name)
 

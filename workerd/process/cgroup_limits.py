@@ -180,7 +180,10 @@ class Controllers:
             return _Limit(self._tree / slot, _VERSION_2[name], own=False)
         if name not in self._beside:
             raise OSError(
-                errno.ENOTSUP, f"the worker's cgroup has no {name} controller", str(self._tree)
+                errno.ENOTSUP,
+                f"the worker's cgroup has no {name} controller; delegate it to workerd"
+                " (systemd: Delegate=memory pids)",
+                str(self._tree),
             )
         return _Limit(self._beside[name] / f"{self._tree.name}-{slot}", _VERSION_1[name], own=True)
 

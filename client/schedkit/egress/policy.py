@@ -295,11 +295,14 @@ def _entry(text: str) -> AllowEntry:
         mapped := network.network_address.ipv4_mapped
     ):
         raise ValueError(
-            f"the entry {text!r} is an IPv4 address in the form of IPv6: write {str(mapped)!r}"
+            f"the host or network {text!r} is an IPv4 address in the form of IPv6: write"
+            f" {str(mapped)!r}"
         )
     for refused, why in _NEVER:
         if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]
-            raise ValueError(f"the entry {text!r} can't be allowed: it is {why}; remove this entry")
+            raise ValueError(
+                f"the host or network {text!r} can't be allowed: it is {why}; remove this entry"
+            )
     return AllowEntry(network, "", port)
 
 
@@ -307,15 +310,15 @@ def _split(text: str) -> tuple[str, int | None]:
     """Return the host or network of an entry, and its port if it has one."""
     if "://" in text:
         raise ValueError(
-            f'the entry {text!r} is a URL: write only the host, as in "app" or "app:8080"'
+            f'the host or network {text!r} is a URL: write only the host, as in "app" or "app:8080"'
         )
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         colon, port = rest[:1], rest[1:]
         if not bracket or (rest and colon != ":"):
             raise ValueError(
-                f"the entry {text!r} isn't a valid IPv6 host: write the address in brackets,"
-                ' such as "[fd00::7]:8080"'
+                f"the host or network {text!r} isn't a valid IPv6 host: write the address in"
+                ' brackets, such as "[fd00::7]:8080"'
             )
     elif text.count(":") == 1:
         host, colon, port = text.partition(":")
@@ -324,7 +327,9 @@ def _split(text: str) -> tuple[str, int | None]:
     if not colon:
         return host, None
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65_536:
-        raise ValueError(f"the entry {text!r} has no valid port: write a number from 1 to 65535")
+        raise ValueError(
+            f"the host or network {text!r} has no valid port: write a number from 1 to 65535"
+        )
     return host, int(port)
 
 
@@ -338,12 +343,12 @@ def _host(text: str, host: str) -> str:
     labels = name.removeprefix(".").split(".")
     starred = host.startswith("*") and not host.startswith("*.")
     if starred or seems_an_address(name) or len(name) > 253:
-        raise ValueError(f"the entry {text!r} isn't valid: write {form}")
+        raise ValueError(f"the host or network {text!r} isn't valid: write {form}")
     if not all(map(_LABEL.fullmatch, labels)):
-        raise ValueError(f"the entry {text!r} isn't valid: write {form}")
+        raise ValueError(f"the host or network {text!r} isn't valid: write {form}")
     if name in _METADATA_NAMES:
         raise ValueError(
-            f"the entry {text!r} can't be allowed: it is the name of a metadata service;"
-            " remove this entry"
+            f"the host or network {text!r} can't be allowed: it is the name of a metadata"
+            " service; remove this entry"
         )
     return name

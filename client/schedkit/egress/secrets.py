@@ -96,7 +96,7 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
         path = os.path.realpath(name)
     except RecursionError:  # a loop of links; the kernel follows 40
         raise ValueError(
-            f"{field}: file {name} can't be read: its symbolic links form a loop"
+            f"{field}: file {name} can't be read: its symbolic links form a loop; correct the links"
         ) from None
     if not _below(path, folders):
         raise _outside(field, name, allowed)
@@ -106,19 +106,24 @@ def _read(field: str, name: str, allowed: Sequence[Path]) -> str:
         if not _below(str(Path(f"/proc/self/fd/{fd}").readlink()), folders):
             raise _outside(field, name, allowed)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError(f"{field}: file {name} can't be read: it isn't a regular file")
+            raise ValueError(
+                f"{field}: file {name} can't be read: it isn't a regular file; name a file"
+            )
         with os.fdopen(fd, "rb", closefd=False) as file:
             data = file.read(LONGEST + 1)
     finally:
         os.close(fd)
     if len(data) > LONGEST:
         raise ValueError(
-            f"{field}: file {name} can't be read: it is larger than {LONGEST // 1024} KiB"
+            f"{field}: file {name} can't be read: it is larger than {LONGEST // 1024} KiB;"
+            " shorten or split the file"
         )
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{field}: file {name} can't be read: it isn't text in UTF-8") from None
+        raise ValueError(
+            f"{field}: file {name} can't be read: it isn't text in UTF-8; save it in UTF-8"
+        ) from None
 
 
 def _outside(field: str, name: str, allowed: Sequence[Path]) -> ValueError:

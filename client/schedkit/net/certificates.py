@@ -90,7 +90,9 @@ def _read(pem: bytes, reading: Callable[[_Fields], T]) -> T:
         body = next(_parts(certificate))[1]
         return reading([part for part in _parts(body) if part[0] != _VERSION])
     except (ValueError, IndexError, StopIteration) as error:
-        raise ValueError(f"the file contains no readable certificate: {error!r}") from error
+        raise ValueError(
+            f"the file contains no readable certificate: {error!r}; give a PEM file"
+        ) from error
 
 
 def _validity(fields: _Fields) -> tuple[datetime, datetime]:

@@ -97,7 +97,10 @@ class TLS:
                 return self.ca.read_bytes(), None, None
             return self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes()
         except OSError as error:
-            raise Misconfigured(f"a TLS file (ca, cert or key) can't be read: {error}") from error
+            raise Misconfigured(
+                f"a TLS file (ca, cert or key) can't be read: {error}; check the path and its"
+                " permissions"
+            ) from error
 
 
 class Rotation:
@@ -146,7 +149,9 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or "/" in host:
         raise ValueError(f"address {address!r} isn't valid: write host:port")
     if not (_is_v6(host) if bracketed else _may_be_host(host)):
-        raise ValueError(f"address {address!r} isn't valid: {host!r} isn't a valid host name")
+        raise ValueError(
+            f"address {address!r} isn't valid: {host!r} isn't a valid host name; write host:port"
+        )
     return host, int(port)
 
 
@@ -252,7 +257,9 @@ def listen(
             return server.add_insecure_port(address)
         return server.add_secure_port(address, _server_credentials(tls, certificates))
     except RuntimeError as error:
-        raise Misconfigured(f"can't listen on {address}: {error}") from error
+        raise Misconfigured(
+            f"can't listen on {address}: {error}; use a free port, and an address of this host"
+        ) from error
 
 
 def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
@@ -294,7 +301,9 @@ def _configuration(
     ca: bytes, cert: bytes | None, key: bytes | None
 ) -> grpc.ServerCertificateConfiguration:
     if cert is None or key is None:
-        raise Misconfigured("the setting tls has only ca: a server also needs cert and key")
+        raise Misconfigured(
+            "the setting tls has only ca: a server also needs cert and key; give both"
+        )
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)
 
 

@@ -71,9 +71,14 @@ def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Conf
     """Return a problem if this file's certificate isn't valid now. `fresh`: how to replace it."""
     found = first_of(file.read_bytes())
     if found.not_after <= now:
-        yield Untimely(where, f"{file} expired at {_minute(found.not_after)}; {fresh}")
+        yield Untimely(
+            where, f"the certificate {file} expired at {_minute(found.not_after)}; {fresh}"
+        )
     if now < found.not_before:
-        begins = f"{file} isn't valid before {_minute(found.not_before)}, and it is {_minute(now)}"
+        begins = (
+            f"the certificate {file} isn't valid before {_minute(found.not_before)}, and now"
+            f" it is {_minute(now)}"
+        )
         yield Untimely(where, f"{begins}: correct this host's clock, or {fresh}")
 
 
@@ -175,20 +180,24 @@ def _against(
 ) -> ConfigProblem | None:
     why = in_words(error)
     if not isinstance(error, ssl.SSLCertVerificationError):
-        return ConfigProblem("tls.cert", f"a TLS handshake with {tls.cert} fails: {why}")
+        return ConfigProblem(
+            "tls.cert", f"a TLS handshake with the certificate {tls.cert} fails: {why}"
+        )
     assert tls.cert is not None
     found = first_of(tls.cert.read_bytes())
     if error.verify_code in (_NOT_YET, _ENDED):
         if not found.not_before <= now < found.not_after:
             return None  # reported already
         return Untimely(
-            "tls.ca", f"the certificate of an authority of {tls.cert} isn't valid now: {why}"
+            "tls.ca",
+            f"the certificate of the authority that signed {tls.cert} isn't valid now: {why}",
         )
     if error.verify_code == _PURPOSE:
         what = f"{tls.cert} doesn't allow a {bearer.kind} to {purpose}, by its key usage"
         return ConfigProblem("tls.cert", f"{what}; issue it: {bearer.issue}")
     return ConfigProblem(
         "tls.cert",
-        f"{tls.cert} isn't signed by an authority of {tls.ca}: {why}; set `ca` to the authority"
-        " that signed the certificate, or append the intermediate certificates to its file",
+        f"the certificate {tls.cert} isn't signed by an authority of {tls.ca}: {why}; set `ca`"
+        " to the authority that signed the certificate, or append the intermediate certificates"
+        " to its file",
     )

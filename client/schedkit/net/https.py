@@ -62,14 +62,16 @@ def _context(tls: TLS) -> ssl.SSLContext:
         context.load_cert_chain(*_pair(tls))
     except (OSError, ssl.SSLError) as error:
         raise Misconfigured(
-            f"the certificate {tls.cert} can't be used with its key: {error}"
+            f"the certificate {tls.cert} can't be used with its key: {error}; give a matching pair"
         ) from error
     return context
 
 
 def _pair(tls: TLS) -> tuple[Path, Path]:
     if tls.cert is None or tls.key is None:
-        raise Misconfigured("the setting tls has only ca: a server also needs cert and key")
+        raise Misconfigured(
+            "the setting tls has only ca: a server also needs cert and key; give both"
+        )
     return tls.cert, tls.key
 
 

@@ -73,7 +73,10 @@ def _network(text: str) -> _Network:
     try:
         network = ip_network(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} isn't a valid address or network: {error}") from None
+        raise ValueError(
+            f"{text!r} isn't a valid address or network: {error}; write for example 10.0.0.7"
+            " or 10.0.0.0/8"
+        ) from None
     if not network.prefixlen:
         raise ValueError(
             f"the network {text!r} contains every address, so every client would be a trusted"

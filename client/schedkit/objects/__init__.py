@@ -185,5 +185,5 @@ def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[byte
     if at < size or digest.digest() != sha256:
         raise Damaged(
             f"object {key} in the result store is damaged: its size or SHA-256 isn't that of"
-            " the stored object"
+            " the stored object; check the disk or bucket of the store"
         )

@@ -246,7 +246,7 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
     except RecursionError:
         raise InvalidText(str(TooDeep())) from None
     except (TypeError, ValueError) as error:
-        raise InvalidText(f"the value isn't valid JSON: {error}") from None
+        raise InvalidText(f"the value isn't valid JSON: {error}; correct the JSON") from None
 
 
 def _typed(value: Any) -> Any:

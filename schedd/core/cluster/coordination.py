@@ -219,7 +219,7 @@ class DeletePrefix:
         if not self.prefix:
             raise ValueError(
                 "the etcd prefix is empty: a deletion under an empty prefix would delete every"
-                " key of etcd"
+                " key of etcd; set etcd.prefix"
             )
 
 

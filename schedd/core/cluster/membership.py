@@ -244,7 +244,8 @@ def view_of(
 def _leader(entry: CoordinationEntry) -> TenureId:
     if entry.lease == NO_LEASE:
         raise InvalidValue(
-            f"etcd key {entry.key} isn't valid: the key has no lease, so no member wrote it"
+            f"etcd key {entry.key} isn't valid: the key has no lease, so no member wrote it;"
+            " members delete it"
         )
     return decode_leader(entry)
 

@@ -101,5 +101,8 @@ class IllegalTransition(Exception):
 def check(before: State, after: State) -> State:
     """Return `after` if a run may change from `before` to it. Raises IllegalTransition."""
     if after not in TRANSITIONS[before]:
-        raise IllegalTransition(f"a run can't change its state from {before} to {after}")
+        raise IllegalTransition(
+            f"a run can't change its state from {before} to {after} (a bug of schedd: please"
+            " report this message)"
+        )
     return after

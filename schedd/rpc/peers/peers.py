@@ -91,7 +91,7 @@ class Peers:
         stream = call(request)
         try:
             async for answer in stream:
-                yield _within_bounds(answer, f"change stream of member {endpoint}")
+                yield _within_bounds(answer, endpoint, "Changes")
         except grpc.aio.AioRpcError as error:
             raise Unavailable(
                 f"the change stream of member {endpoint} failed: {error.code().name}; this"
@@ -144,7 +144,8 @@ class Peers:
             response: A = await call(request, timeout=DEADLINE)
         except grpc.aio.AioRpcError as error:
             raise Unavailable(
-                f"the call {method} to member {endpoint} failed: {error.code().name}"
+                f"the call {method} to member {endpoint} failed: {error.code().name}; check"
+                " the network, and the log of that member"
             ) from error
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -153,7 +154,7 @@ class Peers:
             raise Unavailable(
                 f"the call {method} to member {endpoint} failed: the member has left the cluster"
             ) from None
-        return _within_bounds(response, f"call {method} of member {endpoint}")
+        return _within_bounds(response, endpoint, method)
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._rotation.turned():
@@ -169,8 +170,8 @@ class Peers:
         return channel
 
 
-def _within_bounds(answer: B, what: str) -> B:
+def _within_bounds(answer: B, endpoint: str, call: str) -> B:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
-        raise Unavailable(f"the {what} sent an invalid message: {problem(found)}")
+        raise Unavailable(f"member {endpoint} sent an invalid answer to {call}: {problem(found)}")
     return answer

@@ -151,7 +151,8 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     run, definition = assigned.run, known.definition
     if run.start_by is None or run.incarnation is None:
         raise ValueError(
-            f"the assignment of run {run.key.run_id} has no start_by or names no worker"
+            f"the assignment of run {run.key.run_id} has no start_by or names no worker (a bug"
+            " of schedd: please report this message)"
         )
     message = worker_service_pb2.Assignment(
         incarnation=str(run.incarnation),

@@ -142,7 +142,7 @@ def _pauses(connection: Connection, statement: str) -> Pauses:
     if not rows:  # a restore hasn't filled the table yet
         raise NoResultFound(
             "the table `cluster` in PostgreSQL is empty: a restore of the database may not"
-            " have completed"
+            " have completed; complete it"
         )
     return Pauses(rows[0][0], tuple(Pause(*row[1:]) for row in rows if row[1] is not None))
 

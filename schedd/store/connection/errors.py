@@ -241,12 +241,15 @@ def _judge_library(error: BaseException) -> Exception:
             return _judge_unsent(cause)
         case NoResultFound() | MultipleResultsFound():
             return SchemaMismatch(
-                f"A row that every database of schedd has is missing: {text}", _SCHEMA_REMEDY
+                f"A row that every database of schedd has is missing: {text}",
+                _SCHEMA_REMEDY,
             )
         case PoolTimeout():
-            return DatabaseUnavailable(f"PostgreSQL: no connection of the pool is free: {text}")
+            return DatabaseUnavailable(f"PostgreSQL: all connections of schedd are in use: {text}")
         case DisconnectionError() | ResourceClosedError() | PendingRollbackError():
-            return DatabaseUnavailable(f"PostgreSQL: the connection was closed: {text}")
+            return DatabaseUnavailable(
+                f"PostgreSQL: a connection was closed: {text}; schedd connects again"
+            )
     return Fault(f"the database library failed: {text}")
 
 

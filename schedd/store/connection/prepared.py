@@ -64,7 +64,8 @@ class PreparedStatement:
                 raise
             connection.info[_PREPARED] = None
             raise StartOver(
-                "a session can't use its prepared statement any more: the transaction starts again"
+                "a session can't use its prepared statement any more: schedd repeats the"
+                " transaction"
             ) from error
 
 

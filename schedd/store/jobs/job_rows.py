@@ -94,7 +94,8 @@ def lock_job(connection: Connection, job_id: JobId, *others: ShardId) -> int | N
     now_in = connection.execute(where.with_for_update(key_share=True)).scalar_one_or_none()
     if now_in != shard:
         raise StartOver(
-            f"job {job_id} moved from shard {shard} to shard {now_in}: the transaction starts again"
+            f"job {job_id} moved from shard {shard} to shard {now_in}: schedd repeats the"
+            " transaction"
         )
     return int(generation)
 

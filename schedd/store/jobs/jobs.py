@@ -265,7 +265,7 @@ def update_job(
         return StoreConflict("etag", job_id)
     if there != _elsewhere(connection, definition):
         raise StartOver(
-            f"the pool of job {job_id} changed during the edit: the transaction starts again"
+            f"the pool of job {job_id} changed during the edit: schedd repeats the transaction"
         )
     unfired = None if missed is None else missed(stored(connection, job_id))
     try:

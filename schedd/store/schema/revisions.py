@@ -88,11 +88,15 @@ def check_schema(connection: Connection) -> None:
     if found.revision == head() or runs_with_newer(found):
         return
     if found.revision is None and (lacks := grants.missing(connection)):
-        raise SchemaMismatch(f"{lacks}\nAfter that, run `schedd migrate`.")
+        raise SchemaMismatch(
+            f"The database has no schema of schedd yet, and can't get one: {lacks}\nAfter"
+            " that, run `schedd migrate`."
+        )
     if found.revision is None:
         raise SchemaMismatch("The database has no schema of schedd yet")
     raise SchemaMismatch(
-        f"The schema is too old: revision {found.revision}, this schedd needs {head()}"
+        f"The database's schema is too old: it has revision {found.revision}, and this schedd"
+        f" needs {head()}"
     )
 
 
@@ -118,15 +122,16 @@ def runs_with_newer(found: SchemaState) -> bool:
     """
     if found.revision in UNRELEASED:
         raise SchemaMismatch(
-            f"The schema is of a version before 0.1.0: revision {found.revision}, which this"
-            " schedd can't migrate",
+            "The database's schema is of a version before 0.1.0: it has revision"
+            f" {found.revision}, which this schedd can't migrate",
             "Create a new database (docs/operations/upgrade.md)",
         )
     if not found.newer():
         return False
     if not found.admits():
         raise SchemaMismatch(
-            f"The schema is too new: revision {found.revision}, this schedd knows up to {head()}",
+            f"The database's schema is too new: it has revision {found.revision}, and this"
+            f" schedd knows revisions up to {head()}",
             "Upgrade schedd, or set postgres.dsn to another database",
         )
     log.info(

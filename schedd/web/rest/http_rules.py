@@ -99,5 +99,6 @@ def _reject_duplicates(routes: Iterable[Route]) -> None:
         if (duplicate := seen.setdefault(key, route)) is not route:
             raise ValueError(
                 f"the calls {route.method.full_name} and {duplicate.method.full_name} have the"
-                f" same address: {route.verb} {route.template}"
+                f" same address: {route.verb} {route.template} (a bug of schedd: please report"
+                " this message)"
             )

@@ -78,7 +78,9 @@ def read_request(request: Request, found: RouteMatch, body: Mapping[str, Any] | 
             " the string"
         ) from error
     except RecursionError as error:
-        raise wrong("the request's body is nested too deeply") from error
+        raise wrong(
+            "the request's body is nested too deeply: use fewer levels of lists and objects"
+        ) from error
 
 
 def _whole(request: Request) -> dict[str, str]:

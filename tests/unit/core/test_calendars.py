@@ -66,7 +66,7 @@ def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
         ({"dates": ["2026-02-30"]}, r"dates\[0\]: '2026-02-30' isn't a valid date"),
         ({"dates": ["2026-01-01", "25.12."]}, r"dates\[1\]: '25.12.' isn't a valid date"),
         ({"dates": ["13-01"]}, r"dates\[0\]: '13-01' isn't a valid date"),
-        ({"dates": ["9999-01-01"]}, "year must be from 1970 to 8999"),
+        ({"dates": ["9999-01-01"]}, "a year from 1970 to 8999"),
         ({"weekdays": ["s"]}, r"weekdays\[0\]: 's' isn't a valid day of the week"),
         ({"weekdays": [*WEEKEND, "mon", "tue", "wed", "thu", "fri"]}, "exclude every day"),
         (

@@ -242,7 +242,7 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("* * L-31 * *", "day of month", "L-31 never matches", "L-1 to L-30"),
         ("* * L-x * *", "day of month", "'L-X' isn't supported", "L-3"),
         ("* * 15-L * *", "day of month", "'15-L' isn't supported", "write * * 15-31 * *"),
-        ("* * * * L", "day of week", "L needs a day of the week", "5L"),
+        ("* * * * L", "day of week", "L must follow a day of the week", "5L"),
         ("* * * * 5#6", "day of week", "is out of range", "1 to 5"),
         ("* * * * 5#0", "day of week", "is out of range", "1 to 5"),
         ("* * 40W * *", "day of month", "40 is out of range", "1-31"),

@@ -135,10 +135,10 @@ def test_files_of_another_subject_are_not_replaced(authority: Authority, tmp_pat
     (out / "text.pem").write_text("not a certificate")
     before = {file.name: file.read_bytes() for file in out.iterdir()}
     for name, said in (
-        ("one", r"one\.pem is the certificate of worker/one"),
-        ("root", r"root\.pem isn't a certificate of schedd"),
-        ("text", r"text\.pem isn't a certificate of schedd"),
-        ("lone", r"the key file .*lone\.key exists, but its certificate .*lone\.pem doesn't"),
+        ("one", r"one\.pem has the certificate of another subject, worker/one"),
+        ("root", r"root\.pem exists, and isn't a certificate of schedd"),
+        ("text", r"text\.pem exists, and isn't a certificate of schedd"),
+        ("lone", r"the key file .*lone\.key exists without its certificate .*lone\.pem.*"),
     ):
         with pytest.raises(UnfitEnvironment, match=f"{said}; the file isn't changed"):
             authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)

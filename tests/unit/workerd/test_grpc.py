@@ -241,7 +241,7 @@ HOSTILE: dict[str, tuple[Answers, str]] = {
     "long names": (lambda _: [_of_enum("E" * 201)], "a name has more than 200 characters"),
     "a file without a name": (lambda _: [FileDescriptorProto()] * 3, "without a name"),
     "files in a circle": (lambda _: [shop("shop.proto")], "sent invalid message types"),
-    "another file": (lambda _: [shop("nowhere.proto")], "didn't send the file 'nowhere.proto'"),
+    "another file": (lambda _: [shop("nowhere.proto")], "a required file, 'nowhere.proto'"),
     "another service": (lambda _: [FileDescriptorProto(name="a")], "no service shop.Shop"),
     "nothing": (lambda _: [], "no service shop.Shop"),
     "types that aren't there": (
@@ -304,7 +304,7 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
         outcome = await ran(f"127.0.0.1:{port}")
     assert (outcome.reason, outcome.error) == (
         OutcomeReason.EXCEPTION,
-        "the gRPC server ended the call with OK, but sent no answer",
+        "the gRPC server ended the call with OK, but sent no answer: correct the server",
     )
 
 

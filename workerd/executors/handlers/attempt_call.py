@@ -357,7 +357,9 @@ class HandlerCall:
         except PayloadMismatch:
             raise
         except (ValueError, RecursionError) as error:
-            raise PayloadMismatch(f"the payload isn't valid JSON: {error}") from error
+            raise PayloadMismatch(
+                f"the payload of the run isn't valid JSON: {error}; correct the payload"
+            ) from error
         if target.check is not None:
             target.check(values[0])
         return values

@@ -162,7 +162,9 @@ def _called(
     except PayloadMismatch as error:
         return unfit(error)
     except (ValueError, RecursionError) as error:
-        return unfit(ValueError(f"the payload isn't valid JSON: {error}"))
+        return unfit(
+            ValueError(f"the payload of the run isn't valid JSON: {error}; correct the payload")
+        )
     context = _context(fields["context"], cancel, reports.beat, reports.progress)
     if sdk.is_async(function):
         answer = asyncio.run(_awaited(function, value, context))

@@ -91,11 +91,14 @@ def progress_in(received: Frame) -> Progress:
     """Return the progress in a received frame. Raises MalformedFrame."""
     done, total, note = (received.fields.get(key) for key in ("done", "total", "note"))
     if not (isinstance(done, float) and isinstance(total, float) and isinstance(note, str)):
-        raise MalformedFrame("a progress report needs done, total (numbers) and note (a text)")
+        raise MalformedFrame(
+            "a progress report of the handler isn't valid: it needs done and total (numbers)"
+            " and note (a text)"
+        )
     if not (math.isfinite(total) and 0 <= done <= total and total > 0):
         raise MalformedFrame(
-            f"a progress report isn't valid: done is {done:g} and total is {total:g}, but done must"
-            " be from 0 to total, and total above 0"
+            f"a progress report of the handler isn't valid: done is {done:g} and total is"
+            f" {total:g}, but done must be from 0 to total, and total above 0"
         )
     return Progress(done, total, note)
 
@@ -120,7 +123,8 @@ def end_in(received: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
     try:
         if result is not None and (len(result.data) > most or not _readable(result)):
             raise MalformedFrame(
-                f"the handler's result is empty JSON, or larger than {most:,} bytes"
+                "the handler's result isn't valid: it is empty JSON, or has more than"
+                f" {most:,} bytes"
             )
         wait = fields.get("retry_after")
         return AttemptOutcome(

@@ -182,7 +182,11 @@ def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
         )
         found = list(itertools.islice(free, count))
         if len(found) < count:
-            raise OSError(errno.EADDRINUSE, f"fewer than {count} ports are free")
+            raise OSError(
+                errno.EADDRINUSE,
+                f"fewer than {count} ports of this host are free: end programs that use ports,"
+                " then try again",
+            )
         if found:
             file.seek(0)
             file.write(f"{found[-1]:05}")

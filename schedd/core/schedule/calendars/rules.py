@@ -208,7 +208,7 @@ def _date(text: str) -> int | tuple[int, int]:
     """Return a day since 1970, or month and day of each year."""
     found = _DATE.fullmatch(text)
     if found is None:
-        raise _no_date(text, "write a date as 2026-12-25, or as 12-25 for each year")
+        raise _no_date(text, "the date must have the form 2026-12-25, or 12-25 for each year")
     if found[1] is not None:
         return _day(text)
     month, day = int(found[2]), int(found[3])
@@ -225,9 +225,9 @@ def _day(text: str) -> int:
     except ValueError as wrong:
         raise _no_date(text, str(wrong)) from wrong
     if found is None:
-        raise _no_date(text, "write a date as 2026-12-25")
+        raise _no_date(text, "the date must have the form 2026-12-25")
     if found.year not in _YEARS:
-        raise _no_date(text, f"the year must be from {_YEARS[0]} to {_YEARS[-1]}")
+        raise _no_date(text, f"the date must have a year from {_YEARS[0]} to {_YEARS[-1]}")
     return found.toordinal() - EPOCH_DAY
 
 

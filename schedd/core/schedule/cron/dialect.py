@@ -67,7 +67,7 @@ def translate(expression: str, seed: str) -> Translation:
     if len(expression) > _LONGEST:
         raise CronError(
             "expression",
-            f"the expression has {len(expression)} characters",
+            f"the cron expression has {len(expression)} characters",
             f"write at most {_LONGEST} characters",
         )
     zone, body = _split_zone(expression.strip())
@@ -142,7 +142,9 @@ def _macro(body: str) -> str:
 def _check_count(words: list[str]) -> None:
     if not words:
         raise CronError(
-            "expression", "the expression is empty", "write five fields, for example 30 2 * * *"
+            "expression",
+            "the cron expression is empty",
+            "write five fields, for example 30 2 * * *",
         )
     if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
         raise CronError(
@@ -212,7 +214,7 @@ def _special_day(term: str) -> str | None:
     if term.startswith("l-") or term.endswith("-l"):
         raise CronError(
             DAY_OF_MONTH.name,
-            f"the form {term.upper()!r} isn't supported",
+            f"the form {term.upper()!r} isn't supported in the day-of-month field",
             "use a form such as L, L-3, LW or 15W",
         )
     return None
@@ -222,7 +224,7 @@ def _special_weekday(term: str) -> str | None:
     if term == "l":
         raise CronError(
             DAY_OF_WEEK.name,
-            "the letter L needs a day of the week in this field",
+            "the letter L must follow a day of the week in the day-of-week field",
             "write for example 5L, the last Friday of the month",
         )
     if found := _LAST.fullmatch(term):
@@ -246,7 +248,11 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
         return _hashed(spec, term, found, seed)
     found = _RANGE.fullmatch(term)
     if found is None:
-        raise CronError(spec.name, f"{term!r} isn't valid in this field", f"use {spec.range_text}")
+        raise CronError(
+            spec.name,
+            f"{term!r} isn't valid in this field of the cron expression",
+            f"use {spec.range_text}",
+        )
     low, step = spec.value_of(found[1]), _step(spec, term, found[3])
     if found[2] is None:
         # A weekday with a step counts up to Saturday.
@@ -267,7 +273,9 @@ def _step(spec: FieldSpec, term: str, step: str | None) -> int:
         return 1
     if len(step) > 4 or int(step) == 0:
         raise CronError(
-            spec.name, f"the step of {term!r} is out of range", "use a step from 1 to 9999"
+            spec.name,
+            f"the step of {term!r} is out of range in this field of the cron expression",
+            "use a step from 1 to 9999",
         )
     return int(step)
 

@@ -36,7 +36,9 @@ class FieldSpec:
             value = int(text) if len(text) < 5 else 99999
             if not self.low <= value <= self.high:
                 raise CronError(
-                    self.name, f"the value {text} is out of range", f"use {self.range_text}"
+                    self.name,
+                    f"the value {text} is out of range in this field of the cron expression",
+                    f"use {self.range_text}",
                 )
             return value
         if text in self.names:
@@ -45,11 +47,13 @@ class FieldSpec:
             if text.startswith(name):
                 raise CronError(
                     self.name,
-                    f"the value {text!r} isn't valid in this field",
+                    f"the value {text!r} isn't valid in this field of the cron expression",
                     f"write the name as {name}",
                 )
         raise CronError(
-            self.name, f"the value {text!r} isn't valid in this field", f"use {self.range_text}"
+            self.name,
+            f"the value {text!r} isn't valid in this field of the cron expression",
+            f"use {self.range_text}",
         )
 
     @property

@@ -377,7 +377,10 @@ def _slips(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     for number, word in enumerate(words):
         better, problem = word, ""
         if re.fullmatch(r"\*\d{1,4}", word, re.ASCII):
-            better, problem = f"*/{word[1:]}", f"{word} isn't valid in this field"
+            better, problem = (
+                f"*/{word[1:]}",
+                f"{word} isn't valid in this field of the cron expression",
+            )
         elif word == "$" and number == len(words) - 3:
             better, problem = "L", "$ isn't a day"
         if better == word:

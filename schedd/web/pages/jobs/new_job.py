@@ -138,7 +138,11 @@ def _action(fields: Mapping[str, str]) -> dict[str, Any]:
             try:
                 return {"shell": {"argv": shlex.split(what)}}
             except ValueError as error:
-                raise wrong("shell", f"the command can't be split into words: {error}") from error
+                raise wrong(
+                    "shell",
+                    f"the command can't be split into words: {error}; quote the words as in a"
+                    " shell",
+                ) from error
         case "http":
             return {"http": {"method": fields.get("method") or "POST", "url": what}}
         case "python":
@@ -155,7 +159,7 @@ def _json(text: str, field: str) -> Any:
     except (standard.TooDeep, standard.TooMany) as beyond:
         raise wrong(field, str(beyond)) from beyond
     except ValueError as error:
-        raise wrong(field, f"the value isn't valid JSON: {error}") from error
+        raise wrong(field, f"the value isn't valid JSON: {error}; correct the JSON") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)
