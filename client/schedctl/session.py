@@ -145,7 +145,8 @@ class Session:
         elif always and terminal:
             if self.given.get("no_input"):
                 raise Misconfigured(
-                    f"{what} {name} needs a confirmation, and --no-input forbids it: add --yes"
+                    f"to {what} {name}, a confirmation is needed, but --no-input forbids the"
+                    " question: add --yes"
                 )
             click.confirm(f"{what} {name}?", abort=True, err=True)
 

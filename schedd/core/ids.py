@@ -119,8 +119,8 @@ def run_ids_of(packed: bytes) -> list[RunId]:
     """Return the run ids in these bytes, 16 for each. Raises ValueError if one is incomplete."""
     if len(packed) % 16:
         raise ValueError(
-            f"the list of run ids isn't valid: it has {len(packed)} bytes, which isn't a"
-            " multiple of 16"
+            f"the worker's message is invalid: its list of run ids has {len(packed)} bytes,"
+            " which isn't a multiple of 16"
         )
     new = bytes.__new__  # without a call of `Id` for each
     return [RunId(new(Id, packed[at : at + 16])) for at in range(0, len(packed), 16)]

@@ -220,10 +220,9 @@ class _Asking:
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
-                most = f"{MAX_FILES:,} files or {MAX_BYTES:,} bytes"
                 raise MethodNotCallable(
-                    f"the reflection service of the job's gRPC server sent more than {most},"
-                    " the highest allowed number"
+                    "the reflection service of the job's gRPC server sent more than"
+                    f" {MAX_FILES:,} files or {MAX_BYTES:,} bytes, the highest allowed numbers"
                 )
 
 

@@ -334,7 +334,6 @@ def _split(text: str) -> tuple[str, int | None]:
 
 
 def _host(text: str, host: str) -> str:
-    form = "a network (10.0.0.0/8), an address, a host (app) or a suffix (*.example.internal)"
     if host == "*":
         raise ValueError(
             '"*" isn\'t a valid entry: to allow every address, write "0.0.0.0/0" and "::/0"'
@@ -342,10 +341,12 @@ def _host(text: str, host: str) -> str:
     name = name_of(host.removeprefix("*"))
     labels = name.removeprefix(".").split(".")
     starred = host.startswith("*") and not host.startswith("*.")
-    if starred or seems_an_address(name) or len(name) > 253:
-        raise ValueError(f"the host or network {text!r} isn't valid: write {form}")
-    if not all(map(_LABEL.fullmatch, labels)):
-        raise ValueError(f"the host or network {text!r} isn't valid: write {form}")
+    shaped = all(map(_LABEL.fullmatch, labels)) and len(name) <= 253
+    if starred or seems_an_address(name) or not shaped:
+        raise ValueError(
+            f"the host or network {text!r} isn't valid: write a network (10.0.0.0/8), an address, a"
+            " host (app) or a suffix (*.example.internal)"
+        )
     if name in _METADATA_NAMES:
         raise ValueError(
             f"the host or network {text!r} can't be allowed: it is the name of a metadata"

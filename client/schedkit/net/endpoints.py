@@ -40,8 +40,10 @@ def endpoint_of(text: str) -> Endpoint:
         if not port or "%" in host:  # a link of this host
             raise ValueError
     except ValueError:
-        forms = f"host:port (without TLS) or {_TLS}host:port (with TLS)"
-        raise ValueError(f"{text[:140]!r} isn't a valid endpoint: write {forms}") from None
+        raise ValueError(
+            f"{text[:140]!r} isn't a valid endpoint: write host:port (without TLS) or"
+            f" {_TLS}host:port (with TLS)"
+        ) from None
     return Endpoint(host, port, tls)
 
 

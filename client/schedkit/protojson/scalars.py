@@ -126,8 +126,10 @@ def read_duration(value: Any) -> Duration:
     if isinstance(value, timedelta):
         return _bounded(length, value, value)
     if not isinstance(value, str):
-        wanted = "write it as text with a unit, such as 90s, 10m or 1h30m"
-        raise InvalidText(f"{shown(value)} isn't a valid duration; {wanted}")
+        raise InvalidText(
+            f"{shown(value)} isn't a valid duration; write a string with a unit, such as 90s"
+            " or 1h30m"
+        )
     match = _SECONDS.fullmatch(value.strip())
     if match and int(match[2]) <= LONGEST:
         sign, whole, part = match.groups()

@@ -66,8 +66,12 @@ def _rule(who: CallerIdentity, method: str) -> Rule:
             "upgrade the member",
         )
     if IdentityKind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
-        what = f"the call {_short(method)} requires the certificate of a {rule.kind.value}"
-        raise _denied(f"{what}; the caller is {who.actor}", "WRONG_KIND", "")
+        raise _denied(
+            f"the call {_short(method)} requires the certificate of a {rule.kind.value}; the caller"
+            f" is {who.actor}",
+            "WRONG_KIND",
+            "",
+        )
     return rule
 
 

@@ -134,14 +134,14 @@ def _decoded(value: bytes) -> Mark:
     if at is not None:
         if at.tzinfo is None:
             raise ValueError(
-                "the time in the leader's mark (the recorded progress of PostgreSQL) has no"
-                " time zone"
+                "the time of the mark (a timestamp of the leader that detects data loss) has"
+                " no time zone"
             )
         at = at.astimezone(UTC)
         if not 1970 <= at.year < 2200:
             raise ValueError(
-                f"the time in the leader's mark (the recorded progress of PostgreSQL) is {at},"
-                " but must be from 1970 up to 2200"
+                "the time of the mark (a timestamp of the leader that detects data loss) is"
+                f" {at}, but must be from 1970 up to 2200"
             )
     timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
     system = number(int(text(found["system"])), 0, MOST_SYSTEM)

@@ -46,8 +46,8 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
     ) as error:
         why = str(error).encode(errors="replace").decode()[:200]
         raise InvalidValue(
-            f"the value of etcd key {shown(key)} isn't a valid {what}:"
-            f" {type(error).__name__}: {why}"
+            f"the value of etcd key {shown(key)} isn't a valid {what}: {type(error).__name__}:"
+            f" {why}; see `schedctl cluster doctor`"
         ) from None
 
 

@@ -107,7 +107,8 @@ def kind(text: str) -> FailureKind:
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if first > last:
             raise WrongKind(
-                f"the range {text!r} isn't valid: its end is below its start",
+                f"the range {text!r} of exit codes or HTTP statuses isn't valid: its end is"
+                " below its start",
                 f"write {last}-{first}",
             )
         return FailureKind(codes=(first, last))

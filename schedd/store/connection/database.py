@@ -238,7 +238,7 @@ def _several(dsn: str) -> URL:
     try:
         found = parse_dsn(f"postgresql://{rest}")
     except ProgrammingError:  # its message repeats the password
-        raise ValueError("the list of hosts isn't valid for libpq") from None
+        raise ValueError("the list of hosts in the URL isn't valid: libpq can't parse it") from None
     user, password, name = (found.pop(key, None) for key in ("user", "password", "dbname"))
     return URL.create(scheme, user, password, database=name, query=found)
 

@@ -240,7 +240,7 @@ async def test_a_run_with_roll_next_moves_to_the_next_open_day(desk: Desk):
         ({"calendars": ["missing"]}, "calendar 'missing' not found"),
         ({"calendars": ["off", "off"]}, "'off' is given twice"),
         ({"cron": ["61 * * * *"]}, "'61 \\* \\* \\* \\*'"),
-        ({"cron": ["H 2 * * *"]}, "H isn't allowed in calendars"),
+        ({"cron": ["H 2 * * *"]}, "H, which isn't allowed in calendars"),
         ({"cron": ["@every 90s"]}, "has no time of day"),
         ({"cron": ["* 9 * * *"]}, "excludes all scheduled times"),
     ],

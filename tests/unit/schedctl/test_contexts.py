@@ -174,7 +174,7 @@ async def test_a_terminal_is_asked_before_work_is_destroyed(ctl, member, monkeyp
     monkeypatch.setattr("sys.stdin", Terminal(""))
     silent = await ctl("--no-input", *words)
     assert silent.code == 2
-    assert "and --no-input forbids it: add --yes" in silent.err
+    assert "but --no-input forbids the question: add --yes" in silent.err
     assert member.requests == []
 
 

@@ -468,8 +468,8 @@ def test_an_invalid_zone_or_a_local_time_missing_in_it_is_rejected(
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({"what": "x"}, "cron: the value is missing"),
-        ({"when": "* * * * *"}, "shell: the value is missing"),
+        ({"what": "x"}, "cron: the schedule's value is missing"),
+        ({"when": "* * * * *"}, "shell: the action's value is missing"),
         ({"schedule": "", "what": "x"}, "schedule: no schedule is chosen"),
         (
             {"schedule": "on_demand", "when": "0 9 * * *", "what": "x"},

@@ -158,22 +158,26 @@ def check_expression(text: str) -> CronExpression:
     """Return a valid expression of excluded time. Raises CronError."""
     if is_hashed(text):
         raise CronError(
-            "cron", f"{text[:100]!r}: H isn't allowed in calendars", "write a number instead of H"
+            "cron",
+            f"the cron expression {text[:100]!r} contains H, which isn't allowed in calendars",
+            "write a number instead of H",
         )
     if text.strip()[:8].upper() == "CRON_TZ=":
         raise CronError(
             "cron",
-            f"{text[:100]!r} has its own time zone",
+            f"the cron expression {text[:100]!r} has its own time zone",
             "remove CRON_TZ=: time_zone applies to the whole calendar",
         )
     try:
         parsed = parse(text, zone="UTC", seed="")
     except CronError as wrong:
-        raise CronError("cron", f"{text[:100]!r}: {wrong}") from wrong
+        raise CronError(
+            "cron", f"the cron expression {text[:100]!r} isn't valid: {wrong}"
+        ) from wrong
     if parsed.masks is None:
         raise CronError(
             "cron",
-            f"{text[:100]!r} has no time of day",
+            f"the cron expression {text[:100]!r} has no time of day",
             "write five fields, which exclude whole minutes: * 22-23 * * *",
         )
     return parsed

@@ -80,7 +80,7 @@ def read_fields(text: str, dialect: Dialect) -> ForeignReading:
             f"the expression has {len(words)} fields, and {len(letters)} are expected"
         )
     if len(text) > LONGEST:
-        raise UnknownExpression("the expression is too long")
+        raise UnknownExpression(f"the cron expression has more than {LONGEST} characters")
     found = dict(zip(letters, words, strict=True))
     second, minute, hour, month = (
         _field(dialect, found.get(letter, "0"), *_RANGES[letter]) for letter in "smhM"

@@ -80,7 +80,9 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
         raise wrong("schedule", "no schedule is chosen", "choose a schedule")
     if not when:
         raise wrong(
-            kind, "the value is missing", "give the cron expression, the interval or the time"
+            kind,
+            "the schedule's value is missing",
+            "give the cron expression, the interval or the time",
         )
     match kind:
         case "cron":
@@ -116,8 +118,11 @@ def _instant(when: str, time_zone: str) -> str:
         )
     if len(found) > 1:
         either = " or ".join(each.isoformat() for each in found)
-        problem = f"{when} occurs twice in {place.name}, because the clocks go back"
-        raise wrong("at", f"{problem}: write {either}, and clear time_zone")
+        raise wrong(
+            "at",
+            f"{when} occurs twice in {place.name}, because the clocks go back: write {either}, and"
+            " clear time_zone",
+        )
     return found[0].astimezone(UTC).isoformat()
 
 
@@ -132,7 +137,9 @@ def _nothing(field: str, typed: str, why: str) -> None:
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, what = fields.get("action", ""), fields.get("what", "")
     if not what:
-        raise wrong(kind or "action", "the value is missing", "give the program, URL or handler")
+        raise wrong(
+            kind or "action", "the action's value is missing", "give the program, URL or handler"
+        )
     match kind:
         case "shell":
             try:
