@@ -8,6 +8,7 @@ one method then delays known callers of that method. `tests/unit/rpc/test_server
 either case that the server survives a malformed path.
 """
 
+import asyncio
 import contextlib
 import logging
 from typing import Final, NoReturn
@@ -33,7 +34,7 @@ _HUNG_UP: Final = "ExecuteBatchError raised in core"
 
 def make_server(connections: int) -> grpc.aio.Server:
     """Return an unbound server, for at most so many connections at a time."""
-    logging.getLogger(_GRPC).addFilter(_not_disconnected)
+    logging.getLogger(_GRPC).addFilter(_is_error)
     options = (
         *SERVER_OPTIONS,
         ("grpc.max_allowed_incoming_connections", connections),
@@ -61,12 +62,13 @@ def recognize_by(server: grpc.aio.Server, recognize: Recognize) -> None:
         inner.recognize = recognize
 
 
-def _not_disconnected(record: logging.LogRecord) -> bool:
-    """Return False for the core's log line about a caller that disconnected during the answer: the
-    core logs that as an error, with a traceback.
+def _is_error(record: logging.LogRecord) -> bool:
+    """Return False for two log lines that the core writes as errors, with a traceback: a caller
+    disconnected during the answer, or the server's stop canceled a call.
     """
     raised = record.exc_info[1] if record.exc_info else None
-    return not (isinstance(raised, grpc.aio.InternalError) and _HUNG_UP in str(record.msg))
+    hung_up = isinstance(raised, grpc.aio.InternalError) and _HUNG_UP in str(record.msg)
+    return not hung_up and not isinstance(raised, asyncio.CancelledError)
 
 
 async def served(server: grpc.aio.Server) -> NoReturn:

@@ -38,6 +38,10 @@ TROUBLE = re.compile(
     r"|AttributeError|TypeError|ValueError|UndefinedColumn|UndefinedTable"
 )
 """Log line of a daemon about a message, a row or a call that it doesn't know."""
+CANCELED = re.compile(
+    r"Traceback [^\n]+\n  File [^\n]+_schedule_rpc_coro\nasyncio\.exceptions\.CancelledError\n"
+)
+"""Log lines of the version before about a call that its stop canceled."""
 
 IN_HANDS = """
 SELECT t.member, r.worker, r.state FROM runs r
@@ -180,6 +184,6 @@ def _lead(run: Run, commands: Commands, code: Code, member: Service) -> None:
 
 
 def _troubles(daemon: Service, marks: dict[str, int]) -> Iterable[str]:
-    for line in daemon.said_since(marks[daemon.name]).splitlines():
+    for line in CANCELED.sub("", daemon.said_since(marks[daemon.name])).splitlines():
         if TROUBLE.search(line):
             yield f"{daemon.name}: {line[:300]}"

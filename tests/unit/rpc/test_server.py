@@ -183,15 +183,18 @@ async def test_a_client_that_cant_be_answered_counts_as_disconnected() -> None:
         await abort(context, "INVALID_ARGUMENT", "no request", reason="NO_REQUEST")
 
 
-async def test_a_caller_that_disconnects_during_an_answer_is_not_logged_as_an_error(
+async def test_a_caller_that_disconnects_or_a_canceled_call_is_not_logged_as_an_error(
     address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The core tells it as one when it finds out a moment before the call's end has come."""
+    """The core tells the first as one when it finds out a moment before the call's end has come,
+    and the second when the server stops.
+    """
     log = logging.getLogger("grpc._cython.cygrpc")
-    for error in (grpc.aio.InternalError("Failed grpc_call_start_batch"), ValueError("ours")):
+    hung_up = grpc.aio.InternalError("Failed grpc_call_start_batch")
+    for error in (hung_up, asyncio.CancelledError(), ValueError("ours")):
         try:
             raise error
-        except (grpc.aio.InternalError, ValueError):
+        except (grpc.aio.InternalError, asyncio.CancelledError, ValueError):
             log.exception("ExecuteBatchError raised in core by servicer method [%s]", LIST)
     assert [record.exc_info[1].args for record in caplog.records if record.exc_info] == [("ours",)]
 
