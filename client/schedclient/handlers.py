@@ -287,7 +287,8 @@ def _need_two_arguments(function: Handler, name: str) -> None:
         signature.bind("payload", "ctx")
     except TypeError as error:
         raise ValueError(
-            f"handler {name!r} must accept two arguments, as in {name}(payload, ctx): {error}"
+            f"handler {name!r} must accept two arguments, as in {name}(payload, ctx): {error};"
+            " correct its parameters"
         ) from None
 
 

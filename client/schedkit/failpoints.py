@@ -124,8 +124,8 @@ class Point:
         if self.fails is Unavailable:
             return OutcomeUnknown
         raise Misconfigured(
-            f"the failpoint {self.name} doesn't support the action {self.action}: use another"
-            " action"
+            f"the failpoint {self.name} (a place where tests inject failures) doesn't support"
+            f" the action {self.action}: use another action"
         )
 
     def _pause(self) -> Iterable[float]:

@@ -146,7 +146,7 @@ async def test_a_plugin_that_raises_fails_only_its_own_run(tmp_path: Path, packa
             "the plug-in 'stranger' (pathlib:Path) can't be loaded: TypeError",
         ),
         ("sqlite = broken:Broken", "two plug-ins have the name 'sqlite'"),
-        ("Loud = broken:Broken", "'Loud' isn't valid: it must match"),
+        ("Loud = broken:Broken", "'Loud' isn't valid: rename it, so that it matches"),
     ],
 )
 async def test_a_plugin_that_cannot_be_loaded_is_an_error_at_start(

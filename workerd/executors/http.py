@@ -136,8 +136,9 @@ class HttpExecutor:
                 signing = ()
             if url.scheme == "https" and target.scheme != "https":
                 raise ForbiddenTarget(
-                    f"a redirect from https to {target.scheme} isn't followed: it would send the"
-                    " request unencrypted"
+                    f"a redirect from https to {target.scheme} isn't followed, because the"
+                    " request would be sent unencrypted: write the address without the redirect"
+                    " into `url`"
                 )
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
                 method, body = "GET", None

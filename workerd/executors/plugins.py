@@ -81,8 +81,8 @@ def installed_plugins() -> Mapping[str, EntryPoint]:
     for each in entry_points(group=GROUP):
         if not _NAME.fullmatch(each.name):
             raise Misconfigured(
-                f"executors: the plug-in name {each.name!r} isn't valid: it must match the pattern"
-                f" {_NAME.pattern}"
+                f"executors: the plug-in name {each.name!r} isn't valid: rename it, so that it"
+                f" matches the pattern {_NAME.pattern}"
             )
         if named.get(each.name, each) != each:
             values = f"{named[each.name].value} and {each.value}"

@@ -86,7 +86,8 @@ class ReflectedMethod:
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as wrong:
             kind = self.descriptor.input_type.full_name
             raise MethodNotCallable(
-                f"the payload isn't a valid {kind} message: {' '.join(str(wrong).split())}"
+                f"the payload isn't a valid {kind} message: {' '.join(str(wrong).split())};"
+                " correct the payload"
             ) from None
 
     def _json_of_answer(self, data: bytes) -> str | None:

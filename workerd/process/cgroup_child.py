@@ -133,7 +133,8 @@ def received(ours: socket.socket, size: int) -> bytes:
         more = ours.recv(size - len(data))
         if not more:
             raise ConnectionResetError(
-                errno.ECONNRESET, "the process that starts programs in cgroups has ended"
+                errno.ECONNRESET,
+                "the worker's launcher, which starts programs in cgroups, has ended",
             )
         data += more
     return data

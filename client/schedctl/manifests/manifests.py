@@ -121,7 +121,8 @@ class _Loader(yaml.BaseLoader):
             raise _Unfit(
                 None,
                 None,
-                f"the manifest nests lists and objects more than {DEEPEST} levels deep",
+                f"the manifest nests lists and objects more than {DEEPEST} levels deep: use"
+                " fewer levels",
                 mark,
             )
         try:

@@ -137,7 +137,8 @@ class OneLength(h11.Connection):
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError(
-                    "a request must not have both Content-Length and Transfer-Encoding"
+                    "the request has both Content-Length and Transfer-Encoding: send only one"
+                    " of these headers"
                 )
         return event
 

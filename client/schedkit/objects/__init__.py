@@ -147,7 +147,8 @@ class Unframed:
             if size > MOST:
                 raise ValueError(
                     "an object in the result store is damaged: it contains a record of"
-                    f" {size:,} bytes, and at most {MOST:,} are allowed"
+                    f" {size:,} bytes, and at most {MOST:,} are allowed; check the disk or"
+                    " bucket of the store"
                 )
             if len(self._held) - at - _HEAD < size:
                 break

@@ -61,7 +61,7 @@ class Files:
                     if not stat.S_ISREG(os.fstat(file).st_mode):
                         raise StoreAway(
                             f"the object {key} of the result store can't be read: it isn't a"
-                            " regular file"
+                            " regular file; check the folder of the store"
                         )
                     return _pread(file, start, length)
                 finally:

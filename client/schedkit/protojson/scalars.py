@@ -190,7 +190,7 @@ def read_bytes(value: Any) -> bytes:
             return base64.b64decode(value, validate=True)
         except binascii.Error:
             pass
-    raise InvalidText(f"the value {shown(value)} isn't valid base64")
+    raise InvalidText(f"the value {shown(value)} isn't valid base64: encode the bytes as base64")
 
 
 def read_string(value: Any) -> str:

@@ -151,7 +151,8 @@ def decode_member(entry: CoordinationEntry) -> MemberView:
         found = parsed(value)
         if not naming.MEMBER.fullmatch(name):
             raise ValueError(
-                f"member name {shown(name)} must match the pattern {naming.MEMBER.pattern}"
+                f"member name {shown(name)} must match the pattern {naming.MEMBER.pattern}:"
+                " rename the member"
             )
         return MemberView(
             name=name,
@@ -260,7 +261,8 @@ def incarnation_of(key: str) -> IncarnationId:
         return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:
         raise InvalidValue(
-            f"etcd key {shown(key)} doesn't end with the id of a worker's incarnation: {error}"
+            f"etcd key {shown(key)} doesn't end with the id of a worker's incarnation:"
+            f" {error}; see `schedctl cluster doctor`"
         ) from error
 
 

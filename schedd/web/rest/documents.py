@@ -248,7 +248,7 @@ def unasked(key: str) -> str:
 
 def _task_name(form: dict[str, Any], value: Any) -> None:
     if not isinstance(value, str) or not value:
-        raise ValueError("the value must be the name of a Python handler")
+        raise ValueError("the task's name must be the name of a Python handler")
     form["spec"]["python"] = {"handler": value}
 
 
@@ -258,13 +258,13 @@ def _payload(form: dict[str, Any], value: Any) -> None:
 
 def _delay(form: dict[str, Any], value: Any) -> None:
     if not _is_whole(value) or not 0 <= value <= LONGEST_DELAY:
-        raise ValueError(f"the value must be whole milliseconds, from 0 to {LONGEST_DELAY}")
+        raise ValueError(f"the delay must be whole milliseconds, from 0 to {LONGEST_DELAY}")
     form["delay"] = f"{value // 1000}.{value % 1000:03d}s"
 
 
 def _priority(form: dict[str, Any], value: Any) -> None:
     if not _is_whole(value) or value not in PRIORITIES:
-        raise ValueError("the value must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
+        raise ValueError("the priority must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
     form["spec"]["priority"] = enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value])
 
 

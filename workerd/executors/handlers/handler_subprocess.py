@@ -180,7 +180,8 @@ async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int)
         more = await loop.sock_recv(ours, size - len(data))
         if not more:
             raise ConnectionResetError(
-                "the process of the Python handler ended before it sent its outcome"
+                "the process of the Python handler ended before it sent its outcome; `schedctl"
+                " run logs` shows its output"
             )
         data += more
     return bytes(data)

@@ -77,7 +77,7 @@ def read_fields(text: str, dialect: Dialect) -> ForeignReading:
     letters, words = dialect.fields.split(), text.lower().split()
     if len(words) != len(letters):
         raise UnknownExpression(
-            f"the expression has {len(words)} fields, and {len(letters)} are expected"
+            f"the cron expression has {len(words)} fields, and {len(letters)} are expected"
         )
     if len(text) > LONGEST:
         raise UnknownExpression(f"the cron expression has more than {LONGEST} characters")
@@ -138,7 +138,7 @@ def _day(
         return lambda at: at.month in months and chosen.matches(at)
     if any(questions) and dialect is VIXIE:
         raise UnknownExpression(
-            "the expression has ? in a day field, which vixie-cron doesn't support"
+            "the cron expression has ? in a day field, which vixie-cron doesn't support"
         )
     if dialect.both_days or by_month[0] in "*?" or by_week[0] in "*?":
         return lambda at: at.month in months and month.matches(at) and week.matches(at)
