@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from support.postgres import copying_programs, memory
 from support.repository import DEMO
 from support.wait import wait_until
 
@@ -31,12 +33,18 @@ sys.exit(main())
 """
 
 
+def environment() -> dict[str, str]:
+    """Return variables by which the demo's PostgreSQL is a copy of a migrated one, in memory."""
+    programs = (copying_programs().initdb.parent, Path(sys.executable).parent)
+    path = os.pathsep.join([*map(os.fspath, programs), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "TMPDIR": os.fspath(memory() or tempfile.gettempdir())}
+
+
 @contextmanager
 def demo(
     output: Path, command: Sequence[str] = (str(DEMO / "run"),)
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The demo as a process of its own session; killed if the test leaves it running."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with output.open("wb") as file:
         process = subprocess.Popen(
             command,
@@ -44,7 +52,7 @@ def demo(
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PATH": path},
+            env=environment(),
             start_new_session=True,
         )
     try:
@@ -137,6 +145,7 @@ def test_a_killed_demo_ends_its_cluster(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", SMALL_CLUSTER, str(folder)],
         cwd=DEMO,
+        env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

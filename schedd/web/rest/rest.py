@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import ExitStack
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -156,9 +156,13 @@ class Rest:
     def __init__(self, services: Services, closing: asyncio.Event) -> None:
         self.routes: Final = Routes(methods())
         self._services = services
-        self._openapi = Described(_described(self.routes, services.version))
         self._closing = closing
         self._places = Places(STREAMS_OF_ONE_HOST)
+
+    @cached_property
+    def _openapi(self) -> "Described":
+        """Describe the calls at the first request for it, not at the member's start."""
+        return Described(_described(self.routes, self._services.version))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
