@@ -2,8 +2,8 @@
 
     async call ─→ lane s % n, one thread and one connection at a time   owners' transactions
               └─→ small pool of threads                                 reads, results, user calls
-        each: BEGIN (with the first statement) · body(connection) · COMMIT, sent separately
-        `read`: without BEGIN and COMMIT, which take two thirds of a short read
+        each: BEGIN, with the first statement · body(connection) · COMMIT, sent separately
+        `read`: without BEGIN and COMMIT
 
 Invariants
 - Two transactions of one owner never wait for each other's shard rows: a shard has one lane.
@@ -27,7 +27,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import unquote
@@ -55,6 +55,7 @@ from schedd.store.connection.errors import (
     judge,
 )
 from schedd.store.connection.primary_selection import Servers, accepting
+from schedd.store.connection.transaction import DriverConnection
 from schedd.store.statements.operations import PRESENT
 from schedkit.clock import boottime
 from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
@@ -283,7 +284,8 @@ class Database:
         self._timeouts = StatementTimeout(self._engine, timeout)
         dialect = self._engine.dialect
         self._servers = Servers(
-            lambda params: dialect.connect(**params), self._timeouts.limit_connection
+            lambda params: dialect.connect(**params, connection_factory=DriverConnection),
+            self._timeouts.limit_connection,
         )
         self.answered_at = boottime()
         """When PostgreSQL last completed a transaction, in seconds of CLOCK_BOOTTIME."""
@@ -402,7 +404,10 @@ class Database:
 
     async def _run(self, executor: Executor, body: Body[T], *, autocommit: bool = False) -> T:
         timed = partial(self._timed, body, autocommit, PRESENT.get(), boottime())
-        return await asyncio.get_running_loop().run_in_executor(executor, timed)
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[T] = loop.create_future()
+        executor.submit(_answer, loop, answered, timed)
+        return await answered
 
     def _timed(self, body: Body[T], autocommit: bool, call: str, asked_at: float) -> T:
         failed = True
@@ -529,7 +534,7 @@ def in_autocommit(
 
 @contextmanager
 def _autocommit(connection: Connection) -> Iterator[None]:
-    """Send no BEGIN: psycopg2 then sends no COMMIT either."""
+    """Send neither BEGIN nor COMMIT."""
     raw = connection.connection.dbapi_connection
     assert raw is not None, "a connection of the pool"
     raw.autocommit = True
@@ -573,6 +578,28 @@ def _mark_unsent(context: ExceptionContext) -> None:
             f"can't connect to PostgreSQL: {type(found).__name__}: {found}"
         )
     raise Unsent(found)
+
+
+def _answer(
+    loop: asyncio.AbstractEventLoop, answered: asyncio.Future[T], call: Callable[[], T]
+) -> None:
+    """Make the call in this thread, unless its caller was canceled before. The same as
+    `run_in_executor`, which passes each answer on from one future to another.
+    """
+    if answered.cancelled():
+        return
+    try:
+        resolve = partial(answered.set_result, call())
+    except BaseException as error:  # noqa: BLE001 - raised to the caller
+        resolve = partial(answered.set_exception, error)
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(_unless_done, answered, resolve)
+    del answered, resolve  # an error's traceback refers to this frame
+
+
+def _unless_done(answered: asyncio.Future[T], resolve: Callable[[], None]) -> None:
+    if not answered.done():
+        resolve()
 
 
 class _Failed(Exception):
