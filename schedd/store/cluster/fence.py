@@ -42,9 +42,9 @@ always outdated, and a join planned by them would read whole tables.
 _OWNED = f"""
 SELECT array_agg(id), {BY_INDEX} FROM (
     SELECT s.id FROM shards s
-    JOIN unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch) USING (id)
-    WHERE s.owner = %(tenure)s::uuid AND s.epoch = b.epoch AND s.timeline = %(timeline)s::int
-      AND s.timeline = (SELECT {TIMELINE})
+    WHERE s.id = ANY (%(ids)s::int[]) AND s.owner = %(tenure)s::uuid
+      AND s.epoch = (%(epochs)s::bigint[])[array_position(%(ids)s::int[], s.id)]
+      AND s.timeline = %(timeline)s::int AND s.timeline = (SELECT {TIMELINE})
     ORDER BY s.id {{lock}}
 ) locked
 """

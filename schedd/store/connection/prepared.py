@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from hashlib import sha256
 from typing import Any, Final
 
@@ -58,7 +59,7 @@ class PreparedStatement:
             if self._name not in prepared:
                 connection.exec_driver_sql(self._prepare)
                 prepared.add(self._name)
-            return [*connection.exec_driver_sql(self._execute, values)]
+            return _fetch_rows(connection, self._execute, values)
         except DBAPIError as error:
             if sqlstate(error) not in _UNUSABLE:
                 raise
@@ -67,6 +68,20 @@ class PreparedStatement:
                 "a session can't use its prepared statement any more: schedd repeats the"
                 " transaction"
             ) from error
+
+
+def _fetch_rows(connection: Connection, text: str, values: dict[str, object]) -> list[Any]:
+    """Run a statement, and return its rows as tuples. The same as `exec_driver_sql`, without the
+    result object of SQLAlchemy, which takes longer than the driver.
+    """
+    try:
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.execute(text, values)
+            return [*cursor.fetchall()]
+    except Exception as error:
+        # Tells the listeners of `handle_error`, and discards lost sessions.
+        connection._handle_dbapi_exception(error, text, values, None, None)  # noqa: SLF001
+        raise
 
 
 def _prepared_in(connection: Connection) -> set[str] | None:

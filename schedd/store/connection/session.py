@@ -1,5 +1,8 @@
 """Set the session settings that schedd's statements and the driver depend on, on each connection.
 
+Prepared statements (`prepared`) are planned once in a session: planning a short batch takes longer
+than its execution.
+
 Environment variables (PGCLIENTENCODING, PGOPTIONS, PGTZ, PGDATESTYLE) and settings of the server,
 the database or the role can't change them. PgBouncer in transaction mode tracks each of these for
 its client, so no server connection of its pool has others. Exceptions are `row_security` and
@@ -26,6 +29,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "standard_conforming_strings": "on",
     "row_security": "off",
     "default_transaction_isolation": "read committed",
+    "plan_cache_mode": "force_generic_plan",
 }
 
 _SET: Final = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())
