@@ -58,6 +58,9 @@ class Transactor:
         for item in items:
             if (shard := item.shard) in epochs:
                 lanes[shard % count].append(item)
+        if len(lanes) == 1:  # no task for it
+            [(only, batch)] = lanes.items()
+            return [await self._write(only, batch, write)]
         async with asyncio.TaskGroup() as group:
             started = [
                 group.create_task(self._write(lane, batch, write), name=f"lane {lane}")
