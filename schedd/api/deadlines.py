@@ -11,7 +11,8 @@ all run once PostgreSQL answers again.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from types import TracebackType
 from typing import Final
 
 from schedd.api.errors import CallError, MemberUnavailableError, unanswered
@@ -51,7 +52,7 @@ async def limit_read(
         yield
         return
     began = boottime()
-    async with _time_limit(within, lambda: _silent(boottime() - began)) as limit:
+    async with _TimeLimit(within, lambda: _silent(boottime() - began)) as limit:
         watch = _Watch(limit, began, within, answered_at)
         try:
             yield
@@ -59,11 +60,9 @@ async def limit_read(
             watch.stop()
 
 
-@asynccontextmanager
-async def changed(waits: float) -> AsyncIterator[None]:
+def changed(waits: float) -> AbstractAsyncContextManager[object]:
     """Limit a change that waits for other processes for at most `waits` seconds."""
-    async with _time_limit(waits + STATEMENTS, unanswered):
-        yield
+    return _TimeLimit(waits + STATEMENTS, unanswered)
 
 
 class _Watch:
@@ -100,15 +99,25 @@ def _silent(after: float) -> MemberUnavailableError:
     )
 
 
-@asynccontextmanager
-async def _time_limit(
-    within: float, error: Callable[[], CallError]
-) -> AsyncIterator[asyncio.Timeout]:
-    limit = asyncio.timeout(within)
-    try:
-        async with limit:
-            yield limit
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise error() from None
+class _TimeLimit:
+    """`asyncio.timeout` with an error of a call."""
+
+    def __init__(self, within: float, error: Callable[[], CallError]) -> None:
+        self._limit = asyncio.timeout(within)
+        self._error = error
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        return await self._limit.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(TimeoutError):
+            await self._limit.__aexit__(kind, error, traceback)
+            if not isinstance(error, TimeoutError):
+                return
+        if self._limit.expired():
+            raise self._error() from None

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -55,12 +54,21 @@ SOON: Final = 0.5
 
 
 class Turn:
+    """The memory of a call, from before its request is read."""
+
     __slots__ = ("_memory", "_slow", "size")
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
         self.size = WHILE_READ
+
+    async def __aenter__(self) -> Turn:
+        await self._memory.take_room()
         self._slow = asyncio.get_running_loop().call_later(SOON, self.weighs, WHILE_SLOW)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.weighs(0)
 
     def weighs(self, size: int) -> None:
         """Set the size of its request, in bytes; 0: the call has ended."""
@@ -77,15 +85,9 @@ class RequestMemory:
         self.taken = 0
         self._waiting: dict[asyncio.Future[None], None] = {}
 
-    @asynccontextmanager
-    async def admit_call(self) -> AsyncIterator[Turn]:
-        """Admit a call, from before its request is read."""
-        await self._room()
-        turn = Turn(self)
-        try:
-            yield turn
-        finally:
-            turn.weighs(0)
+    def admit_call(self) -> Turn:
+        """Return what admits a call, as a context."""
+        return Turn(self)
 
     def change(self, size: int) -> None:
         """Add to the bytes taken, or subtract; then admit waiting calls."""
@@ -97,7 +99,7 @@ class RequestMemory:
                 self.taken += WHILE_READ
                 first.set_result(None)
 
-    async def _room(self) -> None:
+    async def take_room(self) -> None:
         """Wait for room, and take it for the request that will be read."""
         if not self._waiting and self.taken < self._most:
             self.taken += WHILE_READ
