@@ -491,9 +491,11 @@ class _Channels:
     async def _connects(self, endpoint: str, use: str, within: float) -> bool | None:
         """Return whether a connection is open; None: timed out after `within` seconds."""
         channel = self._channel(endpoint, use)
+        state = channel.get_state(try_to_connect=True)
+        if state is grpc.ChannelConnectivity.READY:
+            return True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(within, 0.0)):
-                state = channel.get_state(try_to_connect=True)
                 while state is not grpc.ChannelConnectivity.READY:
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                         return False
@@ -504,6 +506,8 @@ class _Channels:
 
     async def _placed(self, deadline: _Deadline) -> bool:
         """Wait for a place; return whether it was free in time. The caller releases it."""
+        if not self._places.locked():
+            return await self._places.acquire()
         try:
             async with asyncio.timeout(deadline.remaining_seconds()):
                 return await self._places.acquire()
