@@ -90,7 +90,7 @@ def fired(cluster: DevCluster, counts: Path, number: int) -> dict[str, int]:
     due = (datetime.now(UTC) + timedelta(seconds=2 * AHEAD)).replace(microsecond=0)
     with SyncClient(cluster.endpoints) as client:
         client.jobs.create(f"{TEMPLATE}{number}", at=due, python=NOOP)
-    copies.copy(cluster, (RUNS - 1, range(number, number + 1)))
+    copies.copy(cluster, RUNS - 1, range(number, number + 1))
     calls, already = Calls(counts, f"fired {number}"), ended(cluster)
     left = (due - datetime.now(UTC)).total_seconds()
     assert left > AHEAD, "the timers were stored too late"

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         wait = timedelta(seconds=options.jobs / options.copies + options.ahead + 10)
         due = (datetime.now(UTC) + wait).replace(microsecond=0)
         asyncio.run(_template(cluster, due))
-        copies.copy(cluster, (options.jobs - 1, range(1)))
+        copies.copy(cluster, options.jobs - 1, range(1))
         left = (due - datetime.now(UTC)).total_seconds()
         note(f"{options.jobs:,} jobs stored, {left:.1f} s before their scheduled time")
         if left < options.ahead:

@@ -185,9 +185,9 @@ def _load(cluster: DevCluster, options: Namespace) -> None:
     asyncio.run(copies.make_templates(cluster))
     wait_until(lambda: ended(cluster) > 0, WAIT_TIMEOUT, "the end of the first run")
     note(f"{options.idle:,} idle jobs and runs, {options.hot:,} hot jobs")
-    copies.copy(cluster, (options.idle, copies.IDLE))
+    copies.fill(cluster, options.idle, copies.IDLE)
     copies.copy_runs(cluster, options.idle)
-    copies.copy(cluster, (options.hot, copies.HOT))
+    copies.copy(cluster, options.hot, copies.HOT)
 
 
 def _meant(cluster: DevCluster) -> dict[str, str]:

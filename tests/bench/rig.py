@@ -64,26 +64,24 @@ def bench_cluster(
     Its files are on a disk, because `fsync` costs nothing in memory. `settings` are in the form of
     `schedctl dev up --set`.
     """
-    made: list[DevCluster] = []
-    try:
-        with dev_cluster(
-            members=members,
-            workers=workers,
-            slots=slots,
-            overrides=[HANDLERS, *settings],
-            env=importing(ROOT / "tests"),
-            start=False,
-            on_disk=True,
-            forked=False,
-        ) as cluster:
-            made.append(cluster)
+    with dev_cluster(
+        members=members,
+        workers=workers,
+        slots=slots,
+        overrides=[HANDLERS, *settings],
+        env=importing(ROOT / "tests"),
+        start=False,
+        on_disk=True,
+        forked=False,
+    ) as cluster:
+        try:
             cluster.up()
             yield cluster
-    except BaseException:
-        for one in made:  # its logs are what there is to look at; its data may be gigabytes
-            for data in ("postgres", "etcd"):
-                shutil.rmtree(one.directory / data, ignore_errors=True)
-        raise
+        except BaseException:
+            cluster.down()
+            for data in ("postgres", "etcd"):  # gigabytes; the logs are kept
+                shutil.rmtree(cluster.directory / data, ignore_errors=True)
+            raise
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:

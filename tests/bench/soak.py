@@ -109,7 +109,8 @@ def main(arguments: Sequence[str]) -> int:
     lines = []
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(copies.make_templates(cluster))
-        copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
+        copies.fill(cluster, options.idle, copies.IDLE)
+        copies.copy(cluster, options.hot, copies.HOT)
         first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.warm_up)
         note(f"{options.hot + options.idle:,} jobs copied; measuring from {first:%H:%M:%S} UTC")
         _sleep_until(first)

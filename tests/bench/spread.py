@@ -50,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(copies.make_templates(cluster, options.jitter))
         began = time.monotonic()
-        copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
+        copies.fill(cluster, options.idle, copies.IDLE)
+        copies.copy(cluster, options.hot, copies.HOT)
         loaded = time.monotonic() - began
         first = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=options.warm_up)
         last = first + timedelta(seconds=options.seconds)

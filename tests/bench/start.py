@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         due = (datetime.now(UTC) + timedelta(seconds=wait)).replace(microsecond=0)
         asyncio.run(_template(cluster, due))
         began = time.monotonic()
-        copies.copy(cluster, (options.jobs - 1, range(1)))
+        copies.fill(cluster, options.jobs - 1, range(1))
         note(f"{options.jobs:,} jobs stored in {time.monotonic() - began:.0f} s")
         bench = Starts(cluster, Ticks(cluster, options.ticks), due, options.seconds)
         for name in options.rounds:
