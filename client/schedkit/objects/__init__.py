@@ -113,7 +113,10 @@ def _word(namespace: str) -> str:
 def checked(key: str) -> str:
     """Return the key. Raises ValueError if it isn't valid."""
     if not _KEY.fullmatch(key):
-        raise ValueError(f"{key[:200]!r} isn't a valid key of an object in the result store")
+        raise ValueError(
+            f"{key[:200]!r} isn't a valid key of an object in the result store (a bug of"
+            " schedd: please report this message)"
+        )
     return key
 
 

@@ -64,7 +64,7 @@ def _group_of(group: wire.ChosenGroup) -> RedriveGroup:
 
 def _missing(group: wire.ChosenGroup) -> Iterator[FieldViolation]:
     if not group.fingerprint:
-        yield FieldViolation("group.fingerprint", "is missing")
+        yield FieldViolation("group.fingerprint", "is missing: give the fingerprint of the group")
     if not group.job and not group.submitted:
         problem = (
             "is missing: give a job's name, or submitted: true for submitted runs without a name"

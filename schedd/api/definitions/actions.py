@@ -55,11 +55,15 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[FieldViolation]:
     if shell.argv and not shell.argv[0]:
         yield FieldViolation("shell.argv", "the program's name is empty")
     if shell.interpreter and not shell.script:
-        yield FieldViolation("shell.interpreter", "requires script")
+        yield FieldViolation(
+            "shell.interpreter", "requires script: give script, or leave interpreter out"
+        )
     if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
         yield FieldViolation("shell.stdin_text", "requires stdin: text")
     if shell.cwd and not shell.cwd.startswith("/"):
-        yield FieldViolation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
+        yield FieldViolation(
+            "shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path: begin it with /"
+        )
     for code in shell.success_codes:
         if not 0 <= code <= _LAST_CODE:
             # Not even -15 (SIGTERM) is success: it doesn't show whether a person or the host's
@@ -85,7 +89,7 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[FieldViolation]:
 
 def _python(python: job_pb2.PythonAction) -> Iterator[FieldViolation]:
     if not python.handler:
-        yield FieldViolation("python.handler", "is missing")
+        yield FieldViolation("python.handler", "is missing: name a registered handler")
     yield from _variables("python.env_from", python.env_from)
     yield from _limits("python.limits", python.limits)
 
@@ -104,7 +108,7 @@ def _variables(field: str, files: Sequence[str]) -> Iterator[FieldViolation]:
         yield FieldViolation(field, f"has {len(files)} files; at most {MOST_FILES} are allowed")
     for path in files[:MOST_FILES]:
         if not path.startswith("/"):
-            yield FieldViolation(field, f"{path[:140]!r} isn't an absolute path")
+            yield FieldViolation(field, f"{path[:140]!r} isn't an absolute path: begin it with /")
 
 
 def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[FieldViolation]:
@@ -122,7 +126,9 @@ def _http(http: job_pb2.HttpAction) -> Iterator[FieldViolation]:
     if not is_url(http.url):
         yield FieldViolation("http.url", f"{http.url!r} isn't an http or https URL")
     if http.method and not _METHOD.fullmatch(http.method):
-        yield FieldViolation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
+        yield FieldViolation(
+            "http.method", f"{http.method[:60]!r} isn't an HTTP method, such as GET or POST"
+        )
     for name, value in http.headers.items():
         if not _HEADER.fullmatch(name):
             yield FieldViolation("http.headers", f"{name[:60]!r} isn't a valid header name")
@@ -131,7 +137,7 @@ def _http(http: job_pb2.HttpAction) -> Iterator[FieldViolation]:
         if reserved(name, signed=bool(http.signing_key)):
             yield FieldViolation("http.headers", f"{name!r} is reserved: schedd sets it")
     if http.signing_key and not http.signing_key.startswith("/"):
-        problem = f"{http.signing_key[:140]!r} isn't an absolute path"
+        problem = f"{http.signing_key[:140]!r} isn't an absolute path: begin it with /"
         yield FieldViolation("http.signing_key", problem)
     yield from _twice("http.headers", http.headers)
     if http.HasField("json") and http.body:

@@ -62,7 +62,7 @@ def check(
 
 def check_name(name: str, field: str = "name") -> Iterator[FieldViolation]:
     if not name:
-        yield FieldViolation(field, "is missing")
+        yield FieldViolation(field, "is missing: give a name")
     elif not NAME.fullmatch(name):
         yield FieldViolation(
             field,

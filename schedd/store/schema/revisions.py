@@ -89,11 +89,13 @@ def check_schema(connection: Connection) -> None:
         return
     if found.revision is None and (lacks := grants.missing(connection)):
         raise SchemaMismatch(
-            f"The database has no schema of schedd yet, and can't get one: {lacks}\nAfter"
-            " that, run `schedd migrate`."
+            "The database has no schema of schedd, and `schedd migrate` can't create it:"
+            f" {lacks}\nAfter that, run `schedd migrate`."
         )
     if found.revision is None:
-        raise SchemaMismatch("The database has no schema of schedd yet")
+        raise SchemaMismatch(
+            "The database has no schema of schedd yet, because `schedd migrate` hasn't run"
+        )
     raise SchemaMismatch(
         f"The database's schema is too old: it has revision {found.revision}, and this schedd"
         f" needs {head()}"

@@ -106,4 +106,6 @@ def instant_of(text: str, field: str) -> datetime:
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         problem = f"{text[:60]!r} isn't a valid time"
-        raise wrong(field, problem, "write the time as 2030-01-01T02:00 or 2030-01-01") from None
+        raise wrong(
+            field, problem, "the time must have the form 2030-01-01T02:00 or 2030-01-01"
+        ) from None

@@ -443,10 +443,10 @@ async def test_dead_letters_of_a_deleted_job_can_be_discarded_and_of_an_unknown_
         ({"group": {"job": "j"}, "all": True}, "group: can't be combined with"),
         (
             {"run_ids": [str(uuid4())], "until": {"seconds": 1}},
-            "until: can't be combined with run ids",
+            "until can't be combined with run_ids",
         ),
         ({"until": {"seconds": 1}}, "all: no dead letters are selected"),
-        ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most: can't be combined with run ids"),
+        ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most can't be combined with run_ids"),
         ({"all": True, "at_most": -1}, "at_most: -1 is out of range"),
         ({"at_most": 1}, "all: no dead letters are selected"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
@@ -462,7 +462,7 @@ async def test_a_discard_without_a_selection_is_refused(
 
 HALVES = {  # of a group, and what is said of them
     "a job alone": ({"job": "j"}, "group.fingerprint: is missing"),
-    "nothing": ({}, r"group.fingerprint: is missing \(and 1 more\)"),
+    "nothing": ({}, r"group.fingerprint: is missing: .* \(and 1 more\)"),
     "submitted alone": ({"submitted": True}, "group.fingerprint: is missing"),
     "a fingerprint alone": (
         {"fingerprint": "f"},
