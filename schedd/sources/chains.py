@@ -97,7 +97,7 @@ def _is_elsewhere(result: bytes) -> bool:
 
 
 def _no_json(constant: str) -> NoReturn:
-    raise ValueError(f"the number {constant} isn't valid JSON")
+    raise ValueError(f"the parent's result contains the number {constant}, which isn't valid JSON")
 
 
 def _json(text: str) -> bytes:

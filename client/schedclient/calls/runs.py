@@ -130,7 +130,7 @@ class Runs(ClientCalls):
             pass
         state = f"it is {last.state}" if last else "its state is unknown"
         raise DeadlineExceeded(
-            f"run {run_id} hasn't ended after {timeout:g} s: its state is {state}",
+            f"run {run_id} hasn't ended after {timeout:g} s: {state}",
             reason="STILL_RUNNING",
             remedy=f"the run continues; wait again, or run: schedctl run why {run_id}",
         )

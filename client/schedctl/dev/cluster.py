@@ -352,7 +352,7 @@ def _wait_ready(folder: ClusterFolder, state: ClusterState, deadline: float) -> 
         if time.monotonic() >= deadline:
             tails = [f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts]
             raise NotReady(
-                f"the cluster isn't ready: {lack}; the last lines of each log are below",
+                f"the cluster isn't ready: {lack}; the last lines of each log are above",
                 evidence="\n".join(tails),
             )
         time.sleep(5 * POLL)

@@ -212,7 +212,8 @@ class Authentication:
         who = certificate()
         if who is None:
             raise _unknown(
-                "credentials are missing: the call has no client certificate and no access token",
+                "credentials are missing: send a client certificate or an access token with"
+                " the call",
                 "NO_CREDENTIALS",
             )
         if isinstance(who, UnknownSubject):

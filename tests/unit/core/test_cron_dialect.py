@@ -231,7 +231,7 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("* * * * fri-mon", "day of week", "fri-mon isn't valid", "write * * * * 5-6,0-1"),
         ("* * * * fri-sun", "day of week", "fri-sun isn't valid", "write * * * * 5-7"),
         ("@reboot", "expression", "@reboot isn't supported", "trigger"),
-        ("@fortnightly", "expression", "the macro '@fortnightly' is unknown", "@weekly"),
+        ("@fortnightly", "expression", "'@fortnightly' isn't a known macro", "@weekly"),
         ("@every", "expression", "@every needs exactly one duration", "1h30m"),
         ("@every 5", "expression", "the duration '5' of @every isn't valid", "@every 5s"),
         ("@every 500ms", "expression", "the duration '500ms' of @every isn't valid", "@every 5s"),

@@ -133,7 +133,7 @@ def _macro(body: str) -> str:
     if body not in MACROS:
         raise CronError(
             "expression",
-            f"the macro {body!r} is unknown",
+            f"{body!r} isn't a known macro of cron expressions",
             "use " + " ".join((*MACROS, "@every 90s")),
         )
     return MACROS[body]
