@@ -753,6 +753,24 @@ async def test_a_late_timer_in_a_commit_in_doubt_goes_once_more_only_if_its_row_
     assert not world.run_index.timers
 
 
+@pytest.mark.usefixtures("hourly")
+async def test_late_timers_that_their_owner_held_are_fired_once_by_the_next_owner() -> None:
+    """P3.4: the earlier owner gets slots after it lost the shard."""
+    rows = herd(3, due=-30)
+    before, after = World(rows), World(rows)
+    line, other = before.attach(worker(), slots=0), after.attach(worker(), slots=4)
+    await before.after(0)
+    assert len(before.run_index.held_timers) == 3
+
+    before.run_index.ownership.drop([TIMER.shard])
+    await after.after(0)
+    before.grant(worker(), 4)
+    await before.after(HOLD.total_seconds())
+
+    assert (len(other.assigned), line.assigned) == (3, [])
+    assert (len(rows.sent), pending(rows)) == (3, 0)
+
+
 async def test_a_run_beside_another_of_its_job_waits_in_the_ready_queue() -> None:
     """P3.6"""
     rows = herd(2, beside={job(1)})
