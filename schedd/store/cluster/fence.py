@@ -31,9 +31,11 @@ log = logging.getLogger(__name__)
 
 BY_INDEX = """(SELECT set_config('enable_seqscan', 'off', true)
     || set_config('enable_bitmapscan', 'off', true) || set_config('enable_mergejoin', 'off', true)
-    || set_config('enable_hashjoin', 'off', true) || set_config('jit', 'off', true))"""
+    || set_config('enable_hashjoin', 'off', true) || set_config('jit', 'off', true)
+    || set_config('max_parallel_workers_per_gather', '0', true))"""
 """A column that sets planner settings for the rest of this transaction: only index lookups by key,
-one for each row of the batch, and no JIT compilation, which takes longer than the statement.
+one for each row of the batch, without parallel workers and JIT compilation, whose start takes
+longer than the statement.
 
 `live` and the day's partition grow from empty, and `live` shrinks again. So their statistics are
 always outdated, and a join planned by them would read whole tables.

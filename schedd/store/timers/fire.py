@@ -22,6 +22,7 @@ from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Firing, LiveRun, NewRun, Timer
 from schedd.core.timers import packed_timer
+from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
 from schedd.store.statements import arrays
 from schedd.store.statements.rows import (
@@ -32,17 +33,28 @@ from schedd.store.statements.rows import (
 )
 from schedd.store.timers import run_quota
 
-DUE, LATEST = (
-    f"""
-SELECT string_agg({PACKED_TIMER}, '') FROM (
+ANY_DUE = f"""
+SELECT string_agg({PACKED_TIMER}, '' ORDER BY t.due_at) FROM (
     SELECT * FROM timers t
     WHERE t.shard = ANY (%(shards)s::int[]) AND t.due_at <= %(until)s
       AND NOT t.paused AND t.due_at IS NOT NULL
-    ORDER BY t.due_at {order} LIMIT %(limit)s
+    LIMIT %(limit)s
 ) t
 """
-    for order in ("", "DESC")
-)
+"""All due timers, if they are fewer than the limit."""
+FIRST_DUE = f"""
+SELECT string_agg({PACKED_TIMER}, '') FROM (
+    SELECT * FROM ({{of_each_shard}}) t ORDER BY t.due_at {{order}} LIMIT %(limit)s
+) t
+"""
+DUE_OF_SHARD = """(
+    SELECT * FROM timers t
+    WHERE t.shard = {shard} AND t.due_at <= %(until)s AND NOT t.paused AND t.due_at IS NOT NULL
+    ORDER BY t.due_at {order} LIMIT %(limit)s
+)"""
+"""PostgreSQL merges the shards in the order of the index, and reads only what it returns. One
+`ORDER BY` of several shards would read and sort all due timers, which are millions after an outage.
+"""
 
 TIMERS = f"""
 SELECT {TIMER_COLUMNS} FROM unnest(%(jobs)s::uuid[]) b(job_id) JOIN timers t USING (job_id)
@@ -119,12 +131,19 @@ def due_timers(
     *,
     latest: bool = False,
 ) -> list[bytes]:
-    """Return due timers, packed, soonest first, without a lower bound: a new
-    timer may commit behind any watermark. With `latest`, latest first.
+    """Return due timers, packed, soonest first, without a lower bound: a new timer may commit
+    behind any watermark. With `latest`, latest first.
     """
-    arguments = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
-    packed = connection.exec_driver_sql(LATEST if latest else DUE, arguments).scalar_one()
-    return cut(packed, packed_timer.WIDTH)
+    values = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    if not latest:
+        packed = connection.exec_driver_sql(ANY_DUE, values).scalar_one()
+        if len(timers := cut(packed, packed_timer.WIDTH)) < limit:
+            return timers
+    order = "DESC" if latest else ""
+    parts = (DUE_OF_SHARD.format(shard=int(shard), order=order) for shard in shards)
+    statement = FIRST_DUE.format(of_each_shard=" UNION ALL ".join(parts), order=order)
+    return cut(connection.exec_driver_sql(statement, values).scalar_one(), packed_timer.WIDTH)
 
 
 def timers(connection: Connection, jobs: Collection[JobId]) -> list[Timer]:

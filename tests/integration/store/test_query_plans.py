@@ -21,6 +21,7 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, OverlapCandidates, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.redrive import LetterFilter, RedriveLine
+from schedd.core.timers import packed_timer
 from schedd.core.timers.backfill import BackfillRequest, Rerun
 from schedd.store.runs.change_stream import ChangeStore
 from support.databases import copied
@@ -97,14 +98,16 @@ async def analyzed(world: World) -> None:
 BATCHES = ("unnest", "live l", "timers t", "dead_letters l")
 
 
-def explain(world: World, having: tuple[str, ...] = BATCHES) -> dict[str, list[dict[str, Any]]]:
+def explain(
+    world: World, having: tuple[str, ...] = BATCHES, options: str = "(FORMAT JSON)"
+) -> dict[str, list[dict[str, Any]]]:
     """From here on, plans of statements that have one of these, under their first words."""
     found: dict[str, list[dict[str, Any]]] = {}
     engine = world.members[0].store.database._engine
 
     def look(conn, cursor, statement, parameters, context, executemany):
         if any(word in statement for word in having):
-            cursor.execute("EXPLAIN (FORMAT JSON) " + statement, parameters)
+            cursor.execute(f"EXPLAIN {options} {statement}", parameters)
             [(plan,)] = cursor.fetchall()
             plan = json.loads(plan) if isinstance(plan, str) else plan
             found.setdefault(" ".join(statement.split()[:14]), []).append(plan[0]["Plan"])
@@ -187,6 +190,39 @@ async def test_hot_statements_never_scan_a_big_table(full_world: World) -> None:
         if scan["Node Type"] == "Seq Scan" and scan["Relation Name"] in big
     }
     assert walked == set()
+
+
+@pytest.mark.parametrize("tables", ["empty", "unanalyzed", "full"])
+async def test_due_timers_are_read_up_to_the_limit_however_many_are_overdue(
+    world_of_tables: World, tables: str
+) -> None:
+    """P3.9: after an outage millions are overdue, and the statistics say what was before."""
+    world, limit = world_of_tables, 100
+    me = await world.member()
+    if tables == "empty":
+        await analyzed(world)
+    began = datetime.now(UTC) - timedelta(hours=1)
+    jobs = [job_record(shard=n % 256, due=began + n * timedelta(seconds=1)) for n in range(BATCH)]
+    await world.jobs(jobs)
+    if tables == "full":
+        await analyzed(world)
+    found = explain(world, ("timers t",), "(ANALYZE, FORMAT JSON)")
+    shards, until = sorted(me.epochs), datetime.now(UTC) + timedelta(days=2)
+
+    first = await me.store.owner.due_timers(shards, until, limit)
+    last = await me.store.owner.due_timers(shards, began + timedelta(days=0.5), 10, latest=True)
+    few = await me.store.owner.due_timers(shards, began + timedelta(seconds=30.5), limit)
+
+    due = [job.definition.job_id for job in jobs]
+    assert [timer.job_id for timer in packed_timer.unpacked(first)] == due[:limit]
+    assert [timer.job_id for timer in packed_timer.unpacked(last)] == due[-10:][::-1]
+    assert [timer.job_id for timer in packed_timer.unpacked(few)] == due[:31]
+    looks = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
+    assert {(scan["Node Type"], scan.get("Index Name")) for scan in looks} == {
+        ("Index Scan", "timers_due")
+    }
+    read = sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in looks)
+    assert read <= 2 * limit + 10 + 31 + 2 * len(shards)
 
 
 @pytest.mark.parametrize("tables", ["unanalyzed", "full"])
