@@ -31,11 +31,11 @@ async def pause_cluster(
         return caller.changed("pause", "cluster", _state(before), _state(after), request.request_id)
 
     validation.check_note(request.note, "note")
-    async with quiesce.failover_check(services, "the cluster"):
+    async with quiesce.failover_check(services, "the cluster's pause"):
         await services.pauses.pause(caller.actor, request.note, entry)
         services.wake_ups.cluster_changed()
-        out = await quiesce.unstarted(services, None, "the cluster")
-        await quiesce.revoke(services, caller, out, "the cluster")
+        out = await quiesce.unstarted(services, None, "the cluster's pause")
+        await quiesce.revoke(services, caller, out, "the cluster's pause")
     with quiesce.after_commit():
         return await get_cluster(services, caller, wire.GetClusterRequest())
 

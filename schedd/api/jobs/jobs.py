@@ -111,7 +111,7 @@ async def update_job(
     new = await _edited(services, caller, request, old, now)
     if new.spec == old.spec:
         if not request.validate_only:  # a retry of an edit whose outcome was unknown
-            async with quiesce.failover_check(services, stored.name):
+            async with quiesce.failover_check(services, f"job {stored.name}"):
                 await quiesce.quiesce_job(services, caller, record, may_start=stored.generation)
         return views.job_message(record, old)
     timer = await compute(caller, partial(timer_edit.edited_timer, record, old, new, now))
@@ -132,7 +132,7 @@ async def update_job(
     audit = stored_jobs.audited(caller, "update", stored, request.request_id)
     before, after = audit_diff.differences(old.spec, new.spec)
     audit = replace(audit, before=before, after=after)
-    async with quiesce.failover_check(services, stored.name):
+    async with quiesce.failover_check(services, f"job {stored.name}"):
         notices = redirected(job_codec.notices_of(old.spec), new.parsed.notices)
         result = _written(
             await services.store.update_job(
@@ -208,7 +208,7 @@ async def delete_job(
     audit = stored_jobs.audited(caller, "delete", stored, request.request_id)
     if request.note:
         audit = replace(audit, after=compact({"note": request.note}))
-    async with quiesce.failover_check(services, stored.name):
+    async with quiesce.failover_check(services, f"job {stored.name}"):
         missed = MissedOnEdit(partial(_never_fired, caller.actor), services.emit)
         seen = stored.generation if request.etag else None
         deleted = await services.store.delete_job(stored.job_id, audit, missed, _audit_state, seen)

@@ -36,7 +36,7 @@ async def pause_job(
     stored = record.definition
     stored_jobs.check_seen(stored, request.etag)
     audit = stored_jobs.audited(caller, "pause", stored, request.request_id)
-    async with quiesce.failover_check(services, stored.name):
+    async with quiesce.failover_check(services, f"job {stored.name}"):
         paused = await services.store.pause_job(
             stored.job_id,
             request.note,

@@ -80,7 +80,7 @@ async def quiesce_job(
     of generation `may_start` and later may start.
     """
     stored = record.definition
-    what = stored.name or str(stored.job_id)
+    what = f"job {stored.name or stored.job_id}"
     services.wake_ups.jobs_changed([(stored.job_id, record.shard)])
     out = await unstarted(services, stored.job_id, what)
     old = [run for run in out if may_start is None or run.generation < may_start]
