@@ -33,9 +33,9 @@ from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRooms
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedkit.records import dataclass
 
-MOST: Final = 20_000
-"""Runs that a bucket keeps when it leaves some, of about 1 KB each; it holds up to twice as many. A
-refill reads as many.
+MOST: Final = 50_000
+"""Runs that a bucket keeps when it leaves some, of about 0.8 KB each; it holds up to twice as many.
+A refill reads as many. To read a run again costs a fifth of its dispatch.
 """
 _SLACK = 1_000
 _MERGED_FOR: Final = 100

@@ -52,7 +52,7 @@ def _options(arguments: Sequence[str]) -> Namespace:
         "--jobs",
         type=positive,
         default=20_000,
-        help="jobs of schedd; slow schedulers get fewer",
+        help="jobs in each share; fast schedulers get up to five, slow ones less than one",
     )
     asked.add_argument("--rounds", type=positive, default=3, help="rounds to run")
     asked.add_argument(

@@ -33,7 +33,7 @@ class Schedd:
     """As `make bench NAME=drain` has it."""
 
     name = "schedd"
-    share = 1.0
+    share = 5.0
     processes = 1
     settings = _SIZES
 
