@@ -28,6 +28,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 FIGURES = "figures"
 STAND_BACK = 10
+GARBAGE = (10_000, 20, 20)
+"""New objects before a search for garbage, and searches before one of the next generation."""
 
 pytest_plugins = ["support.databases", "support.shared_workers"]
 
@@ -61,13 +63,15 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> No
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect without the search for garbage, which is a tenth of the time, and keep what remains
-    out of later searches.
+    out of later searches. Those are rare: without old objects, the interpreter would search all
+    new ones far too often.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(*GARBAGE)
         gc.enable()
 
 
