@@ -132,11 +132,12 @@ class HeldTimers:
             line.size += len(timers)
             line.ready[ready_at] += len(timers)
 
-    def release(self) -> None:
+    def release(self, now: datetime) -> None:
         """Hold nothing: a pause or resume of the cluster has made the steps invalid."""
         for line in self._lines.values():
             for *_, each in line.order:
-                self._timers.come_up([one for one, _ in self._timers.pop_same(each.timers)])
+                timers = [timer for timer, _ in self._timers.pop_same(each.timers)]
+                self._timers.come_up(timers, now=now)
         self._lines.clear()
         self._without.clear()
 

@@ -195,7 +195,7 @@ class FireLoop:
     async def step(self) -> float:
         """Read changed timers and fire due ones; return the seconds until the next round."""
         if self._cluster_pause.is_paused:
-            self._run_index.held_timers.release()
+            self._run_index.held_timers.release(self._clock.now())
             self._changed.clear()  # all is loaded again when the pause ends
             self._looked.clear()
             self._begun.clear()
@@ -251,7 +251,7 @@ class FireLoop:
         if not held:
             return False
         if pauses.switched != self._switched:
-            held.release()
+            held.release(self._clock.now())
             return True
         size, now = self._held_size, self._clock.now()
         queues = self._run_index.ready, self._run_index.early
@@ -366,7 +366,7 @@ class FireLoop:
     def _hold(self, planned: Sequence[Planned], reckoned: Pauses) -> None:
         held = self._run_index.held_timers
         if reckoned.switched != self._switched:
-            held.release()
+            held.release(self._clock.now())
             self._switched = reckoned.switched
         if planned:
             held.hold(planned)

@@ -303,7 +303,7 @@ async def test_no_submit_takes_the_slot_that_a_due_timer_waits_for(
     line, _ = owner.attach(worker(slots=1))
 
     assert (await api("SubmitRun", submit())).state == PENDING
-    owner.run_index.held_timers.release()
+    owner.run_index.held_timers.release(owner.clock.now())
     assert (await api("SubmitRun", submit())).state == RUNNING
     assert len(line.assigned) == 1
 

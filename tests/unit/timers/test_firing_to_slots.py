@@ -721,7 +721,7 @@ async def test_a_late_time_inside_the_window_stays_inside_while_its_timer_is_hel
     world.definitions.catch_up = CatchUp(CatchUpPolicy.LATEST, timedelta(seconds=30.2))
     world.attach(worker(), slots=0)
     await world.after(0)
-    world.run_index.held_timers.release()
+    world.run_index.held_timers.release(world.clock.now())
     world.clock.time += timedelta(seconds=0.4)
     await world.fire.step()
 
@@ -730,6 +730,21 @@ async def test_a_late_time_inside_the_window_stays_inside_while_its_timer_is_hel
 
     [sent] = rows.sent
     assert sent.batch.step.runs[0].due_at == NOW - timedelta(seconds=30)
+
+
+@pytest.mark.usefixtures("hourly")
+async def test_late_timers_that_are_no_longer_held_come_up_behind_timers_that_are_due_now() -> None:
+    """The cluster was paused and resumed while they waited for slots."""
+    rows = herd(3, due=-30)
+    due_now = rows.due[job(2)] = rows.due[job(2)]._replace(due_at=NOW, nominal=NOW)
+    world = World(rows)
+    world.attach(worker(), slots=0)
+    await world.after(0)
+    assert len(world.run_index.held_timers) == 3
+
+    world.run_index.held_timers.release(world.clock.now())
+
+    assert world.run_index.timers.pop_due(world.clock.now(), 1) == [due_now]
 
 
 @pytest.mark.usefixtures("hourly")
