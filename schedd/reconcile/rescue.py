@@ -23,7 +23,9 @@ the index, the next ones are read, in the order of the queue (`_refill`).
 For runs whose rows haven't changed since the last scan, or are as they were created, only the id is
 read, and for running ones the id and the token. Such runs are compared as sets, without a step for
 each. Each `FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index
-doesn't last. While runs are left in their rows, all rows are read more often.
+doesn't last. While runs are left in their rows, all rows are read more often: the pause is `REST`
+times the duration of such a scan. Between two such scans, a lost hint of a run whose row hasn't
+changed isn't made up for, and `on_left` checks only runs whose rows have changed.
 """
 
 import asyncio
@@ -32,7 +34,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from typing import Final
@@ -200,7 +202,11 @@ class Rescue:
         self._parts = FIRST_PARTS
         self._since: Cursor | None = None
         """Changes committed before it are in the run index; None: unknown."""
-        self._full_at = self._left_at = 0.0
+        self._read_until = datetime.min.replace(tzinfo=UTC)
+        """Until when runs become ready that the last scan looked at."""
+        self._full_at = 0.0
+        self._left_at = 0.0
+        """When a scan reads all rows again because some runs are left there; 0: the next does."""
         self._gone: frozenset[IncarnationId] = frozenset()
         self._unconfirmed = UnconfirmedAssignments(
             self.run_index.ownership, self.workers, self.clock
@@ -229,8 +235,10 @@ class Rescue:
         self._left = callbacks
 
     def refill(self) -> None:
-        """Read more waiting runs: few are left in the index, and more are in rows."""
-        if not self._short:
+        """Read more waiting runs: few are left in the index, and more are in rows. If the next scan
+        reads all rows, wait for that.
+        """
+        if self._left_at and not self._short:
             self._short = True
             self.loop.wake()
 
@@ -289,20 +297,23 @@ class Rescue:
 
     async def _refill(self, shards: Sequence[ShardId]) -> None:
         """Read the next waiting runs into the index, as many as a bucket keeps. If so many don't
-        wait, the next scan reads all rows.
+        wait, or can't be read, the next scan reads all rows.
         """
-        ready, until = self.run_index.ready, self.clock.now()
-        first = ready.first_left
-        end = first and await self.store.end_of_next(shards, first, ready.most, until)
-        if first and end:
-            since = first.scheduled_at
-            with self.run_index.reading(), ready.refilling(since, end):
-                for part in _parts(shards, math.ceil(ready.most / PART)):
-                    await self._put(await self.store.next_runs(part, since, end, until))
-        elif first:
-            self._left_at = 0.0
-            self._scan_at = min(self._scan_at, self._scan_again_at)
-        self._short = False
+        ready, now = self.run_index.ready, self.clock.now()
+        first, found = ready.first_left, False
+        try:
+            end = first and await self.store.end_of_next(shards, first, ready.most, now)
+            if first and end:
+                since, until = first.scheduled_at, end.scheduled_at
+                with self.run_index.reading(), ready.refilling(since, end):
+                    for part in _parts(shards, math.ceil(ready.most / PART)):
+                        await self._put(await self.store.next_runs(part, since, end, until))
+                found = True
+        finally:
+            self._short = False
+            if first and not found:
+                self._left_at = 0.0
+                self._scan_at = min(self._scan_at, self._scan_again_at)
 
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
@@ -353,11 +364,12 @@ class Rescue:
                 overlapping += crowded(live)
                 piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # let other tasks run between two parts
-        self._parts = max(1, math.ceil(rows / PART))
-        self._since = moment
-        if whole:
-            ended = boottime()
-            self._left_at = ended + min(REST * (ended - now), FULL_EVERY)
+        counted = whole or not leaves_some
+        self._parts = max(1 if counted else self._parts, math.ceil(rows / PART))
+        self._since, self._read_until = moment, until
+        took = boottime() - now
+        pause = took + min(REST * took, FULL_EVERY) if whole else 0.0
+        self._left_at = max(self._left_at, now + pause)
         if running:
             await self._look_after(running)
         else:
@@ -383,17 +395,19 @@ class Rescue:
         leaves_some: bool,
     ) -> tuple[list[LiveRun], Set[bytes]]:
         """Return the runs of these shards, and which runs in `here` have unchanged rows. If some
-        are left in their rows, unchanged runs that aren't here are.
+        are left in their rows, unchanged runs that aren't here are, except those of `soon`.
         """
         try:
-            found = since and await self.store.changed_runs(shards, ALL, until, since)
+            found = since and await self.store.changed_runs(
+                shards, ALL, until, since, self._read_until
+            )
             if not found:
                 return await self.store.live_runs(shards, ALL, until), frozenset()
             known = found.same.intersection(here)
             same = {one for one in known if here[one].state is not State.RUNNING}
             untouched, part = found.untouched.intersection(here), frozenset(shards)
             same |= {one for one in untouched if _is_as_read(here[one], part)}
-            unchanged = found.same & here.keys() if leaves_some else found.same
+            unchanged = (found.same & here.keys()) | found.soon if leaves_some else found.same
             others = (unchanged - same) | (found.untouched - same)
             wanted = [*found.changed, *(RunId(Id(one)) for one in others)]
             for entry in found.running:

@@ -15,6 +15,7 @@ from schedd.core.dispatch.priority_order import Place, places_of
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import RunId
+from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun, RunKey
 from support.runs import NOW, run
 
@@ -33,7 +34,9 @@ deeds = st.lists(
 
 
 class World:
-    """Rows, of which a queue holds some. Odd runs need what even ones don't."""
+    """Rows, of which a queue holds some. Odd runs need what even ones don't. Some are late, or
+    HIGH.
+    """
 
     def __init__(self) -> None:
         self.queue = ReadyQueue(MOST)
@@ -48,9 +51,11 @@ class World:
         self.number += 1
         ready = NOW - timedelta(seconds=age)
         line = line_id_of((NEEDS[self.number % 2].action,))
-        one = run(self.number, due_at=ready, ready_at=ready, line=line, line_generation=1)
-        scheduled = ready - timedelta(seconds=age % 3)  # some became ready after their time
-        one = replace(one, key=RunKey(scheduled, one.key.run_id))
+        priority = Priority.MEDIUM if self.number % 7 else Priority.HIGH
+        due = ready if self.number % 5 else ready - timedelta(seconds=20)
+        one = run(self.number, due_at=due, ready_at=ready, line=line, line_generation=1)
+        scheduled = due - timedelta(seconds=age % 3)  # some became ready after their time
+        one = replace(one, key=RunKey(scheduled, one.key.run_id), priority=priority)
         self.rows[one.key.run_id] = one
         self.queue.add([one])
 
@@ -58,7 +63,7 @@ class World:
         """So many of one need go, those before all others of that need."""
         need = NEEDS[count % 2]
         for one in self.queue.take_runs(count, lambda its, _: its == need):
-            mine = [each for each in self.rows.values() if need_of(each) == need]
+            mine = [each for each in self.rows.values() if bucket_of(each) == bucket_of(one)]
             assert one.key.run_id == min(map(place_of, mine)).run
             del self.rows[one.key.run_id]
 
@@ -86,17 +91,22 @@ class World:
                 raise TimeoutError
 
     def refill(self, *meanwhile: int, most: int | None = None) -> bool:
-        """Read the next rows, as `scan` reads all; return False if there are too few."""
+        """Read the next rows, as `scan` reads all, with two runs that come before; return False if
+        there are too few.
+        """
         first = self.queue.first_left
         keys = sorted(one.key for one in self.rows.values() if first and one.key >= first)
         if first is None or len(keys) <= MOST:
             return False
         since, end = first.scheduled_at, keys[MOST]
-        read = [one for one in self.rows.values() if one.ready_at >= since and one.key < end]
+        until = end.scheduled_at
+        self.come(*meanwhile[:2])
+        rows = [one for one in self.rows.values() if one.key < end]
+        read = [one for one in rows if since <= one.ready_at <= until]
         with suppress(TimeoutError), self.queue.refilling(since, end):
             for one in read[:most]:
                 self.queue.add([one])
-            self.come(*meanwhile)
+            self.come(*meanwhile[2:])
             if most is not None:
                 raise TimeoutError
         return True
@@ -115,6 +125,10 @@ class World:
 
 def place_of(one: LiveRun) -> Place:
     return places_of([one], one.priority, late=one.late)[0]
+
+
+def bucket_of(one: LiveRun) -> tuple[Need, Priority, bool]:
+    return need_of(one), one.priority, one.late
 
 
 def need_of(one: LiveRun) -> Need:
@@ -144,7 +158,7 @@ def test_a_dispatched_run_has_priority_over_all_of_its_need_and_class(asked: lis
         else:
             world.run_until_idle()
             world.go(ages[0])
-    assert len(world.queue) <= 2 * MOST * (len(NEEDS) + 1), "twice what each line keeps"
+    assert len(world.queue) <= 2 * MOST * (len(NEEDS) + 1) * 4, "twice what each line keeps"
 
 
 @pytest.mark.slow

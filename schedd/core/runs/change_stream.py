@@ -135,6 +135,8 @@ class ChangedRuns:
     """Ids and tokens of RUNNING runs that haven't changed, as 16 and 8 bytes (big-endian)."""
     untouched: frozenset[bytes] = frozenset()
     """The ids of runs that may have changed, and are `LiveRun.untouched` in their rows."""
+    soon: frozenset[bytes] = frozenset()
+    """The ids in `same` of runs that become ready later than the last scan looked ahead."""
 
 
 class PendingChanges:

@@ -85,9 +85,10 @@ BY_CHANGE: Final = f"""
 SELECT string_agg(uuid_send(run_id), '') FILTER (WHERE changed AND NOT untouched),
     string_agg(uuid_send(run_id), '') FILTER (WHERE changed AND untouched),
     string_agg(uuid_send(run_id), '') FILTER (WHERE NOT changed AND NOT running),
-    string_agg(uuid_send(run_id) || int8send(token), '') FILTER (WHERE NOT changed AND running)
+    string_agg(uuid_send(run_id) || int8send(token), '') FILTER (WHERE NOT changed AND running),
+    string_agg(uuid_send(run_id), '') FILTER (WHERE NOT changed AND NOT running AND soon)
 FROM (
-    SELECT l.run_id, r.token, r.state = 'RUNNING' AS running,
+    SELECT l.run_id, r.token, r.ready_at > %(read_until)s AS soon, r.state = 'RUNNING' AS running,
         ({CHANGED.format(row="r")} OR COALESCE({CHANGED.format(row="t")}, false))
           AND (r.state <> 'RUNNING' OR r.cancelling OR r.children IS NOT NULL) AS changed,
         COALESCE({UNTOUCHED}, false) AS untouched
@@ -173,22 +174,24 @@ def changed_runs(
     states: Collection[State],
     until: datetime,
     since: Cursor,
+    read_until: datetime,
 ) -> ChangedRuns | None:
-    """Return the runs of `live_runs` that may have changed since. None: `since` isn't from this
-    database's past.
+    """Return the runs of `live_runs` that may have changed since, and others. `read_until`: the
+    `until` of the scan at `since`. None: `since` isn't from this database's past.
     """
     span = span_since(connection, since)
     if span is None:
         return None
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    changed, untouched, same, running = connection.exec_driver_sql(
-        BY_CHANGE, {**_asked(shards, states, until), **span}
+    changed, untouched, same, running, soon = connection.exec_driver_sql(
+        BY_CHANGE, {**_asked(shards, states, until), **span, "read_until": read_until}
     ).one()
     return ChangedRuns(
         tuple([RunId(Id(one)) for one in cut(changed, ID)]),
         frozenset(cut(same, ID)),
         frozenset(cut(running, ID + TOKEN)),
         frozenset(cut(untouched, ID)),
+        frozenset(cut(soon, ID)),
     )
 
 

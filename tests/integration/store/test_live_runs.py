@@ -25,7 +25,7 @@ async def create_runs(world: World, me: Member, count: int = 1, shard: int = HER
 
 async def changed(me: Member, since: Cursor) -> ChangedRuns:
     until = utcnow() + timedelta(seconds=15)
-    found = await me.store.owner.changed_runs([HERE], STATES, until, since)
+    found = await me.store.owner.changed_runs([HERE], STATES, until, since, until)
     assert found is not None
     return found
 
@@ -153,7 +153,22 @@ async def test_another_database_has_no_known_changes(world: World) -> None:
     me = await world.member()
     now = await me.store.owner.moment()
     for other in replace(now, timeline=now.timeline + 1), replace(now, transaction=1 << 40):
-        assert await me.store.owner.changed_runs([HERE], STATES, utcnow(), other) is None
+        found = await me.store.owner.changed_runs([HERE], STATES, utcnow(), other, utcnow())
+        assert found is None
+
+
+async def test_unchanged_runs_that_become_ready_beyond_the_last_scan_are_named(
+    world: World,
+) -> None:
+    me = await world.member()
+    before, after = await create_runs(world, me, 2)
+    at = before.ready_at + timedelta(minutes=1)
+    await world.sql("UPDATE runs SET ready_at = %s WHERE run_id = %s", at, after.key.run_id)
+    moment, until = await me.store.owner.moment(), at + timedelta(seconds=1)
+    for read_until, soon in (at - timedelta(seconds=1), written(after)), (at, set()):
+        found = await me.store.owner.changed_runs([HERE], STATES, until, moment, read_until)
+        assert found is not None
+        assert (found.same, found.soon) == (written(before, after), soon)
 
 
 async def test_the_next_waiting_runs_of_many_are_read_in_the_order_of_their_keys(

@@ -67,13 +67,20 @@ class Rows:
         """In full, by scans that had asked for changes."""
         self.asked = 0
         """How often for changes."""
+        self.ends = 0
+        """How often for the end of the next runs."""
 
     async def moment(self) -> Cursor:
         self.moments.append([*self.runs])
         return Cursor(self.timeline, len(self.moments))
 
     async def changed_runs(
-        self, shards: Collection[ShardId], states: object, until: object, since: Cursor
+        self,
+        shards: Collection[ShardId],
+        states: object,
+        until: datetime,
+        since: Cursor,
+        read_until: datetime,
     ) -> ChangedRuns | None:
         self.asked += 1
         if since.timeline != self.timeline:
@@ -83,7 +90,8 @@ class Rows:
         same: set[bytes] = set()
         running: set[bytes] = set()
         untouched: set[bytes] = set()
-        for one in self.of(shards):
+        soon: set[bytes] = set()
+        for one in self.ready_by(until, shards):
             if before.get(one.key) != one and one.untouched:
                 untouched.add(one.key.run_id)
             elif before.get(one.key) != one:
@@ -92,13 +100,14 @@ class Rows:
                 running.add(one.key.run_id + one.token.to_bytes(8))
             else:
                 same.add(one.key.run_id)
-        return ChangedRuns(
-            tuple(changed), frozenset(same), frozenset(running), frozenset(untouched)
-        )
+                soon |= {one.key.run_id} if one.ready_at > read_until else set()
+        found = (frozenset(each) for each in (same, running, untouched, soon))
+        return ChangedRuns(tuple(changed), *found)
 
     async def end_of_next(
         self, shards: Collection[ShardId], first: RunKey, count: int, until: datetime
     ) -> RunKey | None:
+        self.ends += 1
         keys = sorted(one.key for one in self.of(shards) if first <= one.key)
         return keys[count] if len(keys) > count else None
 
@@ -106,24 +115,32 @@ class Rows:
         self, shards: Collection[ShardId], since: datetime, end: RunKey, until: datetime
     ) -> list[LiveRun]:
         self.calls.append("next rows")
-        return [one for one in self.of(shards) if since <= one.ready_at and one.key < end]
+        self.between()
+        ready = self.ready_by(until, shards)
+        return [one for one in ready if since <= one.ready_at and one.key < end]
 
     async def live_runs(
         self,
         shards: Collection[ShardId],
         states: object,
-        until: object,
+        until: datetime,
         of: Collection[RunId] | None = None,
     ) -> list[LiveRun]:
         self.calls.append("rows")
         self.between()
+        ready = self.ready_by(until, shards)
         if of is None:
-            return self.of(shards)
+            return ready
         self.read += of
-        return [one for one in self.of(shards) if one.key.run_id in of]
+        return [one for one in ready if one.key.run_id in of]
 
     def of(self, shards: Collection[ShardId]) -> list[LiveRun]:
         return [one for one in self.runs if one.shard in shards]
+
+    def ready_by(self, until: datetime, shards: Collection[ShardId]) -> list[LiveRun]:
+        """Runs that are RUNNING, or ready by then."""
+        found = self.of(shards)
+        return [one for one in found if one.state is State.RUNNING or one.ready_at <= until]
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
         if self.away or self.locked & set(claim.epochs):
@@ -488,14 +505,8 @@ async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() 
 
 
 async def test_a_short_run_index_reads_the_next_runs_in_order_and_no_others() -> None:
-    times = [NOW + timedelta(seconds=number) for number in range(-98, 0)]
-    backlog = [
-        run(number, key=RunKey(at, run(number).key.run_id), due_at=at, ready_at=at)
-        for number, at in enumerate(times, 1)
-    ]
-    world = World(*backlog)
-    world.run_index.ready = ReadyQueue(most=8)
-    await world.rescue.step()
+    runs = backlog(98)
+    world = await leaving(8, *runs)
     world.rows.calls.clear()
     started: list[LiveRun] = []
     while len(started) < 80:
@@ -505,7 +516,7 @@ async def test_a_short_run_index_reads_the_next_runs_in_order_and_no_others() ->
         if world.run_index.ready.short:
             world.rescue.refill()
             await world.rescue.step()
-    assert started == backlog[:80]
+    assert started == runs[:80]
     assert set(world.rows.calls) == {"next rows"}
 
 
@@ -522,6 +533,117 @@ async def test_the_last_runs_of_a_backlog_are_read_by_a_scan_but_not_right_after
     assert world.rows.calls == []
     await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
     assert not world.run_index.ready.leaves_some
+
+
+def backlog(count: int, **changes: Any) -> list[LiveRun]:
+    """So many waiting runs, each due a second after the one before, the last a second ago."""
+    times = [NOW - timedelta(seconds=number) for number in range(count, 0, -1)]
+    return [
+        run(number, key=RunKey(at, run(number).key.run_id), due_at=at, ready_at=at, **changes)
+        for number, at in enumerate(times, 1)
+    ]
+
+
+async def leaving(
+    most: int, *runs: LiveRun, shards: Sequence[int] = (0,), there: Sequence[LiveRun] = ()
+) -> World:
+    """A world whose index has left some of these runs in their rows. `there`: other rows."""
+    world = World(*runs, *there, shards=shards)
+    world.run_index.ready = ReadyQueue(most)
+    await world.rescue.step()
+    assert world.run_index.ready.leaves_some
+    return world
+
+
+@pytest.mark.parametrize("ready_at", [NOW - timedelta(hours=1), NOW + timedelta(minutes=5)])
+async def test_a_run_that_becomes_ready_while_others_are_left_in_rows_is_read_in_time(
+    ready_at: datetime,
+) -> None:
+    """At a takeover it was further away than a scan looks. Its row doesn't change again."""
+    retry = run(50, state=State.RETRYING, ready_at=ready_at, attempt=1, token=Token(3))
+    world = await leaving(2, *backlog(9), there=[retry])
+    assert (retry in [*world.run_index.waiting_runs()]) is (ready_at <= NOW)
+
+    world.clock.time = max(NOW, ready_at - timedelta(seconds=1))
+    await read_by_a_scan(world)
+
+    assert retry in [*world.run_index.waiting_runs()]
+    world.rows.read.clear()
+    world.clock.time += timedelta(seconds=2)
+    assert await read_by_a_scan(world) == [], "it is here, and the others stay in their rows"
+
+
+async def test_a_refill_that_finds_no_end_isnt_tried_again_before_a_scan_of_all_rows() -> None:
+    """Late runs have early keys: none follows the first one left. Each try reads all keys."""
+    world = await leaving(2, *(replace(one, ready_at=NOW) for one in backlog(9)))
+    world.rows.runs = world.rows.runs[-7:]
+    for one in [*world.run_index.ready]:
+        world.run_index.forget(one.key.run_id, one.job_id)
+    world.rescue._scan_again_at = boottime() + WAIT_TIMEOUT
+    for _ in range(5):  # as each step of dispatch does
+        assert world.run_index.ready.short
+        world.rescue.refill()
+        assert await world.rescue.step() > 0
+    assert world.rows.ends == 1
+
+    world.rows.asked = 0
+    await read_by_a_scan(world)
+    assert world.rows.asked == 0, "all rows were read"
+    for one in [*world.run_index.ready]:
+        world.run_index.forget(one.key.run_id, one.job_id)
+    world.rescue.refill()
+    await world.rescue.step()
+    assert world.rows.ends == 2
+
+
+async def test_a_refill_that_fails_is_followed_by_a_scan_of_all_rows() -> None:
+    """Its statement may take too long, at each try: a scan reads smaller parts then."""
+    world = await leaving(4, *backlog(40))
+    taken = world.run_index.ready.take_runs(3)
+    world.rows.runs = [one for one in world.rows.runs if one not in taken]
+
+    def away() -> None:
+        raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
+
+    world.rows.between = away
+    world.rescue._left_at = boottime() + FULL_EVERY
+    world.rescue.refill()
+    with pytest.raises(Unavailable):
+        await world.rescue.step()
+    world.rows.between = lambda: None
+    world.rows.calls.clear()
+    world.rows.asked = 0
+    await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
+    assert (world.rows.calls[0], world.rows.asked) == ("rows", 0)
+    assert world.run_index.ready.take_runs(4) == backlog(40)[3:7]
+
+
+async def test_a_refill_reads_no_run_that_became_ready_after_its_end() -> None:
+    """Many retries may: they would be read with each refill."""
+    retries = [run(n, state=State.RETRYING, token=Token(3)) for n in range(100, 140)]
+    early = [replace(one, key=RunKey(NOW - timedelta(hours=1), one.key.run_id)) for one in retries]
+    world = await leaving(4, *backlog(40), there=early)
+    world.run_index.ready.take_runs(3)
+    put: list[LiveRun] = []
+    put_runs = world.run_index.put_runs
+    world.run_index.put_runs = lambda runs, now: put.extend(runs) or put_runs(put, now)  # type: ignore[method-assign, func-returns-value, misc]
+    world.rescue.refill()
+    await world.rescue.step()
+    assert put
+    assert {one.state for one in put} == {State.PENDING}
+
+
+async def test_all_rows_are_read_in_as_many_parts_however_few_runs_the_index_holds() -> None:
+    """Between, scans count no runs that are left in their rows."""
+    many = [replace(one, shard=ShardId(n % 16)) for n, one in enumerate(backlog(4 * PART + 1))]
+    world = await leaving(20, *many, shards=range(16))
+    world.rows.asked = 0
+    await read_by_a_scan(world)
+    assert world.rows.asked >= 4
+    world.rows.calls.clear()
+    world.rescue._left_at = 0.0
+    await read_by_a_scan(world)
+    assert world.rows.calls.count("rows") >= 4
 
 
 async def scanned(world: World) -> bool:
