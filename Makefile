@@ -85,6 +85,7 @@ acceptance-full: ## Run the tests that .ci/run shortens at full length, one afte
 	TOKEN_FLOOD_SECONDS=20 $(MAKE) test TESTS=tests/acceptance/test_unknown_tokens.py JOBS=0
 	COUNTED_RUNS=10000 $(MAKE) test TESTS=tests/acceptance/test_calls_per_run.py JOBS=0
 	EVENT_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_events.py JOBS=0
+	RACES_SECONDS=10 $(MAKE) test TESTS=tests/integration/store/test_races.py JOBS=0
 	EACH_SECOND_FOR=30 $(MAKE) test TESTS=tests/acceptance/test_schedules.py JOBS=0
 	IDEMPOTENT_CALLS=1000 $(MAKE) test TESTS=tests/acceptance/test_idempotency.py JOBS=0
 	ETCD_OUTAGE=20 OUTAGE_SUBMITTERS=8 $(MAKE) test TESTS=tests/acceptance/test_outages.py JOBS=0
