@@ -13,8 +13,8 @@ async def turns_during(work: Awaitable[object]) -> int:
     async def count() -> None:
         nonlocal turns
         while True:
-            await asyncio.sleep(0)
             turns += 1
+            await asyncio.sleep(0)
 
     counting = asyncio.create_task(count(), name="count")
     try:

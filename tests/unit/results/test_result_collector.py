@@ -539,7 +539,7 @@ async def test_many_results_yield_to_other_tasks() -> None:
     for number in range(500):
         world.run = replace(world.run, token=Token(number + 1))
         world.succeeds()
-    assert await turns_during(world.collector.step()) >= 18
+    assert await turns_during(world.collector.step()) >= 19
     assert len(world.line.acknowledged) == 500
 
 

@@ -132,7 +132,7 @@ async def test_reads_of_many_definitions_yield_to_other_tasks():
     jobs = [run(n).job_id for n in range(1, 501)]
     rows.specs = {job: job_pb2.Job(labels={"of": str(job)}, shell=SHELL) for job in jobs}
     definition_cache = DefinitionCache(cast("OwnerStore", rows))
-    assert await turns_during(definition_cache.newest(jobs)) >= 8
+    assert await turns_during(definition_cache.newest(jobs)) >= 9
 
 
 async def test_a_definition_of_a_single_run_is_dropped_once_it_has_ended():
