@@ -112,6 +112,8 @@ class HeldTimers:
         self._count = count()
         self._without: list[_Line] = []
         """Lines of due timers for which the last choice found no slots, first by rank."""
+        self._left_room = False
+        """Whether the last choice was of one class only, and had room for others."""
 
     def __len__(self) -> int:
         return sum(line.size for line in self._lines.values())
@@ -150,7 +152,8 @@ class HeldTimers:
         queues: tuple[ReadyQueue, EarlyRuns],
     ) -> list[tuple[FiringToSlot, CachedDefinition]]:
         """Remove and return timers for which slots are free, beyond those that waiting runs need,
-        and reserve these slots. At most `most`, of one class.
+        and reserve these slots. At most `most`, of one class. If that leaves room, the next choice
+        isn't limited to one class: a timer with a free slot waits for no stream of others.
         """
         waiting = _slots_needed(offers, now, *queues)
         free = waiting < offers.slots
@@ -162,10 +165,12 @@ class HeldTimers:
         terms: dict[object, Terms] = {}
         full: set[Need] = set()
         looked, its_class = 0, None
+        apart, self._left_room = not self._left_room, False
         while heads and len(chosen) < most and looked < LOOKS:
             looked += 1
             early, _, _, line = head = heapq.heappop(heads)
-            if chosen and its_class != line.its_class:
+            if apart and chosen and its_class != line.its_class:
+                self._left_room = True
                 break
             went: list[tuple[Planned, list[SlotOffer]]] = []
             if free and line.need not in full:

@@ -36,12 +36,14 @@ def test_punctual_and_late_timers_get_slots_in_the_order_of_their_runs(
     held.hold([planned(each) for each in runs])
     ready.add(runs)
 
-    chosen = []
+    chosen, left_room = [], False
     with world.workers.choosing() as choice:
         while held:
             queues = ReadyQueue(), EarlyRuns()
             some = held.choose(count, NOW, world.workers.offers(), choice, queues)
-            assert len({priority_class(runs, one.job_id) for one, _ in some}) == 1
+            classes = {priority_class(runs, one.job_id) for one, _ in some}
+            assert len(classes) == 1 or left_room
+            left_room = not left_room and len(some) < count
             chosen += [one.job_id for one, _ in some]
 
     assert chosen == [each.job_id for each in ready.take_runs(len(runs))]

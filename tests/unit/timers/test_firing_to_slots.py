@@ -680,6 +680,27 @@ async def test_late_timers_go_one_class_lower_the_first_due_first() -> None:
 
 
 @pytest.mark.usefixtures("hourly")
+@pytest.mark.parametrize("slots", [2, 1])
+async def test_a_held_late_timer_waits_for_no_stream_of_punctual_timers(slots: int) -> None:
+    """With a free slot, it is fired as RUNNING. Without one, it is overdue after `HOLD`."""
+    rows = herd(1, due=-30)
+    world = World(rows)
+    world.attach(worker(slots=99), slots=0)
+    await world.step()
+    assert len(world.run_index.held_timers) == 1
+
+    for number in range(1, 9):
+        now = world.clock.time = world.clock.time + HOLD / 4
+        rows.due[job(number)] = timer = TIMER._replace(job_id=job(number), due_at=now, nominal=now)
+        world.run_index.timers.come_up([timer], now=now)
+        await world.fire.step()
+        world.grant(worker(slots=99), slots, received=len(rows.sent))
+
+    assert job(0) not in rows.due
+    assert [one.job_id for one in rows.sent].count(job(0)) == (slots > 1)
+
+
+@pytest.mark.usefixtures("hourly")
 async def test_late_timers_ask_for_slots_behind_punctual_runs_of_another_member() -> None:
     rows = herd(2, due=-30)
     world = World(rows)
