@@ -88,15 +88,18 @@ def named_once(
     quiet_cluster: DevCluster, kind: str, item: str, damage: Callable[[], object]
 ) -> None:
     """The item is met again and again, and each member's log names it once at most."""
-    before = set_aside(quiet_cluster, kind)
+
+    def said() -> int:
+        names = members(quiet_cluster)
+        return max(quiet_cluster.log(name).count(f"item={item} ") for name in names)
+
     damage()
+    wait_until(said, WAIT_TIMEOUT, f"{item} to be set aside")
+    once = set_aside(quiet_cluster, kind)  # with items of the test before
     wait_until(
-        lambda: set_aside(quiet_cluster, kind) >= before + 3,
-        WAIT_TIMEOUT,
-        f"{kind} to be set aside",
+        lambda: set_aside(quiet_cluster, kind) >= once + 2, WAIT_TIMEOUT, f"{kind} to be met again"
     )
-    said = [quiet_cluster.log(name).count(f"item={item} ") for name in members(quiet_cluster)]
-    assert max(said) == 1
+    assert said() == 1
 
 
 @pytest.mark.parametrize(
