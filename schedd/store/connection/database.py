@@ -12,6 +12,8 @@ Invariants
 - A new connection is checked before its first use (`lineage`). If the database isn't the known one,
   every call fails until `follow`.
 - The pool has as many connections as the threads can use, so no thread waits for a connection.
+- A thread of a lane or of the small pool keeps its connection between calls: taking one from the
+  pool takes longer than a short statement. After a failure, or `reconnect`, none is kept.
 - No call waits longer than `TRY_TIMEOUT` for a server that hangs (`StatementTimeout`).
 - Connections lead only to servers that weren't replaced (`Servers`).
 - No session stays in the pool after a statement was rejected as read-only: a session keeps the
@@ -275,6 +277,12 @@ class Database:
             pool_timeout=10,
             connect_args=dict(CONNECTION),
         )
+        self._keepers = set[int]()
+        """Threads that keep their connection between calls."""
+        self._kept: dict[int, tuple[object, Connection]] = {}
+        """The idle connections of those threads, each with the `_renewed` of its last call."""
+        self._renewed = object()
+        """Replaced when every thread must take another connection."""
         event.listen(self._engine, "do_connect", self._connect)
         event.listen(self._engine, "connect", type_adapters.register)
         event.listen(self._engine, "handle_error", _renew_read_only)
@@ -290,8 +298,10 @@ class Database:
         self.answered_at = boottime()
         """When PostgreSQL last completed a transaction, in seconds of CLOCK_BOOTTIME."""
         self._closed = False
-        self._lanes = [ThreadPoolExecutor(1, f"database-lane-{n}") for n in range(lanes)]
-        self._readers = ThreadPoolExecutor(readers, "database")
+        self._lanes = [
+            ThreadPoolExecutor(1, f"database-lane-{n}", self._keep) for n in range(lanes)
+        ]
+        self._readers = ThreadPoolExecutor(readers, "database", self._keep)
         self._inspector = ThreadPoolExecutor(1, "database-inspector")
         self._pause = threading.Event()
 
@@ -320,6 +330,7 @@ class Database:
         closed afterwards.
         """
         self._engine.dispose()
+        self._discard_kept()
 
     def expect(self, timeline: Timeline) -> None:
         """Record a timeline that was seen: servers of lower ones were replaced. Their connections
@@ -348,7 +359,7 @@ class Database:
         for executor in executors:
             executor.shutdown(wait=True)
         self._timeouts.end()
-        self._engine.dispose()
+        self.reconnect()
 
     async def on_lane(self, shards: Iterable[int], body: Body[T]) -> T:
         """Run an owner's transaction on the one lane of these shards."""
@@ -452,7 +463,7 @@ class Database:
         call: TimedTransaction | None = None
         try:
             with (
-                self._engine.connect() as connection,
+                self._connected() as connection,
                 self._watched(connection) as call,
             ):
                 admit(connection, self.lineage)
@@ -478,6 +489,37 @@ class Database:
                 self.on_lock_timeout(meant)
             cut = call is not None and call.cut
             raise _Failed(meant, RetryRule.NONE if cut else remedy) from error
+
+    def _keep(self) -> None:
+        """Let this thread keep its connection between calls."""
+        self._keepers.add(threading.get_ident())
+
+    def _discard_kept(self) -> None:
+        """Have every thread take a connection from the pool, which knows those to renew."""
+        self._renewed = object()
+        while self._kept:
+            with suppress(KeyError):  # its thread took it meanwhile
+                self._kept.popitem()[1][1].close()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """Take this thread's connection, or one of the pool."""
+        thread, renewed = threading.get_ident(), self._renewed
+        since, kept = self._kept.pop(thread, (renewed, None))
+        if kept is not None and since is not renewed:
+            kept.close()
+            kept = None
+        connection = kept or self._engine.connect()
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            self._discard_kept()
+            raise
+        if thread in self._keepers and thread not in self._kept:
+            self._kept[thread] = renewed, connection
+        else:
+            connection.close()
 
     def _watched(self, connection: Connection) -> AbstractContextManager[TimedTransaction]:
         raw = connection.connection.dbapi_connection

@@ -264,3 +264,4 @@ def lose_the_answer_to_commit(database: Database, server: ScratchServer, tenure:
         end_sessions_of(server, tenure)
 
     event.listen(database._engine, "commit", commit_and_lose)
+    database._discard_kept()  # the next call uses a connection that was checked before
