@@ -14,6 +14,7 @@ Invariants
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import closing
 from hashlib import sha256
 from typing import Any, Final
@@ -26,6 +27,9 @@ from schedd.store.connection.errors import sqlstate
 
 MOST_ROWS: Final = 16
 """Rows of a batch that is executed as prepared. Its plan is made for few rows."""
+
+MOST_PREPARED: Final = 32
+"""Statements that a session prepares. Some name a table of a day, so their number would grow."""
 
 _PREPARED: Final = "schedd: prepared"
 """Key of a session's `info`: the names of its prepared statements; None: it prepares none."""
@@ -48,7 +52,7 @@ class PreparedStatement:
         self._prepare = f"PREPARE {self._name} AS {numbered}"
         self._execute = f"EXECUTE {self._name} ({', '.join(f'%({name})s' for name in names)})"
 
-    def execute(self, connection: Connection, values: dict[str, object], rows: int) -> list[Any]:
+    def execute(self, connection: Connection, values: Mapping[str, object], rows: int) -> list[Any]:
         """Run the statement for a batch of so many rows, and return its rows.
 
         Raises StartOver if the session can't use the prepared statement any more.
@@ -57,6 +61,9 @@ class PreparedStatement:
             return [*connection.exec_driver_sql(self.text, values)]
         try:
             if self._name not in prepared:
+                if len(prepared) >= MOST_PREPARED:
+                    connection.exec_driver_sql("DEALLOCATE ALL")
+                    prepared.clear()
                 connection.exec_driver_sql(self._prepare)
                 prepared.add(self._name)
             return _fetch_rows(connection, self._execute, values)
@@ -70,7 +77,7 @@ class PreparedStatement:
             ) from error
 
 
-def _fetch_rows(connection: Connection, text: str, values: dict[str, object]) -> list[Any]:
+def _fetch_rows(connection: Connection, text: str, values: Mapping[str, object]) -> list[Any]:
     """Run a statement, and return its rows as tuples. The same as `exec_driver_sql`, without the
     result object of SQLAlchemy, which takes longer than the driver.
     """

@@ -28,6 +28,7 @@ from sqlalchemy import Connection
 
 from schedd.core.dispatch.successes import EPOCH, Success, Successes
 from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.schema.partitions import name_of
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import DEFAULT, instant
@@ -36,10 +37,10 @@ _DAY: Final = 86_400_000_000
 """Microseconds."""
 
 
-BEGIN = f"""
+BEGIN: Final = PreparedStatement(f"""
 SELECT {BY_INDEX},
     ARRAY(SELECT day FROM unnest(%(days)s::text[]) day WHERE to_regclass(day) IS NULL)
-"""
+""")
 """Set the planner, and return the days that have no table."""
 
 ACCEPT = f"""
@@ -54,7 +55,8 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
     SELECT b.*, r.spot, r.place FROM b CROSS JOIN LATERAL (
         SELECT r.ctid AS spot, r.tableoid AS place FROM runs r
         WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
-          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+          AND r.scheduled_at >= %(first)s::timestamptz
+          AND r.scheduled_at < %(last)s::timestamptz OFFSET 0
     ) r
 ), accepted AS (
     UPDATE {{runs}} r SET state = 'SUCCEEDED', reason = NULL, error = '', exit_code = NULL,
@@ -73,7 +75,7 @@ WITH b AS MATERIALIZED (  -- in the order in which the rows are locked
 ), gone AS (
     DELETE FROM live l USING spots s WHERE l.ctid = s.spot
 )
-SELECT CASE WHEN count(*) < %(count)s THEN array_agg(n) END, count(*)
+SELECT CASE WHEN count(*) < %(count)s::bigint THEN array_agg(n) END, count(*)
 FROM accepted
 """
 """Its row: the numbers of the results that were stored, if not all were, and their count."""
@@ -92,7 +94,7 @@ def accept_successes(connection: Connection, successes: Successes) -> list[Succe
         days[scheduled // _DAY].append(n)
     names = {day: name_of((EPOCH + timedelta(days=day)).date()) for day in days}
     arguments = {"days": arrays.texts(names.values())}
-    [(_, without)] = connection.exec_driver_sql(BEGIN, arguments)
+    [(_, without)] = BEGIN.execute(connection, arguments, len(successes))
     left: list[int] = []
     for day in sorted(days):
         table = DEFAULT if names[day] in without else names[day]
@@ -111,7 +113,7 @@ def _accept(
     columns = _columns(successes, numbers)
     columns["first"] = EPOCH + timedelta(days=day)
     columns["last"] = EPOCH + timedelta(days=day + 1)
-    [(stored, count)] = connection.exec_driver_sql(statement(table), columns)
+    [(stored, count)] = statement(table).execute(connection, columns, len(numbers))
     if count == len(numbers):
         return []
     right = frozenset(stored or ())
@@ -119,9 +121,9 @@ def _accept(
 
 
 @lru_cache(maxsize=8)
-def statement(table: str) -> str:
+def statement(table: str) -> PreparedStatement:
     """Return ACCEPT for runs in this table."""
-    return ACCEPT.format(runs=table)
+    return PreparedStatement(ACCEPT.format(runs=table))
 
 
 def _columns(successes: Successes, numbers: Sequence[int]) -> dict[str, object]:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.store.connection.database import Database
-from schedd.store.connection.prepared import MOST_ROWS, PreparedStatement
+from schedd.store.connection.prepared import MOST_PREPARED, MOST_ROWS, PreparedStatement
 from schedkit.errors import BrokenData
 from support.pgbouncer import pgbouncer
 from support.postgres import private_postgres
@@ -50,6 +50,19 @@ def test_a_statement_is_prepared_once_in_a_session(database: Database) -> None:
 def test_a_large_batch_is_planned_for_its_size(database: Database) -> None:
     assert len(sums(database, MOST_ROWS + 1)) == MOST_ROWS + 1
     assert prepared(database) == 0
+
+
+def test_a_session_prepares_a_limited_number_of_statements(database: Database) -> None:
+    def body(connection: Connection) -> list[int]:
+        others = [
+            PreparedStatement(f"SELECT {n} + %(more)s::int") for n in range(2 * MOST_PREPARED)
+        ]
+        return [found for one in others for (found,) in one.execute(connection, {"more": 0}, 1)]
+
+    assert sums(database) == [10]
+    assert database.transact(body) == [*range(2 * MOST_PREPARED)]
+    assert 0 < prepared(database) <= MOST_PREPARED
+    assert sums(database) == [10]
 
 
 def test_a_session_that_lost_its_statements_runs_them_all_the_same(database: Database) -> None:
