@@ -297,21 +297,25 @@ class Rescue:
 
     async def _refill(self, shards: Sequence[ShardId]) -> None:
         """Read the next waiting runs into the index, as many as a bucket keeps. If so many don't
-        wait, or can't be read, the next scan reads all rows.
+        wait, or can't be read, or none of them is new here, the next scan reads all rows.
         """
         ready, now = self.run_index.ready, self.clock.now()
-        first, found = ready.first_left, False
+        first, fresh = ready.first_left, 0
         try:
             end = first and await self.store.end_of_next(shards, first, ready.most, now)
             if first and end:
                 since, until = first.scheduled_at, end.scheduled_at
                 with self.run_index.reading(), ready.refilling(since, end):
                     for part in _parts(shards, math.ceil(ready.most / PART)):
-                        await self._put(await self.store.next_runs(part, since, end, until))
-                found = True
+                        fresh += await self._put(
+                            await self.store.next_runs(part, since, end, until)
+                        )
+        except BaseException:
+            fresh = 0
+            raise
         finally:
             self._short = False
-            if first and not found:
+            if first and not fresh:
                 self._left_at = 0.0
                 self._scan_at = min(self._scan_at, self._scan_again_at)
 
@@ -444,7 +448,8 @@ class Rescue:
             self.run_index.put_again(runs[first : first + SORTED_AT_ONCE], now)
             await asyncio.sleep(0)
 
-    async def _put(self, runs: Sequence[LiveRun]) -> None:
+    async def _put(self, runs: Sequence[LiveRun]) -> int:
+        """Sort these runs in; return how many are ready and new here."""
         fresh, now = 0, self.clock.now()
         put, name = partial(self.run_index.put_runs, now=now), attrgetter("key.run_id")
         for first in range(0, len(runs), SORTED_AT_ONCE):
@@ -454,6 +459,7 @@ class Rescue:
                 await asyncio.sleep(0)  # let other tasks run between
         if fresh:
             self._ready()
+        return fresh
 
     async def _rescue(self, lost: Sequence[LiveRun]) -> None:
         if not lost:

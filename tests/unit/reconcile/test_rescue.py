@@ -596,6 +596,30 @@ async def test_a_refill_that_finds_no_end_isnt_tried_again_before_a_scan_of_all_
     assert world.rows.ends == 2
 
 
+async def test_a_refill_that_finds_no_new_run_isnt_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next keys may all be of paused jobs, and each refill reads earlier ones again."""
+    world = await leaving(4, *backlog(40))
+
+    async def none(*_: object) -> list[LiveRun]:
+        return []
+
+    monkeypatch.setattr(world.rows, "next_runs", none)
+    world.rescue._scan_again_at = boottime() + WAIT_TIMEOUT
+    for one in [*world.run_index.ready]:
+        world.run_index.forget(one.key.run_id, one.job_id)
+    for _ in range(5):
+        assert world.run_index.ready.short
+        world.rescue.refill()
+        await world.rescue.step()
+    assert world.rows.ends == 1
+
+    world.rows.asked = 0
+    await read_by_a_scan(world)
+    assert (world.rows.asked, len(world.run_index.ready) >= 4) == (0, True)
+
+
 async def test_a_refill_that_fails_is_followed_by_a_scan_of_all_rows() -> None:
     """Its statement may take too long, at each try: a scan reads smaller parts then."""
     world = await leaving(4, *backlog(40))
