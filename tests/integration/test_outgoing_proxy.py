@@ -186,7 +186,7 @@ async def test_a_webhook_uses_the_members_proxy() -> None:
 def test_an_invalid_proxy_is_reported_without_its_password(url: str) -> None:
     faults: Iterable[Any] = Egress(proxy=url).faults()
     assert [each.what for each in faults] == [
-        "must be the URL of a proxy: http://[user:password@]host:port"
+        "the value must be the URL of a proxy: http://[user:password@]host:port"
     ]
 
 

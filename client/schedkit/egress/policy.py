@@ -267,7 +267,7 @@ def _proxy(url: str, passed_by: Destinations) -> Proxy | None:
     except ValueError:
         host = port = None
     if not host or not port or parts.scheme != "http" or parts.path.strip("/") or parts.query:
-        raise ValueError("must be the URL of a proxy: http://[user:password@]host:port")
+        raise ValueError("the value must be the URL of a proxy: http://[user:password@]host:port")
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     credentials = f"{user}:{password}" if user or password else ""
     return Proxy(url, host, port, credentials, passed_by)

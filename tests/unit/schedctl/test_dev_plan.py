@@ -179,5 +179,5 @@ def test_a_used_port_and_an_excluded_one_are_not_reserved(few_ports: range) -> N
     [used, excluded, *others] = (port for port in few_ports if processes.is_free(port))
     with socket.create_server((HOST, used)):
         assert sorted(processes.reserve(len(others), but={excluded})) == others
-        with pytest.raises(OSError, match="fewer than 2 ports are free"):
+        with pytest.raises(OSError, match="fewer than 2 ports of this host are free"):
             processes.reserve(2, but={excluded, *others})
