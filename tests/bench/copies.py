@@ -171,7 +171,7 @@ class _Copies:
         patterns, count = self._jobs, len(self._jobs)
         for number, (id_, shard) in enumerate(made, start):
             if not number % CREATED_AT_ONCE:
-                created = self._newest - timedelta(seconds=number // CREATED_AT_ONCE)
+                created = str(self._newest - timedelta(seconds=number // CREATED_AT_ONCE))
             yield patterns[number % count] % (id_, number, shard, created)
 
     def _timer_lines(self, start: int, made: list[tuple[str, int]]) -> Iterator[str]:
