@@ -14,7 +14,7 @@ import pytest
 
 from support.cluster import DevCluster, dev_cluster
 
-SECONDS = int(os.environ.get("OPENAPI_SECONDS", "5"))
+SECONDS = int(os.environ.get("OPENAPI_SECONDS", "8"))
 STREAMS = "/events|:watch|/logs|/result/content"
 SCHEMA_ALONE = "positive_data_acceptance"
 """A value that a schema allows may have no meaning: an invalid cron, a job that was deleted."""

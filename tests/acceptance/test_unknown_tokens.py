@@ -20,7 +20,7 @@ from support.s3 import free_port
 from support.token_flood import METHOD, random_token
 
 CONCURRENT = 1_600
-SECONDS = float(os.environ.get("TOKEN_FLOOD_SECONDS", "8"))
+SECONDS = float(os.environ.get("TOKEN_FLOOD_SECONDS", "12"))
 """From the start of the flood on; the known token is read from the database every 5 s."""
 MOST_CONCURRENT = 8_000
 EVERY = 0.05
