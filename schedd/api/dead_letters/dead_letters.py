@@ -104,7 +104,7 @@ async def discard_dead_letters(
         )
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, f"{field} can't be combined with run_ids: leave one of the two out")
+        raise wrong(field, f"{field} can't be combined with run ids: leave one of the two out")
     choice = chosen_by(request, run_ids)
     what = audit_state(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)

@@ -42,7 +42,7 @@ async def watch_runs(
         return
     for field in ("namespace", "job"):
         if getattr(request, field):
-            raise wrong(field, f"{field} can't be combined with run_ids: leave one of the two out")
+            raise wrong(field, f"{field} can't be combined with run ids: leave one of the two out")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong(
             "run_ids",

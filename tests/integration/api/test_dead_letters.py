@@ -443,10 +443,10 @@ async def test_dead_letters_of_a_deleted_job_can_be_discarded_and_of_an_unknown_
         ({"group": {"job": "j"}, "all": True}, "group: can't be combined with"),
         (
             {"run_ids": [str(uuid4())], "until": {"seconds": 1}},
-            "until can't be combined with run_ids",
+            "until can't be combined with run ids",
         ),
         ({"until": {"seconds": 1}}, "all: no dead letters are selected"),
-        ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most can't be combined with run_ids"),
+        ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most can't be combined with run ids"),
         ({"all": True, "at_most": -1}, "at_most: -1 is out of range"),
         ({"at_most": 1}, "all: no dead letters are selected"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
