@@ -155,8 +155,8 @@ GROUPS: Mapping[str, Sequence[Row]] = {
         ),
         Row(
             "A synchronous standby is promoted. Later the replaced primary returns.",
-            "No acknowledged change is lost. A new leader is elected, and members take their"
-            " shards over again. Members disconnect from the replaced primary.",
+            "No acknowledged change is lost. A new leader is elected, and members repeat the"
+            " takeover of their own shards. Members disconnect from the replaced primary.",
             'A call fails with the status "outcome unknown" if schedd can\'t know whether its'
             " change was kept.",
             ("test_postgres_failed_over", "test_replaced_primary_comes_back"),

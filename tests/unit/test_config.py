@@ -244,8 +244,8 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         (
             *("ca", "prose", "prose"),
             [
-                "etcd.cert: FOLDER/prose isn't a readable certificate (PEM)",
-                "etcd.key: FOLDER/prose isn't a readable private key (PEM)",
+                "etcd.cert: FOLDER/prose isn't a readable certificate: give the PEM file",
+                "etcd.key: FOLDER/prose isn't a readable private key: give the PEM file",
             ],
         ),
         ("ca", "cert", "another", ["etcd.key: FOLDER/other.key is the key of another certificate"]),

@@ -41,6 +41,7 @@ _PATHS: Final = tuple(
 )
 """The same service under two names: newer servers know only the first, older ones the second."""
 
+_WITHOUT_METHOD: Final = "implement JobHandler.Run in the server and remove `method` from the job"
 LONGEST_NAME: Final = 200
 """Characters of a field or value name. An answer may contain a name for every two bytes: longer
 names would make its JSON huge.
@@ -115,7 +116,7 @@ async def find(
         found = pool.FindServiceByName(service).methods_by_name.get(method)
     except KeyError:
         raise MethodNotFound(
-            f"the server has no service {service}: correct the field `method` of the job"
+            f"the job's gRPC server has no service {service}: correct the field `method` of the job"
         ) from None
     if found is None:
         raise MethodNotFound(
@@ -139,8 +140,8 @@ async def _files(
             if error.code() is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
     raise MethodNotFound(
-        "the server has no reflection service, which the field `method` of the job requires: turn"
-        " reflection on in the server"
+        "the job's gRPC server has no reflection service, which the field `method` of the job"
+        f" requires: turn reflection on in the server, or {_WITHOUT_METHOD}"
     )
 
 
@@ -164,7 +165,7 @@ class _Asking:
             if missing not in self._found:
                 raise MethodNotCallable(
                     "the reflection service of the job's gRPC server didn't send a required"
-                    f" file, {missing[:200]!r}"
+                    f" file, {missing[:200]!r}: correct the server"
                 )
         return self._found
 
@@ -187,8 +188,8 @@ class _Asking:
             (asked,) = what.values()
             error = answer.error_response.error_message
             raise MethodNotFound(
-                f"the server's reflection service doesn't know {asked[:200]}: {error}; correct"
-                " the field `method` of the job"
+                f"the reflection service of the job's gRPC server doesn't know {asked[:200]}:"
+                f" {error}; correct the field `method` of the job"
             )
         self._add_files(answer.file_descriptor_response.file_descriptor_proto)
 
@@ -196,9 +197,8 @@ class _Asking:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
             raise MethodNotCallable(
-                f"the server's reflection service sent {self._entries:,} files, but at most"
-                f" {MOST_ENTRIES:,} are allowed: remove the field `method` from the job, or use"
-                " another server"
+                f"the reflection service of the job's gRPC server sent {self._entries:,} files, but"
+                f" at most {MOST_ENTRIES:,} are allowed: {_WITHOUT_METHOD}"
             )
         for data in files:
             try:
@@ -210,20 +210,22 @@ class _Asking:
                 ) from None
             if not file.name:
                 raise MethodNotCallable(
-                    "the server's reflection service sent a .proto file without a name:"
-                    " correct that service"
+                    "the reflection service of the job's gRPC server sent a .proto file without a"
+                    " name: correct the server"
                 )
             if any(len(name) > LONGEST_NAME for name in _names(file)):
                 raise MethodNotCallable(
-                    f"the server's reflection service sent the file {file.name[:200]}, in"
-                    f" which a name has more than {LONGEST_NAME} characters: correct the server"
+                    "the reflection service of the job's gRPC server sent the file"
+                    f" {file.name[:200]}, in which a name has more than {LONGEST_NAME} characters:"
+                    " use shorter names in the server"
                 )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 raise MethodNotCallable(
                     "the reflection service of the job's gRPC server sent more than"
-                    f" {MAX_FILES:,} files or {MAX_BYTES:,} bytes, the highest allowed numbers"
+                    f" {MAX_FILES:,} files or {MAX_BYTES:,} bytes, the highest allowed numbers:"
+                    f" {_WITHOUT_METHOD}"
                 )
 
 

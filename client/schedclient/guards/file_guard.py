@@ -110,10 +110,10 @@ class FileGuard:
             while not _lock(file):
                 if time.monotonic() >= until:
                     raise GuardBusy(
-                        f"the guard timed out after {self.wait:g} s: another process holds the lock"
-                        f" {file.name}",
+                        f"the write to {self.path} timed out after {self.wait:g} s: another process"
+                        f" holds the lock on the file {file.name}",
                         "nothing was written; if the other process hangs or is stopped, end that"
-                        " process (`fuser` shows the process id), then try again",
+                        f" process (`fuser {file.name}` shows its process id), then try again",
                     )
                 time.sleep(LOOK)
             try:

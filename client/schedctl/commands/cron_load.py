@@ -237,7 +237,7 @@ def collide(
     limit: int,
     strict: bool,
 ) -> None:
-    """List the times at which more than N schedules start together, the worst first."""
+    """List the times at which more than N schedules start together, most starts first."""
     table = given(session, expressions, files, tz, user_column)
     grid = _grid(start, span)
     rows = _rows(table, grid)

@@ -136,7 +136,7 @@ _WORK: Final = {
     " once.  [default: no limit]",
     "--limit-files N": "Highest number of open files in each process of an attempt."
     "  [default: no limit]",
-    "--payload JSON|@FILE|-": "Payload: the input of the run.  [default: no payload]",
+    "--payload JSON|@FILE|-": "Payload: the input of each run.  [default: no payload]",
     "--priority high|medium|low": "Priority of the runs: runs with a higher priority are created"
     " and started first.  [default: medium]",
     "--retry KEY=VALUE,…": "Retry policy, such as max_attempts=4,retry_on=75+5xx to retry after"

@@ -42,13 +42,13 @@ class Certificate:
     uris: tuple[str, ...]
 
 
-def first_of(pem: bytes) -> Certificate:
-    """Return the first certificate in this PEM.
+def first_of(pem: bytes, file: Path | None = None) -> Certificate:
+    """Return the first certificate in this PEM. `file`: its file, for the error.
 
     Raises:
         ValueError: no certificate in it can be read.
     """
-    return _read(pem, lambda fields: Certificate(*_validity(fields), tuple(_uris(fields))))
+    return _read(pem, lambda fields: Certificate(*_validity(fields), tuple(_uris(fields))), file)
 
 
 def not_after(pem: bytes) -> datetime:
@@ -81,7 +81,7 @@ def unfit(cert: Path, key: Path) -> str:
     return ""
 
 
-def _read(pem: bytes, reading: Callable[[_Fields], T]) -> T:
+def _read(pem: bytes, reading: Callable[[_Fields], T], file: Path | None = None) -> T:
     try:
         text = pem.decode("latin-1")  # text around the certificate may have any encoding
         start = text.index(_BEGIN)
@@ -90,8 +90,10 @@ def _read(pem: bytes, reading: Callable[[_Fields], T]) -> T:
         body = next(_parts(certificate))[1]
         return reading([part for part in _parts(body) if part[0] != _VERSION])
     except (ValueError, IndexError, StopIteration) as error:
+        where = f"the file {file}" if file is not None else "the PEM text"
         raise ValueError(
-            f"the file contains no readable certificate: {error!r}; give a PEM file"
+            f"{where} contains no readable certificate: {error!r}; give the PEM file of a"
+            " certificate"
         ) from error
 
 

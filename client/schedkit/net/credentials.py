@@ -69,7 +69,7 @@ def unusable(
 
 def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[ConfigProblem]:
     """Return a problem if this file's certificate isn't valid now. `fresh`: how to replace it."""
-    found = first_of(file.read_bytes())
+    found = first_of(file.read_bytes(), file)
     if found.not_after <= now:
         yield Untimely(
             where, f"the certificate {file} expired at {_minute(found.not_after)}; {fresh}"
@@ -99,13 +99,13 @@ def _unusable(name: str, file: Path) -> str:
         return why
     content = file.read_bytes()
     if name == "ca" and not _authorities(file):
-        return f"{file} contains no certificate of an authority (PEM)"
+        return f"{file} contains no certificate of an authority: give a PEM file that has one"
     if name == "cert" and _certificate(content) is None:
-        return f"{file} isn't a readable certificate (PEM)"
+        return f"{file} isn't a readable certificate: give the PEM file of a certificate"
     if name == "key" and b"ENCRYPTED" in content:
         return f"{file} is encrypted: give a key without a passphrase"
     if name == "key" and b"PRIVATE KEY-----" not in content:
-        return f"{file} isn't a readable private key (PEM)"
+        return f"{file} isn't a readable private key: give the PEM file of a private key"
     return ""
 
 
@@ -126,7 +126,7 @@ def _certificate(content: bytes) -> Certificate | None:
 
 def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem]:
     """Check the certificate itself."""
-    found = first_of(file.read_bytes())
+    found = first_of(file.read_bytes(), file)
     yield from untimely("tls.cert", file, now, f"issue a fresh one: {bearer.issue}")
     if not bearer.is_named(found.uris):
         likes = bearer.uri.removesuffix(bearer.name)
@@ -184,7 +184,7 @@ def _against(
             "tls.cert", f"a TLS handshake with the certificate {tls.cert} fails: {why}"
         )
     assert tls.cert is not None
-    found = first_of(tls.cert.read_bytes())
+    found = first_of(tls.cert.read_bytes(), tls.cert)
     if error.verify_code in (_NOT_YET, _ENDED):
         if not found.not_before <= now < found.not_after:
             return None  # reported already

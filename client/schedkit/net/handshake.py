@@ -7,6 +7,7 @@ A client learns only after the handshake that its own certificate was refused (T
 
 import socket
 import ssl
+from pathlib import Path
 from typing import Final
 
 from schedkit.clock import utcnow
@@ -73,7 +74,7 @@ def out_of_time(tls: TLS) -> str:
         ValueError: the file contains no certificate.
     """
     _, cert, _ = tls.read()
-    why = _untimely(cert) if cert is not None else ""
+    why = _untimely(cert, tls.cert) if cert is not None else ""
     return f"the client certificate {tls.cert} {why}" if why else ""
 
 
@@ -101,9 +102,9 @@ def in_words(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
-def _untimely(cert: bytes) -> str:
+def _untimely(cert: bytes, file: Path | None) -> str:
     """Return why a certificate isn't valid now; empty if it is. Raises ValueError."""
-    found, now = first_of(cert), utcnow()
+    found, now = first_of(cert, file), utcnow()
     if found.not_after <= now:
         return f"expired at {found.not_after:%Y-%m-%d %H:%M} UTC"
     if now < found.not_before:

@@ -280,7 +280,8 @@ async def test_reflection_that_ends_without_an_answer_fails_its_call() -> None:
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
     assert outcome.error == (
-        "UNIMPLEMENTED: the server has no service shop.Shop: correct the field `method` of the job"
+        "UNIMPLEMENTED: the job's gRPC server has no service shop.Shop: correct the field `method`"
+        " of the job"
     )
 
 

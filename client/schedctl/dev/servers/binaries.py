@@ -46,7 +46,7 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
             return program
     raise MissingProgram(
         "etcd not found: ETCD_BIN isn't set, and no etcd is on PATH or installed as a package",
-        _HINT,
+        f"{_HINT}; or set ETCD_BIN to the etcd program of another installation",
     )
 
 
@@ -65,7 +65,7 @@ def find_postgres(
     raise MissingProgram(
         "PostgreSQL not found: there is no initdb on PATH, in /usr/lib/postgresql or in the"
         " Python package of PostgreSQL",
-        _HINT,
+        f"{_HINT}; or add the folder of initdb to PATH",
     )
 
 

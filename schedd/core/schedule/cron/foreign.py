@@ -133,12 +133,16 @@ def _day(
     questions = (by_month == "?", by_week == "?")
     if dialect.exclusive_days:
         if questions[0] == questions[1]:
-            raise UnknownExpression("in Quartz, exactly one of the two day fields must be ?")
+            raise UnknownExpression(
+                "in Quartz, exactly one of the two day fields must be ?: write ? in the day field"
+                " that any day matches"
+            )
         chosen = week if questions[0] else month
         return lambda at: at.month in months and chosen.matches(at)
     if any(questions) and dialect is VIXIE:
         raise UnknownExpression(
-            "the cron expression has ? in a day field, which vixie-cron doesn't support"
+            "the cron expression has ? in a day field, which vixie-cron doesn't support: write *"
+            " in this field"
         )
     if dialect.both_days or by_month[0] in "*?" or by_week[0] in "*?":
         return lambda at: at.month in months and month.matches(at) and week.matches(at)

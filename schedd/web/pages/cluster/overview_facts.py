@@ -75,7 +75,7 @@ class Glance:
     problems: tuple[str, ...]
     """Why runs aren't on time now."""
     concerns: tuple[str, ...]
-    """Problems that don't delay runs now, the worst first."""
+    """Problems that don't delay runs now, the most severe first."""
     hints: tuple[str, ...]
     counts: Counts
     members: tuple[MemberLine, ...]
