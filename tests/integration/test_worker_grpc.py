@@ -398,7 +398,7 @@ async def test_a_missing_method_is_unimplemented_and_retried(workers: SharedWork
         stream = await member.attached()
         for endpoint, method, message in (
             (server.endpoint, f"{HEALTH}/Chekc", f"service {HEALTH} has no method Chekc"),
-            (server.endpoint, "no.such.Service/Run", "service doesn't know no.such.Service"),
+            (server.endpoint, "no.such.Service/Run", "gRPC server doesn't know no.such.Service"),
             (silent.endpoint, f"{HEALTH}/Check", "has no reflection service"),
         ):
             result = await call(stream, endpoint=endpoint, method=method)
