@@ -13,7 +13,7 @@ Invariants
   every call fails until `follow`.
 - The pool has as many connections as the threads can use, so no thread waits for a connection.
 - A thread of a lane or of the small pool keeps its connection between calls: taking one from the
-  pool takes longer than a short statement. After a failure, or `reconnect`, none is kept.
+  pool takes longer than a short statement. An error of the driver, or `reconnect`, renews them all.
 - No call waits longer than `TRY_TIMEOUT` for a server that hangs (`StatementTimeout`).
 - Connections lead only to servers that weren't replaced (`Servers`).
 - No session stays in the pool after a statement was rejected as read-only: a session keeps the
@@ -60,7 +60,7 @@ from schedd.store.connection.primary_selection import Servers, accepting
 from schedd.store.connection.transaction import DriverConnection
 from schedd.store.statements.operations import PRESENT
 from schedkit.clock import boottime
-from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
+from schedkit.errors import Fault, Misconfigured, Rejected, ScheddError, Unavailable
 
 # Client-side timeout: the socket of a call that takes too long is shut down.
 #
@@ -512,14 +512,17 @@ class Database:
         connection = kept or self._engine.connect()
         try:
             yield connection
-        except BaseException:
-            connection.close()
-            self._discard_kept()
+        except BaseException as error:
+            if connection.invalidated or not isinstance(error, StartOver | ScheddError):
+                self._discard_kept()
             raise
-        if thread in self._keepers and thread not in self._kept:
-            self._kept[thread] = renewed, connection
-        else:
-            connection.close()
+        finally:
+            if thread in self._keepers and thread not in self._kept:
+                self._kept[thread] = renewed, connection
+                if renewed is not self._renewed and (old := self._kept.pop(thread, None)):
+                    old[1].close()
+            else:
+                connection.close()
 
     def _watched(self, connection: Connection) -> AbstractContextManager[TimedTransaction]:
         raw = connection.connection.dbapi_connection

@@ -5,8 +5,9 @@ than its execution.
 
 Environment variables (PGCLIENTENCODING, PGOPTIONS, PGTZ, PGDATESTYLE) and settings of the server,
 the database or the role can't change them. PgBouncer in transaction mode tracks each of these for
-its client, so no server connection of its pool has others. Exceptions are `row_security` and
-`default_transaction_isolation`: there they are set for the server connection of the login only.
+its client, so no server connection of its pool has others. Exceptions are `row_security`,
+`default_transaction_isolation` and `plan_cache_mode`: there they are set for the server connection
+of the login only.
 
 `row_security` off: a policy that would hide rows makes the statement fail. Otherwise a row that is
 hidden counts as one that doesn't exist, and a result for it as STALE. At a higher isolation level

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
-from schedd.store.connection.database import Database
+from schedd.store.connection.database import TRIES, Database
 from schedd.store.connection.prepared import MOST_PREPARED, MOST_ROWS, PreparedStatement
 from schedkit.errors import BrokenData
 from support.pgbouncer import pgbouncer
 from support.postgres import private_postgres
+from support.wait import WAIT_TIMEOUT
 
 SUM = PreparedStatement("SELECT n + %(more)s::int FROM unnest(%(numbers)s::int[]) n ORDER BY n")
 
@@ -70,6 +73,30 @@ def test_a_session_that_lost_its_statements_runs_them_all_the_same(database: Dat
     in_session(database, "DEALLOCATE ALL")
     for _ in range(3):
         assert sums(database) == [10]
+
+
+async def test_calls_succeed_after_all_sessions_of_a_member_lost_their_statements(
+    dsn: str,
+) -> None:
+    """Each call tries again in its own session, not in another one that lost them, too."""
+    threads = 2 * TRIES
+    database = Database(dsn, lanes=1, readers=threads)
+    together = threading.Barrier(threads)
+
+    def add(connection: Connection) -> list[tuple[int]]:
+        return SUM.execute(connection, {"numbers": [0], "more": 10}, 1)
+
+    def lose(connection: Connection) -> None:
+        add(connection)
+        connection.exec_driver_sql("DEALLOCATE ALL")
+        together.wait(WAIT_TIMEOUT)
+
+    try:
+        await asyncio.gather(*(database.call(lose) for _ in range(threads)))
+        for _ in range(2 * threads):
+            assert await database.call(add) == [(10,)]
+    finally:
+        database.close()
 
 
 def test_a_name_that_is_taken_in_the_session_ends_preparing_there(database: Database) -> None:

@@ -166,7 +166,7 @@ async def test_a_connection_that_was_at_work_during_a_reconnect_is_closed_when_i
         return int(connection.exec_driver_sql(lives, (pid,)).scalar_one())
 
     async def gone() -> bool:
-        return await database.call(others) == 0
+        return await database.on_lane([0], others) == 0  # the thread of the call stays idle
 
     await wait_until_async(gone, WAIT_TIMEOUT, "the old connection to be closed")
     database.close()
