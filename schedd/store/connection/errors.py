@@ -168,6 +168,8 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
     """
     if isinstance(error, psycopg2.Error):  # raised outside of SQLAlchemy's statements
         error = DBAPIError("", {}, error)
+    if committing and isinstance(error, Unsent):  # COMMIT has no value that it could reject
+        return _unknown(f"PostgreSQL: {_line(error.orig)}"), RetryRule.NONE
     if not isinstance(error, DBAPIError):
         return _judge_library(error), RetryRule.NONE
     code, words = sqlstate(error), _first_line(error)
@@ -179,7 +181,7 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
     rejected = _rejected(code, words, error)
     lost = error.connection_invalidated or not code or code.startswith(_LOST) or code in _WAITED
     if committing and (lost or code == "40003"):
-        return OutcomeUnknown(f"{text} (COMMIT was sent: it may have taken effect)"), RetryRule.NONE
+        return _unknown(text), RetryRule.NONE
     if rejected is not None:
         return rejected, RetryRule.NONE
     if code in _BUGS:
@@ -200,6 +202,10 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
     if code.startswith(_BROKEN):
         return BrokenData(text), RetryRule.NONE
     return Unavailable(f"{text} (SQLSTATE {code})"), RetryRule.NONE
+
+
+def _unknown(text: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{text} (COMMIT was sent: it may have taken effect)")
 
 
 def _lost(words: str) -> DatabaseUnavailable:

@@ -8,7 +8,8 @@ The driver itself sends BEGIN in a message of its own, and waits for the answer.
 Invariants (docs/protocol-rules.md, P1.1 and P1.3)
 - BEGIN takes no snapshot and no lock. So the first statement of an owner's transaction is the first
   one that does, and runs alone.
-- COMMIT is a message of its own.
+- COMMIT is a message of its own. PostgreSQL answers it with ROLLBACK if a statement had failed:
+  that confirms nothing.
 - Whether a transaction is open is read from the server's last answer. So a statement whose values
   couldn't be sent doesn't make the next one run outside of a transaction.
 """
@@ -63,6 +64,8 @@ class DriverConnection(extensions.connection):
         if begun:
             with extensions.cursor(self) as cursor:
                 cursor.execute(how)
+                if cursor.statusmessage != how:
+                    raise InterfaceError(f"PostgreSQL answered {how}: {cursor.statusmessage}")
         return begun
 
 

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
 
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Verdict
@@ -62,6 +63,21 @@ async def test_an_unanswered_commit_is_an_unknown_outcome_and_isnt_tried_again(
 
     assert (await world.run_row(run.key.run_id))["state"] == State.SUCCEEDED
     assert await me.store.results.accept([report(assigned)]) == [Verdict.REPEATED]
+
+
+async def test_a_commit_that_postgresql_answers_with_rollback_is_no_success(world: World) -> None:
+    """P1.4: a body that ignores the error of a statement doesn't count as committed."""
+    me = await world.member()
+
+    def body(connection: Connection) -> None:
+        connection.exec_driver_sql("UPDATE term SET term = term + 1")
+        with pytest.raises(DBAPIError):
+            connection.exec_driver_sql("SELECT 1 / 0")
+
+    before = await world.sql("SELECT term FROM term")
+    with pytest.raises(OutcomeUnknown, match="ROLLBACK"):
+        await me.store.database.call(body)
+    assert await world.sql("SELECT term FROM term") == before
 
 
 async def test_after_an_unknown_outcome_the_rows_decide_and_the_timer_fires_once(

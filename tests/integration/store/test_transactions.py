@@ -59,6 +59,18 @@ def test_a_first_statement_that_fails_leaves_its_transaction_failed(
     assert rows(session, "SELECT 1") == [(1,)]
 
 
+def test_a_commit_after_a_statement_that_failed_is_not_confirmed(
+    session: DriverConnection,
+) -> None:
+    """P1.4: PostgreSQL rolls back, and reports no error."""
+    rows(session, "CREATE TABLE undone ()")
+    with pytest.raises(psycopg2.errors.DivisionByZero):
+        rows(session, "SELECT 1 / 0")
+    with pytest.raises(psycopg2.InterfaceError, match="answered COMMIT: ROLLBACK"):
+        session.commit()
+    assert rows(session, "SELECT to_regclass('undone')") == [(None,)]
+
+
 @pytest.mark.parametrize(
     ("query", "values"), [("SELECT %s", (object(),)), ("SELECT %s", ("\udc80",)), ("SELEC 1", ())]
 )

@@ -255,6 +255,13 @@ def test_a_value_that_the_driver_cant_send_is_a_bad_row(value: Exception) -> Non
         assert type(value).__name__ in str(error)
 
 
+@pytest.mark.parametrize("raised", [*VALUES, MemoryError()], ids=lambda each: type(each).__name__)
+def test_an_error_of_the_driver_at_commit_leaves_the_outcome_unknown(raised: Exception) -> None:
+    """P1.3: COMMIT has no value. The driver may have failed at its answer."""
+    error, remedy = judge(Unsent(raised), committing=True)
+    assert (type(error), remedy) == (OutcomeUnknown, RetryRule.NONE)
+
+
 @pytest.mark.parametrize(("raised", "kind"), NOT_OF_A_VALUE)
 def test_an_error_without_a_bad_value_is_no_bad_row(
     raised: Exception, kind: type[Exception]
