@@ -140,6 +140,34 @@ async def test_after_a_reconnect_calls_go_over_new_connections(
     database.close()
 
 
+async def test_a_rename_leaves_no_session_under_the_old_name(
+    dsn: str, server: ScratchServer
+) -> None:
+    """P2.4: fencing finds the sessions of a tenure by their name. Idle threads keep none."""
+    database = Database(dsn, lanes=2, readers=3, name="old tenure")
+    together = threading.Barrier(5)
+
+    def body(connection: Connection) -> int:
+        together.wait(WAIT_TIMEOUT)
+        return pid_of(connection)
+
+    def named(name: str) -> int:
+        query = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'"
+        [(count,)] = server.execute(query)
+        return int(count)
+
+    try:
+        calls = [database.on_lane([lane], body) for lane in (0, 1)]
+        assert len(set(await asyncio.gather(*calls, *(database.call(body) for _ in "123")))) == 5
+        assert named("old tenure") == 5
+        database.rename("new tenure")
+        await wait_until_async(lambda: named("old tenure") == 0, WAIT_TIMEOUT, "the old sessions")
+        await database.call(pid_of)
+        assert (named("old tenure"), named("new tenure")) == (0, 1)
+    finally:
+        database.close()
+
+
 async def test_a_connection_that_was_at_work_during_a_reconnect_is_closed_when_its_call_ends(
     dsn: str,
 ) -> None:
