@@ -28,7 +28,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 FIGURES = "figures"
 STAND_BACK = 10
-GARBAGE = (10_000, 20, 20)
+GARBAGE = (10_000, 10, 20)
 """New objects before a search for garbage, and searches before one of the next generation."""
 
 pytest_plugins = ["support.databases", "support.shared_workers"]

@@ -203,5 +203,5 @@ def test_impossible_settings_are_refused_with_their_reason(build, message):
 
 
 def test_a_certificate_that_cant_be_read_now_is_retried():
-    with pytest.raises(Rejected, match="can't read /none"):
+    with pytest.raises(Rejected, match="the TLS file /none can't be read"):
         EtcdTls(ca=Path("/none")).credentials()
