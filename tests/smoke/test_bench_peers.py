@@ -11,7 +11,7 @@ from support.repository import ROOT
 
 
 def test_schedd_and_a_peer_run_one_after_the_other_and_are_compared(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.peers", "--jobs", "100", "--rounds", "1"]
+    command = [sys.executable, "-m", "bench.peers", "--jobs", "500", "--rounds", "1"]
     asked = ["--peer", "procrastinate", "--deadline", "40", "--cache", str(tmp_path)]
 
     done = subprocess.run(
@@ -27,8 +27,8 @@ def test_schedd_and_a_peer_run_one_after_the_other_and_are_compared(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     us, peer = (line for line in lines if "peer" in line)
     assert "left_out" not in peer, peer["left_out"]
-    assert (us["peer"], us["completed"], us["lost"], us["duplicates"]) == ("schedd", 500, 0, 0)
-    assert (peer["completed"], peer["lost"], peer["duplicates"]) == (10, 0, 0)
+    assert (us["peer"], us["completed"], us["lost"], us["duplicates"]) == ("schedd", 2_500, 0, 0)
+    assert (peer["completed"], peer["lost"], peer["duplicates"]) == (50, 0, 0)
     ours, theirs = (line for line in lines if "summary" in line)
     assert peer["schedd_over_peer"] == theirs["schedd_over_peer"]["median"]
     assert ours["store"] == theirs["store"]
