@@ -21,8 +21,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.pools import PoolKey, pool_key
 from schedd.store.runs.run_records import record, record_name, records
-from schedd.store.schema.pool_tables import pool_turns
-from schedd.store.schema.tables import jobs, live, lost_assignments, runs
+from schedd.store.schema.tables import jobs, live, lost_assignments, pool_turns, runs
 from schedd.store.statements.rows import decoded
 from schedkit.records import replace
 

@@ -25,8 +25,7 @@ from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.schema.calendar_tables import calendar_versions, calendars, job_calendars
-from schedd.store.schema.tables import jobs
+from schedd.store.schema.tables import calendar_versions, calendars, job_calendars, jobs
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import decoded

@@ -19,8 +19,7 @@ from sqlalchemy import Connection, select
 from schedd.core.ids import JobId
 from schedd.core.jobs.chains import MOST_ANCESTORS, path_text
 from schedd.core.runs.records import ChainRefused
-from schedd.store.schema.chain_tables import chain_arrivals, chain_edges
-from schedd.store.schema.tables import jobs
+from schedd.store.schema.tables import chain_arrivals, chain_edges, jobs
 from schedd.store.statements import arrays
 
 _LOCK: Final = 7_420_005

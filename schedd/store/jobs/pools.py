@@ -32,8 +32,7 @@ from schedd.core.runs.records import StoreConflict
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import pool_limits
-from schedd.store.schema.pool_tables import pool_turns, pools
-from schedd.store.schema.tables import jobs, live
+from schedd.store.schema.tables import jobs, live, pool_turns, pools
 from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
