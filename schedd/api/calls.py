@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Final, TypeAlias, TypeVar
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from schedd.api import calendars, deadlines, pools
@@ -26,18 +26,10 @@ from schedd.api.cluster import cluster, cluster_pause, doctor, leader_transfer, 
 from schedd.api.dead_letters import dead_letters, redrives
 from schedd.api.errors import dependency_error
 from schedd.api.jobs import backfills, create, explain, jobs, pause
-from schedd.api.request_bounds import check_wellformed
+from schedd.api.request_bounds import SERVICES, check_wellformed
 from schedd.api.runs import runs, submit, watch
 from schedd.api.services import Caller, Services
 from schedkit.errors import DatabaseUnavailable
-from schedproto.v1 import (
-    auth_service_pb2,
-    calendar_service_pb2,
-    cluster_service_pb2,
-    job_service_pb2,
-    pool_service_pb2,
-    run_service_pb2,
-)
 
 Unary: TypeAlias = Callable[[Services, Caller, Any], Awaitable[Message]]
 Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncGenerator[Message, None]]
@@ -50,40 +42,28 @@ TRIALS: Final = ("dry_run", "validate_only")
 """Fields that make the other methods change nothing."""
 
 
-def _authorized(method: str, call: Unary) -> Unary:
-    @wraps(call)
-    async def authorized(services: Services, caller: Caller, request: Any) -> Message:
-        await authorize_request(services, caller.who, method, request)
-        return await call(services, caller, request)
-
-    return authorized
-
-
-def _in_time(method: str, call: Unary) -> Unary:
+def _guarded(method: str, call: Unary) -> Unary:
+    """Return a call with its checks and its deadline."""
+    is_batch = ".Batch" in method
     reads = method.rpartition(".")[2].startswith(READS)
 
     @wraps(call)
-    async def timely(services: Services, caller: Caller, request: Any) -> Message:
+    async def guarded(services: Services, caller: Caller, request: Any) -> Message:
+        if not is_batch:
+            check_wellformed(request)
         if reads or any(getattr(request, field, False) for field in TRIALS):
             async with deadlines.limit_read(caller.deadline, services.database_answered_at):
+                await authorize_request(services, caller.who, method, request)
                 return await call(services, caller, request)
         waits = deadlines.WAITS if caller.deadline is None else caller.deadline
         async with deadlines.changed(waits):
             try:
+                await authorize_request(services, caller.who, method, request)
                 return await call(services, replace(caller, deadline=waits), request)
             except DatabaseUnavailable as error:
                 raise dependency_error(error, change=True) from error
 
-    return timely
-
-
-def _checked(call: Unary) -> Unary:
-    @wraps(call)
-    async def checked(services: Services, caller: Caller, request: Any) -> Message:
-        check_wellformed(request)
-        return await call(services, caller, request)
-
-    return checked
+    return guarded
 
 
 def _checked_stream(method: str, call: Streaming) -> Streaming:
@@ -104,15 +84,6 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
 
     return checked
 
-
-SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
-    job_service_pb2.DESCRIPTOR.services_by_name["JobService"],
-    run_service_pb2.DESCRIPTOR.services_by_name["RunService"],
-    cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"],
-    calendar_service_pb2.DESCRIPTOR.services_by_name["CalendarService"],
-    pool_service_pb2.DESCRIPTOR.services_by_name["PoolService"],
-    auth_service_pb2.DESCRIPTOR.services_by_name["AuthService"],
-)
 
 _MODULES: Final = (
     *(create, jobs, pause, backfills, explain, pools, calendars, access_tokens),
@@ -138,13 +109,13 @@ def _functions(*, streaming: bool) -> dict[str, Any]:
     return {method: defined[name] for method, name in named.items() if name in defined}
 
 
-_UNARY: Final[dict[str, Unary]] = _functions(streaming=False)
-BATCHES: Final = {name: call for name, call in _UNARY.items() if ".Batch" in name}
-"""Batch calls. Each of their requests is checked separately."""
-
-_TIMELY: Final = {name: _in_time(name, _authorized(name, call)) for name, call in _UNARY.items()}
-UNARY: Final = {name: call if name in BATCHES else _checked(call) for name, call in _TIMELY.items()}
+UNARY: Final[dict[str, Unary]] = {
+    name: _guarded(name, call) for name, call in _functions(streaming=False).items()
+}
 """Calls with one answer."""
+
+BATCHES: Final = frozenset(name for name in UNARY if ".Batch" in name)
+"""Batch calls. Each of their requests is checked separately."""
 
 STREAMING: Final = {
     name: _checked_stream(name, call) for name, call in _functions(streaming=True).items()

@@ -10,9 +10,9 @@ import grpc
 import grpc.aio
 
 from schedd.api.auth.authentication import Authentication
-from schedd.api.calls import SERVICES
 from schedd.api.cluster.cluster import lost_now
 from schedd.api.cluster.doctor import stuck_now
+from schedd.api.request_bounds import SERVICES
 from schedd.api.services import Services
 from schedd.app.checkup_facts import CheckupCollector
 from schedd.app.owner_loops import Owner

@@ -12,8 +12,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
+from schedd.api.calls import BATCHES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, InvalidArgumentError, dependency_error
+from schedd.api.request_bounds import SERVICES
 from schedd.api.runs.stream_readers import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import AuthInterceptor, caller

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor
 
-from schedd.api.calls import SERVICES as USERS
+from schedd.api.request_bounds import SERVICES as USERS
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
 WITHIN = 20.0
