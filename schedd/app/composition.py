@@ -137,9 +137,7 @@ def build(ground: Foundations) -> MemberParts:
         cluster_id=ground.cluster_id,
     )
     owner = Owner(
-        store=store.owner,
-        outbox=store.notifications,
-        chains=store.chains,
+        stores=store,
         sender=sender,
         definition_cache=definition_cache,
         workers=workers,
@@ -149,12 +147,9 @@ def build(ground: Foundations) -> MemberParts:
         clock=clock,
         cluster_pause=cluster_pause,
         emit=emit,
+        objects=ground.objects,
         limits=config.catch_up.limits(),
         lookahead=config.lookahead.to_lookahead(),
-        retention_store=store.retention,
-        objects=ground.objects,
-        statistics_store=store.statistics,
-        submit_hook=store.users.submit_hook,
         retention=config.retention.to_retention(),
     )
     wake_ups.move(owner)

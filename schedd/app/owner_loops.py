@@ -32,6 +32,7 @@ from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.dispatch import Dispatch
 from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.owner_context import OwnerContext
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.submits import SubmitDispatch
@@ -50,13 +51,8 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.backfills import Backfills
 from schedd.sources.chains import Chains
 from schedd.sources.redrives import RedriveLoop
-from schedd.store.notify.outbox_store import NotificationStore
-from schedd.store.owner import OwnerStore
+from schedd.store.postgres import Stores
 from schedd.store.reconcile.pending_work import PendingWork
-from schedd.store.reconcile.retention_store import RetentionStore
-from schedd.store.reconcile.stats_store import StatisticsStore
-from schedd.store.results.chain_store import ChainStore
-from schedd.store.user_store import SubmitHook
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedd.watch.change_bus import Watchers
@@ -66,24 +62,32 @@ WITHOUT_WAKE_UP: Final = timedelta(seconds=5)
 """Dispatch looks at waiting runs each second: it finds a run that is ready later than this."""
 
 
-@dataclass(slots=True)
 class _Loops:
-    timer_loader: TimerLoader
-    fire: FireLoop
-    dispatch: Dispatch
-    submits: SubmitDispatch
-    rescue: Rescue
-    auto_pause: AutoPause
-    backfills: Backfills
-    redrives: RedriveLoop
-    deadlines: Deadlines
-    broadcasts: Broadcasts
-    notifications: OutboxDelivery
-    late_starts: LateStartAlerts
-    chains: Chains
-    retention_loop: RetentionLoop
-    queue_stats: QueueStatsLoop
-    pending_work: PendingWorkLoop
+    """The loops of one tenure."""
+
+    def __init__(self, owner: "Owner", context: OwnerContext) -> None:
+        stores = owner.stores
+        overlap, catch_up = OverlapEnforcer(context), CatchUpLimiter(context, owner.limits)
+        pools = PoolUsageCache(context.store, lambda: context.run_index.ended)
+        assigner = Assigner(context, overlap, catch_up, pools)
+        self.timer_loader = TimerLoader(context)
+        self.deadlines = Deadlines(context)
+        self.broadcasts = Broadcasts(context, owner.leases)
+        self.dispatch = Dispatch(
+            context, self.broadcasts, catch_up, pools, assigner, self.deadlines.passed
+        )
+        self.fire = FireLoop(context, self.timer_loader, self.dispatch.placeable, assigner)
+        self.submits = SubmitDispatch(context, self.dispatch, assigner)
+        self.rescue = Rescue(context, owner.leases, overlap)
+        self.auto_pause = AutoPause(context)
+        self.backfills = Backfills(context)
+        self.redrives = RedriveLoop(context)
+        self.notifications = OutboxDelivery(context, stores.notifications, owner.sender)
+        self.late_starts = LateStartAlerts(context, stores.notifications)
+        self.chains = Chains(context, stores.chains)
+        self.retention = RetentionLoop(context, stores.retention, owner.objects, owner.retention)
+        self.queue_stats = QueueStatsLoop(context, stores.statistics)
+        self.pending_work = PendingWorkLoop(context, self._wake_for)
 
     def all(self) -> Sequence[TenureLoop]:
         return (
@@ -100,10 +104,21 @@ class _Loops:
             self.notifications,
             self.late_starts.loop,
             self.chains.loop,
-            self.retention_loop.loop,
+            self.retention.loop,
             self.queue_stats.loop,
             self.pending_work.loop,
         )
+
+    def _wake_for(self, work: PendingWork) -> None:
+        self.chains.set_exist(work.chains)
+        for exists, wake in (
+            (work.backfills, self.backfills.wake),
+            (work.redrives, self.redrives.loop.wake),
+            (work.notifications, self.notifications.wake),
+            (work.pause_changes, self.auto_pause.wake),
+        ):
+            if exists:
+                wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +140,7 @@ class _UntilTheEnd:
 class Owner:
     """Creates the loops of a tenure, and passes wake-ups to the running ones."""
 
-    store: OwnerStore
-    outbox: NotificationStore
-    chains: ChainStore
+    stores: Stores
     sender: Sender
     definition_cache: DefinitionCache
     workers: WorkerRegistry
@@ -137,10 +150,7 @@ class Owner:
     clock: ClusterClock
     cluster_pause: ClusterPause
     emit: Emit
-    retention_store: RetentionStore
     objects: ResultObjects
-    statistics_store: StatisticsStore
-    submit_hook: SubmitHook
     retention: Retention = KEPT
     limits: CatchUpLimits = DEFAULTS
     lookahead: Lookahead = NEVER
@@ -162,7 +172,18 @@ class Owner:
             self.definition_cache.early_need_of,
             self.lookahead,
         )
-        loops = self._loops = self._create_loops(run_index, live, wake_ups)
+        context = OwnerContext(
+            run_index,
+            self.definition_cache,
+            self.workers,
+            self.stores.owner,
+            Transactor(live.ownership, live.trusted, self.emit),
+            self.clock,
+            self.cluster_pause,
+            wake_ups,
+            self.emit,
+        )
+        loops = self._loops = _Loops(self, context)
         sources = (loops.backfills, loops.broadcasts, loops.chains)
         for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self.collector):
             source.on_ready(loops.dispatch.wake)
@@ -175,158 +196,19 @@ class Owner:
         )
         loops.fire.on_made(self.runs_changed)
         self.collector.run_index = run_index
-        self.submit_hook.store = loops.submits.store
+        self.stores.users.submit_hook.store = loops.submits.store
 
         def ended() -> None:
             run_index.clear()
             if self._loops is loops:
                 self._loops = None
                 self.collector.run_index = None
-                self.submit_hook.store = None
+                self.stores.users.submit_hook.store = None
                 self.workers.demand(no_demand)
                 self.emit(Waiting(0, 0, 0))
                 self.emit(QueueStatsRead())
 
         return _UntilTheEnd(ended), *loops.all()
-
-    def _create_loops(self, run_index: RunIndex, live: LiveTenure, wake_ups: WakeUps) -> _Loops:
-        definition_cache, workers, store, clock = (
-            self.definition_cache,
-            self.workers,
-            self.store,
-            self.clock,
-        )
-        cluster_pause, emit = self.cluster_pause, self.emit
-        transactor = Transactor(live.ownership, live.trusted, emit)
-        timer_loader = TimerLoader(run_index, definition_cache, store, clock, cluster_pause)
-        overlap = OverlapEnforcer(
-            run_index, definition_cache, workers, store, transactor, clock, wake_ups, emit
-        )
-        deadlines = Deadlines(
-            run_index,
-            definition_cache,
-            workers,
-            store,
-            transactor,
-            clock,
-            cluster_pause,
-            wake_ups,
-            emit,
-        )
-        broadcasts = Broadcasts(
-            run_index,
-            definition_cache,
-            workers,
-            self.leases,
-            store,
-            transactor,
-            clock,
-            wake_ups,
-            emit,
-        )
-        catch_up = CatchUpLimiter(self.limits, run_index, definition_cache, workers)
-        pools = PoolUsageCache(store, lambda: run_index.ended)
-        assigner = Assigner(
-            run_index,
-            definition_cache,
-            workers,
-            store,
-            transactor,
-            clock,
-            wake_ups,
-            overlap,
-            catch_up,
-            pools,
-            emit,
-        )
-        passed = deadlines.passed
-        dispatch = Dispatch(
-            run_index,
-            definition_cache,
-            workers,
-            clock,
-            cluster_pause,
-            broadcasts,
-            catch_up,
-            pools,
-            assigner,
-            emit,
-            passed,
-        )
-        return _Loops(
-            timer_loader=timer_loader,
-            fire=FireLoop(
-                run_index,
-                timer_loader,
-                definition_cache,
-                store,
-                transactor,
-                clock,
-                cluster_pause,
-                emit,
-                dispatch.placeable,
-                workers,
-                assigner,
-            ),
-            dispatch=dispatch,
-            submits=SubmitDispatch(
-                run_index,
-                definition_cache,
-                workers,
-                store,
-                transactor,
-                clock,
-                cluster_pause,
-                dispatch,
-                assigner,
-            ),
-            rescue=self._rescue(run_index, transactor, wake_ups, overlap),
-            auto_pause=AutoPause(run_index, store, transactor, clock, cluster_pause, wake_ups),
-            backfills=Backfills(run_index, store, transactor, clock),
-            redrives=RedriveLoop(run_index, definition_cache, store, transactor, wake_ups),
-            deadlines=deadlines,
-            broadcasts=broadcasts,
-            notifications=OutboxDelivery(
-                run_index, definition_cache, self.outbox, transactor, clock, self.sender, emit
-            ),
-            late_starts=LateStartAlerts(
-                run_index, definition_cache, self.outbox, transactor, clock, cluster_pause
-            ),
-            chains=Chains(run_index, definition_cache, self.chains, transactor, clock),
-            retention_loop=RetentionLoop(
-                run_index,
-                self.retention_store,
-                self.objects,
-                transactor,
-                clock,
-                self.retention,
-                emit,
-            ),
-            queue_stats=QueueStatsLoop(
-                run_index, definition_cache, workers, store, self.statistics_store, emit
-            ),
-            pending_work=PendingWorkLoop(run_index, store, self._work_found),
-        )
-
-    def _rescue(
-        self,
-        run_index: RunIndex,
-        transactor: Transactor,
-        wake_ups: WakeUps,
-        overlap: OverlapEnforcer,
-    ) -> Rescue:
-        return Rescue(
-            run_index,
-            self.definition_cache,
-            self.workers,
-            self.leases,
-            self.store,
-            transactor,
-            self.clock,
-            wake_ups,
-            overlap,
-            self.emit,
-        )
 
     def behind(self) -> Behind:
         """Return this member's backlog, as far as memory knows; empty without a tenure."""
@@ -379,20 +261,6 @@ class Owner:
         """Read the cluster pause again: the pause or the shard map may have changed."""
         self.cluster_pause.read_soon()
         self._cluster_changed()
-
-    def _work_found(self, work: PendingWork) -> None:
-        loops = self._loops
-        if loops is None:
-            return
-        loops.chains.set_exist(work.chains)
-        for exists, wake in (
-            (work.backfills, loops.backfills.wake),
-            (work.redrives, loops.redrives.loop.wake),
-            (work.notifications, loops.notifications.wake),
-            (work.pause_changes, loops.auto_pause.wake),
-        ):
-            if exists:
-                wake()
 
     def workers_changed(self) -> None:
         """Read the workers again: a worker's key was written or deleted in etcd."""

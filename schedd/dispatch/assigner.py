@@ -17,9 +17,9 @@ runs of its job block it, it is blocked until one of them ends, and runs that it
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.owner_transactions import Failed
 from schedd.core.dispatch.placement import need_of
-from schedd.core.events import AssignedRuns, Emit, EndedUnreported
+from schedd.core.events import AssignedRuns, EndedUnreported
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, Draft, LiveRun
@@ -27,14 +27,10 @@ from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.assignment import Chosen, Handed, drafts_of
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
 from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
-from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 from schedkit import failpoints
 
 Going: TypeAlias = tuple[LiveRun, CachedDefinition]
@@ -43,34 +39,20 @@ Going: TypeAlias = tuple[LiveRun, CachedDefinition]
 AFTER_COMMIT = failpoints.awaited("assign.after_commit")
 
 
-class Assigner:
+class Assigner(OwnerPart):
     """Writes and pushes the assignments that dispatch has chosen."""
 
     def __init__(
         self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        wake_ups: WakeUps,
+        context: OwnerContext,
         overlap: OverlapEnforcer,
         late: CatchUpLimiter,
         pools: PoolUsageCache,
-        emit: Emit,
     ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._wake_ups = wake_ups
+        super().__init__(context)
         self._overlap = overlap
         self._late = late
         self._pools = pools
-        self._emit = emit
 
     async def dispatch_runs(self, chosen: Sequence[Chosen], choice: SlotReservation) -> bool:
         """Dispatch these runs; return whether some must be tried again at once."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.owner_transactions import Failed
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.dispatch.placement import Need, need_of
-from schedd.core.events import DeadLettered, Emit, EndedUnreported, dead_run
+from schedd.core.events import DeadLettered, EndedUnreported, dead_run
 from schedd.core.ids import Hint
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing, own, targets
@@ -27,12 +27,8 @@ from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.pools import PoolRooms
 from schedd.core.timers.catch_up_limits import CatchUpRoom
 from schedd.dispatch.assignment import BroadcastTargets
-from schedd.dispatch.run_index import RunIndex
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import replace
@@ -56,31 +52,12 @@ LOOK_SOON: Final = 0.1
 """Seconds between two rounds while attempts end here."""
 
 
-class Broadcasts:
+class Broadcasts(OwnerPart):
     """Begins broadcasts with dispatch, and ends them."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        leases: WorkerLeases,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        wake_ups: WakeUps,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
+    def __init__(self, context: OwnerContext, leases: WorkerLeases) -> None:
+        super().__init__(context)
         self._leases = leases
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._wake_ups = wake_ups
-        self._emit = emit
-        self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
         self._unmatched: set[Need] = set()
         """Needs that no worker matched. Other needs are tried first, so that each gets its turn."""
@@ -91,10 +68,6 @@ class Broadcasts:
         self._next = 0
         """Where the next round begins: each reads some broadcasts, in turn."""
         self.loop = Loop("broadcasts", self.step, interval=LOOK_EVERY)
-
-    def on_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when runs became ready."""
-        self._ready = callback
 
     def wake(self) -> None:
         """Run a round now: a broadcast may have been cancelled."""

@@ -21,9 +21,7 @@ from typing import Final
 from schedd.core.ids import SHARDS
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpLimits, CatchUpPace, CatchUpRoom
-from schedd.dispatch.run_index import RunIndex
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedkit.clock import boottime
 
 AT_LEAST: Final = 0.1
@@ -34,22 +32,18 @@ read. Until then, such runs in progress count as paced runs of one slot.
 """
 
 
-class CatchUpLimiter:
+class CatchUpLimiter(OwnerPart):
     """Room for late runs in one tenure."""
 
     def __init__(
         self,
+        context: OwnerContext,
         limits: CatchUpLimits,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
+        super().__init__(context)
         self._limits = limits
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
         self._boot = boot
         self._pace = CatchUpPace(boot())
 

@@ -27,13 +27,12 @@ from math import inf
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.placement import Need, SlotOffer, able, asked_by, need_of
 from schedd.core.dispatch.priority_order import class_of, rank_of
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import SlotIndex
-from schedd.core.events import Emit, Waiting
+from schedd.core.events import Waiting
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.timers.catch_up_limits import CatchUpRoom
@@ -42,12 +41,10 @@ from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.broadcasts import Broadcasts
 from schedd.dispatch.catch_up_limiter import CatchUpLimiter
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.dispatch.pool_usage_cache import PoolUsageCache
-from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_slots import SlotReservation
-from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
-from schedd.ports import ClusterClock
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.workers.registry import no_demand
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -77,34 +74,24 @@ slots first, and has no limit but that.
 """
 
 
-class Dispatch:
+class Dispatch(OwnerPart):
     """The loop that dispatches runs."""
 
     def __init__(
         self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
+        context: OwnerContext,
         broadcasts: Broadcasts,
         late: CatchUpLimiter,
         pools: PoolUsageCache,
         assigner: Assigner,
-        emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,
     ) -> None:
         """`passed`: called with a run that is past its deadline and was taken off the queue."""
+        super().__init__(context)
         self._passed = passed
-        self._run_index = run_index
         self._broadcasts = broadcasts
         self._late = late
         self._pools = pools
-        self._cluster_pause = cluster_pause
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._clock = clock
-        self._emit = emit
         self._assigner = assigner
         self._changed: set[JobId] = set()
         self._try_held_at = 0.0

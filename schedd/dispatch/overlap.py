@@ -19,20 +19,16 @@ from heapq import nsmallest
 from itertools import takewhile
 from typing import Final
 
-from schedd.cluster.owner_transactions import Failed, Transactor
-from schedd.core.events import Emit, EndedUnreported
+from schedd.cluster.owner_transactions import Failed
+from schedd.core.events import EndedUnreported
 from schedd.core.ids import NO_TOKEN, JobId, RunId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, OverlapCandidates
 from schedd.core.runs.overlap import LINED_UP, WAITS_LONG, policy_of
 from schedd.core.runs.records import OverlapOutcome
-from schedd.dispatch.run_index import RunIndex
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 
 MOST_LOOKED_AT: Final = 500
 """Jobs that one scan checks; later scans check the others."""
@@ -43,28 +39,11 @@ Piled = Mapping[JobId, Sequence[LiveRun]]
 NONE_PILED: Final[Piled] = {}
 
 
-class OverlapEnforcer:
+class OverlapEnforcer(OwnerPart):
     """Enforces overlap policies."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        wake_ups: WakeUps,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._wake_ups = wake_ups
-        self._emit = emit
+    def __init__(self, context: OwnerContext) -> None:
+        super().__init__(context)
         self._last = b""
 
     async def judge_blocked(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:

@@ -23,8 +23,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.owner_transactions import Failed
 from schedd.core.dispatch.placement import Need, SlotOffer
 from schedd.core.dispatch.priority_order import rank
 from schedd.core.dispatch.slot_index import SlotIndex
@@ -36,13 +35,9 @@ from schedd.core.runs.run_records import RunRecord
 from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.assignment import Handed, terms_of
 from schedd.dispatch.dispatch import Dispatch
-from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.dispatch.workers.attached_slots import SlotReservation
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock
-from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 from schedkit import failpoints
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass
@@ -71,28 +66,11 @@ class _Candidate:
     need: Need
 
 
-class SubmitDispatch:
+class SubmitDispatch(OwnerPart):
     """Stores the submits of one tenure whose runs have a slot."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        workers: WorkerRegistry,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-        dispatch: Dispatch,
-        assigner: Assigner,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._workers = workers
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._cluster_pause = cluster_pause
+    def __init__(self, context: OwnerContext, dispatch: Dispatch, assigner: Assigner) -> None:
+        super().__init__(context)
         self._dispatch = dispatch
         self._assigner = assigner
 

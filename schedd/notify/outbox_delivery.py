@@ -16,8 +16,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, NoReturn
 
-from schedd.cluster.owner_transactions import Failed, Transactor
-from schedd.core.events import Emit, NotificationsExpired, NotificationsWait, Notified
+from schedd.cluster.owner_transactions import Failed
+from schedd.core.events import NotificationsExpired, NotificationsWait, Notified
 from schedd.core.ids import Id, JobId
 from schedd.core.jobs.notifications import (
     DeliveryOutcome,
@@ -30,9 +30,8 @@ from schedd.core.jobs.notifications import (
     target,
 )
 from schedd.core.jobs.receiver_limits import AT_ONCE, Receivers
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, Sender
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
+from schedd.ports import Sender
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.clock import boottime
@@ -49,26 +48,13 @@ COUNT_EVERY: Final = 10.0
 """Seconds between two counts, and until the next round without a wake-up (`pending_work`)."""
 
 
-class OutboxDelivery:
+class OutboxDelivery(OwnerPart):
     name: Final = "notifications"
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        store: NotificationStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        sender: Sender,
-        emit: Emit,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
+    def __init__(self, context: OwnerContext, outbox: NotificationStore, sender: Sender) -> None:
+        super().__init__(context)
+        self._outbox = outbox
         self._sender = sender
-        self._emit = emit
         self._group: asyncio.TaskGroup | None = None
         self._receivers = Receivers()
         self._under_way: dict[tuple[Id, NotificationChannel], str] = {}
@@ -100,7 +86,7 @@ class OutboxDelivery:
             return LOOK_EVERY
         tenure = self._transactor.ownership.tenure
         busy = len(self._busy)
-        waiting = await self._store.waiting(tenure, shards, list(self._busy))
+        waiting = await self._outbox.waiting(tenure, shards, list(self._busy))
         known = await self._definition_cache.newest({one.job_id for one in waiting})
         chosen = self._chosen(waiting, known)
         if chosen:
@@ -129,7 +115,7 @@ class OutboxDelivery:
     async def _begin(
         self, chosen: Sequence[PendingNotification], known: Mapping[JobId, CachedDefinition]
     ) -> None:
-        answers = await self._transactor.by_lane(chosen, self._store.claim)
+        answers = await self._transactor.by_lane(chosen, self._outbox.claim)
         claimed = [one for each in answers if not isinstance(each, Failed) for one in each]
         assert self._group is not None, "it runs within its group"
         # An unclaimed row's job may have been edited: its definition is read again.
@@ -172,7 +158,7 @@ class OutboxDelivery:
     async def _record_outcomes(self) -> None:
         """Write outcomes, except for shards of another owner now: that owner sends again."""
         if answers := list(self._answers):
-            await self._transactor.rows(answers, self._store.record_outcomes)
+            await self._transactor.rows(answers, self._outbox.record_outcomes)
             del self._answers[: len(answers)]
             for one in answers:
                 sent = one.notification
@@ -184,10 +170,10 @@ class OutboxDelivery:
         if boottime() >= self._count_at:
             self._count_at = boottime() + COUNT_EVERY
             shards = sorted(self._run_index.ownership.epochs)
-            if overdue := await self._store.overdue(shards):
-                for way, count in await self._transactor.rows(overdue, self._store.expire):
+            if overdue := await self._outbox.overdue(shards):
+                for way, count in await self._transactor.rows(overdue, self._outbox.expire):
                     self._emit(NotificationsExpired(way, count))
-            self._emit(NotificationsWait(await self._store.counted(shards)))
+            self._emit(NotificationsWait(await self._outbox.counted(shards)))
 
 
 def _asked(one: PendingNotification, entry: CachedDefinition) -> PendingNotification:

@@ -17,16 +17,12 @@ from functools import partial
 from typing import Final
 
 from schedd.api.jobs import pause, timer_edit
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, WakeUps
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.job_codec import JobDefinition
 from schedd.runtime.owner_work import computed
-from schedd.store.owner import OwnerStore
 from schedkit.clock import boottime
 from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
@@ -42,22 +38,9 @@ BATCH: Final = 200
 ACTOR: Final = "schedd"
 
 
-class AutoPause:
-    def __init__(
-        self,
-        run_index: RunIndex,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-        wake_ups: WakeUps,
-    ) -> None:
-        self._run_index = run_index
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._cluster_pause = cluster_pause
-        self._wake_ups = wake_ups
+class AutoPause(OwnerPart):
+    def __init__(self, context: OwnerContext) -> None:
+        super().__init__(context)
         self._look_at = 0.0
         self.loop = Loop("auto pause", self.step, interval=WITHOUT_WAKE_UP)
 

@@ -19,17 +19,14 @@ dispatched or cancelled meanwhile isn't changed: the statement ends waiting runs
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.placement import need_of
 from schedd.core.dispatch.ready_bucket_ids import HURRIED
-from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, RunsMissed
+from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, RunsMissed
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.broadcast import Away, own
@@ -37,11 +34,7 @@ from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retry import fingerprint
-from schedd.dispatch.run_index import RunIndex
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
-from schedd.store.owner import OwnerStore
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.set_aside import set_aside
@@ -61,33 +54,18 @@ BATCH: Final = 5_000
 """Runs that one round ends."""
 
 
-@dataclass(eq=False)
-class Deadlines:
+class Deadlines(OwnerPart):
     """Ends runs that wait too long."""
 
-    run_index: RunIndex
-    definition_cache: DefinitionCache
-    workers: WorkerRegistry
-    store: OwnerStore
-    transactor: Transactor
-    clock: ClusterClock
-    cluster_pause: ClusterPause
-    wake_ups: WakeUps
-    emit: Emit
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: OwnerContext) -> None:
+        super().__init__(context)
         self._away = Away()
-        self._ready: Callable[[], None] = lambda: None
         self._passed: dict[RunId, LiveRun] = {}
         self._look_at = 0.0
         """When all waiting runs are checked again, in seconds of CLOCK_BOOTTIME."""
         self._asked: set[JobId] = set()
         """Jobs whose definitions were read or couldn't be read."""
         self.loop = Loop("deadlines", self.step, interval=LOOK_EVERY)
-
-    def on_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when runs became ready."""
-        self._ready = callback
 
     def passed(self, run: LiveRun) -> None:
         """End a run that is past its deadline and off the queue."""
@@ -99,10 +77,10 @@ class Deadlines:
         number of those past their deadline; a later scan finds the others.
         """
         asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
-        if self.cluster_pause.is_paused or not asked:
+        if self._cluster_pause.is_paused or not asked:
             return
         try:
-            await self.definition_cache.newest({run.job_id for run in asked})
+            await self._definition_cache.newest({run.job_id for run in asked})
         except Unavailable as away:
             log.info("deadlines of runs outside memory can't be checked now: %s", away)
             return
@@ -113,13 +91,13 @@ class Deadlines:
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self.cluster_pause.is_paused:
+        if self._cluster_pause.is_paused:
             return LOOK_EVERY
         began = boottime()
         passed = dict(self._passed)  # more may arrive meanwhile
         waiting, whole = passed, began >= self._look_at
         if whole:
-            waiting = {run.key.run_id: run for run in self.run_index.waiting_runs()} | passed
+            waiting = {run.key.run_id: run for run in self._run_index.waiting_runs()} | passed
         if whole:
             self._look_for_workers(waiting.values())
         ends = await self._expired_runs(waiting.values())
@@ -131,38 +109,38 @@ class Deadlines:
             wait = max(LOOK_EVERY, SHARE * (now - began))
             self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
         for at in range(0, len(ends), AT_ONCE):
-            if not self.cluster_pause.is_paused:
+            if not self._cluster_pause.is_paused:
                 await self._end(ends[at : at + AT_ONCE])
         return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
 
     async def _end(self, ends: Sequence[DeadlineExpiry]) -> None:
-        ended = set(await self.transactor.rows(ends, self.store.end_waiting))
+        ended = set(await self._transactor.rows(ends, self._store.end_waiting))
         ready = 0
         for end in ends:
             if end.key in ended:
                 run_id, job = end.key.run_id, end.job_id
                 apart = run_id in self._passed  # dispatch took it off the run index
                 ready += (
-                    self.run_index.release_after_end(job)
+                    self._run_index.release_after_end(job)
                     if apart
-                    else self.run_index.forget(run_id, job)
+                    else self._run_index.forget(run_id, job)
                 )
         self._report_ended([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
-        self.definition_cache.forget(end.job_id for end in ends if end.key not in ended)
-        self.wake_ups.runs_changed([end.hint for end in ends if end.key in ended])
+        self._definition_cache.forget(end.job_id for end in ends if end.key not in ended)
+        self._wake_ups.runs_changed([end.hint for end in ends if end.key in ended])
         if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
-            self.wake_ups.jobs_changed(turns)
+            self._wake_ups.jobs_changed(turns)
         if ready:
             self._ready()
 
     def _report_ended(self, ended: Sequence[DeadlineExpiry]) -> None:
         for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
-            self.emit(EndedUnreported(state, reason, count))
+            self._emit(EndedUnreported(state, reason, count))
             if state is State.MISSED:
-                self.emit(RunsMissed(reason, count))
+                self._emit(RunsMissed(reason, count))
         if dead := [end for end in ended if end.fingerprint]:
-            self.emit(DeadLettered(tuple(map(_dead, dead))))
+            self._emit(DeadLettered(tuple(map(_dead, dead))))
 
     def _drop(self, runs: Iterable[RunId]) -> None:
         for run_id in runs:
@@ -171,7 +149,7 @@ class Deadlines:
     async def _expired_runs(self, waiting: Collection[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, a limited number."""
         await self._read(
-            {run.job_id for run in waiting if not self.definition_cache.knows(run.job_id)}
+            {run.job_id for run in waiting if not self._definition_cache.knows(run.job_id)}
         )
         return await self._judged(waiting)
 
@@ -179,9 +157,9 @@ class Deadlines:
         """Return the ends of runs past their deadline, by cached definitions. Of those runs that
         can end at any time while they wait.
         """
-        now = self.clock.now()
+        now = self._clock.now()
         ends: list[DeadlineExpiry] = []
-        known_of = self.definition_cache.known_of
+        known_of = self._definition_cache.known_of
         asked = [
             run
             for run in waiting
@@ -203,7 +181,7 @@ class Deadlines:
 
     def _end_of(self, run: LiveRun, now: datetime) -> DeadlineExpiry | None:
         """Return how a run ends, if it is past the deadline of its cached definition."""
-        known = self.definition_cache.known_of(run.job_id)
+        known = self._definition_cache.known_of(run.job_id)
         if known is None:
             return None
         definition, reason = known.definition, known.ends(run, now)
@@ -214,10 +192,10 @@ class Deadlines:
     def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
         """Note which workers that children wait for aren't attached here."""
         found = (
-            (run, self.definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
+            (run, self._definition_cache.definition_of(run.job_id)) for run in waiting if run.parent
         )
         needs = {need_of(definition, run) for run, definition in found if definition is not None}
-        self._away.update_waiting(needs, self.workers.present(), self.clock.now())
+        self._away.update_waiting(needs, self._workers.present(), self._clock.now())
 
     async def _read(self, unknown: set[JobId]) -> None:
         """Read some of the missing definitions: each job once before any job again."""
@@ -226,7 +204,7 @@ class Deadlines:
             self._asked, left = set(), unknown
         asked = [*islice(left, READ_AT_ONCE)]
         self._asked.update(asked)
-        await self.definition_cache.newest(asked)
+        await self._definition_cache.newest(asked)
 
 
 ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}

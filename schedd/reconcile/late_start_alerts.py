@@ -8,20 +8,15 @@ says whether that happened. Definitions that aren't cached are read by the deadl
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.ready_bucket_ids import LATE_ALERT
 from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -38,27 +33,21 @@ BATCH: Final = 500
 """Runs that one round notifies about."""
 
 
-@dataclass(eq=False)
-class LateStartAlerts:
-    run_index: RunIndex
-    definition_cache: DefinitionCache
-    store: NotificationStore
-    transactor: Transactor
-    clock: ClusterClock
-    cluster_pause: ClusterPause
-
-    def __post_init__(self) -> None:
+class LateStartAlerts(OwnerPart):
+    def __init__(self, context: OwnerContext, outbox: NotificationStore) -> None:
+        super().__init__(context)
+        self._outbox = outbox
         self._notified: set[RunId] = set()
         """Waiting runs whose notification was written."""
         self.loop = Loop("late starts", self.step, interval=LOOK_EVERY)
 
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
-        if self.cluster_pause.is_paused or not self.definition_cache.any_late:
+        if self._cluster_pause.is_paused or not self._definition_cache.any_late:
             return LOOK_EVERY
         began = boottime()
         late = await self._late()
-        await self.transactor.rows(late, self.store.tell_late)
+        await self._transactor.rows(late, self._outbox.tell_late)
         self._notified |= {one.run_id for one in late}
         if len(late) == BATCH:
             return 0.0
@@ -66,25 +55,25 @@ class LateStartAlerts:
 
     async def check_unloaded_runs(self, runs: Sequence[LiveRun]) -> None:
         """Check runs that wait in rows only, as a scan has just found them."""
-        unknown = self.definition_cache.any_late
+        unknown = self._definition_cache.any_late
         asked = [run for run in runs if (unknown if run.line is None else run.line & LATE_ALERT)]
-        if self.cluster_pause.is_paused or not asked:
+        if self._cluster_pause.is_paused or not asked:
             return
         try:
-            await self.definition_cache.newest({run.job_id for run in asked})
-            now = self.clock.now()
+            await self._definition_cache.newest({run.job_id for run in asked})
+            now = self._clock.now()
             found = each("late start", asked, lambda run: self._late_one(run, now))
             late = [one for one in found if one is not None]
             for at in range(0, len(late), BATCH):
-                await self.transactor.rows(late[at : at + BATCH], self.store.tell_late)
+                await self._transactor.rows(late[at : at + BATCH], self._outbox.tell_late)
         except Unavailable as away:
             log.info("late runs outside memory can't be checked now: %s", away)
 
     async def _late(self) -> list[NotifiableEvent]:
-        now = self.clock.now()
+        now = self._clock.now()
         late: list[NotifiableEvent] = []
         still: set[RunId] = set()
-        async for run in in_turns(self.run_index.waiting_runs(), every=1_000):
+        async for run in in_turns(self._run_index.waiting_runs(), every=1_000):
             if run.key.run_id in self._notified:
                 still.add(run.key.run_id)
                 continue
@@ -96,7 +85,7 @@ class LateStartAlerts:
 
     def _late_one(self, run: LiveRun, now: datetime) -> NotifiableEvent | None:
         """Return the notification of a late run, if its job requests one."""
-        definition = self.definition_cache.definition_of(run.job_id)
+        definition = self._definition_cache.definition_of(run.job_id)
         notices = None if definition is None else definition.notices
         if notices is None or run.parent is not None or run.losses:
             return None

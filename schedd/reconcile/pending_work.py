@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from schedd.dispatch.run_index import RunIndex
-from schedd.store.owner import OwnerStore
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.store.reconcile.pending_work import PendingWork
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
@@ -24,14 +23,11 @@ UNKNOWN: Final = PendingWork(
 )
 
 
-class PendingWorkLoop:
+class PendingWorkLoop(OwnerPart):
     """Looks for work. `found` receives what each look has found."""
 
-    def __init__(
-        self, run_index: RunIndex, store: OwnerStore, found: Callable[[PendingWork], None]
-    ) -> None:
-        self._run_index = run_index
-        self._store = store
+    def __init__(self, context: OwnerContext, found: Callable[[PendingWork], None]) -> None:
+        super().__init__(context)
         self._found = found
         self.loop = Loop("pending work", self.step, interval=LOOK_EVERY)
 

@@ -10,19 +10,15 @@ definitions. Of submitted runs, only waiting ones are examined.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from schedd.core.cluster.statistics import PoolStats, QueueStats, capacity
 from schedd.core.dispatch.placement import Need, asked_of_worker
-from schedd.core.events import Emit, QueueStatsRead
+from schedd.core.events import QueueStatsRead
 from schedd.core.ids import JobId
 from schedd.core.runs.pools import PoolKey, PoolUsage
-from schedd.dispatch.run_index import RunIndex
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.stats_store import StatisticsStore
 from schedkit.tasks import Loop
 
@@ -30,27 +26,21 @@ LOOK_EVERY: Final = 15.0
 """Seconds between two readings: the usual interval of metrics scrapes."""
 
 
-@dataclass(eq=False)
-class QueueStatsLoop:
-    run_index: RunIndex
-    definition_cache: DefinitionCache
-    workers: WorkerRegistry
-    store: OwnerStore
-    statistics_store: StatisticsStore
-    emit: Emit
-
-    def __post_init__(self) -> None:
+class QueueStatsLoop(OwnerPart):
+    def __init__(self, context: OwnerContext, statistics_store: StatisticsStore) -> None:
+        super().__init__(context)
+        self._statistics_store = statistics_store
         self.loop = Loop("queue stats", self.step, interval=LOOK_EVERY)
-        self.run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
+        self._run_index.ownership.listen(lambda _gained, _dropped: self.loop.wake())
 
     async def step(self) -> None:
         """Run one round."""
-        shards = sorted(self.run_index.ownership.epochs)
-        stock = await self.statistics_store.read_queue_stats(shards)
-        usages = await self.store.pools(stock.pools) if stock.pools else {}
+        shards = sorted(self._run_index.ownership.epochs)
+        stock = await self._statistics_store.read_queue_stats(shards)
+        usages = await self._store.pools(stock.pools) if stock.pools else {}
         jobs = {job for each in stock.pools.values() for job in each}
-        known = await self.definition_cache.newest(jobs)
-        self.emit(
+        known = await self._definition_cache.newest(jobs)
+        self._emit(
             QueueStatsRead(
                 tuple(self._pools(stock, usages, known)),
                 stock.overdue,
@@ -65,7 +55,7 @@ class QueueStatsLoop:
         usages: Mapping[PoolKey, PoolUsage],
         known: Mapping[JobId, CachedDefinition],
     ) -> list[PoolStats]:
-        waiting, there = self.run_index.ready.of_pools(), self.workers.present()
+        waiting, there = self._run_index.ready.of_pools(), self._workers.present()
         found = []
         for key, jobs in stock.pools.items():
             if (usage := usages.get(key)) is None:
@@ -88,5 +78,5 @@ class QueueStatsLoop:
 
         Runs for one worker only, and broadcasts, are left out.
         """
-        ready = self.run_index.ready.needs
+        ready = self._run_index.ready.needs
         return [need for need in ready if need.pool == pool and not (need.each or need.worker)]

@@ -33,20 +33,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.owner_transactions import Failed
 from schedd.cluster.ownership import Ownership
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.dispatch.deferred_runs import horizon
 from schedd.core.events import (
     AssignmentsNotStarted,
     DeadLettered,
-    Emit,
     EndedUnreported,
     RunsRescued,
     dead_run,
@@ -60,13 +58,11 @@ from schedd.core.runs.model import LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import after_loss, fingerprint, reissue_after
 from schedd.dispatch.overlap import OverlapEnforcer, crowded, piled_up
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.dispatch.revocations import At
-from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock, WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.ports import ClusterClock
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -173,23 +169,14 @@ WAITING: Final = (State.PENDING, State.RETRYING)
 ALL: Final = (*WAITING, State.RUNNING)
 
 
-@dataclass(eq=False)
-class Rescue:
+class Rescue(OwnerPart):
     """The loop that scans the live runs of the owned shards."""
 
-    run_index: RunIndex
-    definition_cache: DefinitionCache
-    workers: WorkerRegistry
-    leases: WorkerLeases
-    store: OwnerStore
-    transactor: Transactor
-    clock: ClusterClock
-    wake_ups: WakeUps
-    overlap: OverlapEnforcer
-    emit: Emit
-
-    def __post_init__(self) -> None:
-        self._ready: Callable[[], None] = lambda: None
+    def __init__(
+        self, context: OwnerContext, leases: WorkerLeases, overlap: OverlapEnforcer
+    ) -> None:
+        super().__init__(context)
+        self._leases, self._overlap = leases, overlap
         self._left: Sequence[Callable[[Sequence[LiveRun]], Awaitable[None]]] = ()
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
@@ -209,9 +196,9 @@ class Rescue:
         """When a scan reads all rows again because some runs are left there; 0: the next does."""
         self._gone: frozenset[IncarnationId] = frozenset()
         self._unconfirmed = UnconfirmedAssignments(
-            self.run_index.ownership, self.workers, self.clock
+            self._run_index.ownership, self._workers, self._clock
         )
-        look_every = self.leases.ttl / 6
+        look_every = self._leases.ttl / 6
         self._search = Loop(
             "missing workers",
             self.look_again,
@@ -220,15 +207,11 @@ class Rescue:
         )
         backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
         self.loop = Loop("rescue", self.step, interval=SCAN_EVERY, backoff=backoff)
-        self.run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+        self._run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
         return self.loop, self._search, self._unconfirmed.loop
-
-    def on_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when runs became ready."""
-        self._ready = callback
 
     def on_left(self, *callbacks: Callable[[Sequence[LiveRun]], Awaitable[None]]) -> None:
         """Call `callbacks` with the runs that a scan finds waiting in rows only."""
@@ -258,19 +241,19 @@ class Rescue:
         """
         now = boottime()
         if now < self._scan_at and self._short:
-            await self._refill(sorted(self.run_index.ownership.epochs))
+            await self._refill(sorted(self._run_index.ownership.epochs))
         elif now < self._scan_at and self._look_at:
             shards, self._look_at = (
-                sorted(self._look_at & set(self.run_index.ownership.epochs)),
+                sorted(self._look_at & set(self._run_index.ownership.epochs)),
                 set(),
             )
-            with self.run_index.reading():
-                await self._put(await self.store.live_runs(shards, WAITING, self._until()))
+            with self._run_index.reading():
+                await self._put(await self._store.live_runs(shards, WAITING, self._until()))
         elif now >= self._scan_at:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
             try:
-                with self.run_index.reading():
-                    await self._scan(sorted(self.run_index.ownership.epochs))
+                with self._run_index.reading():
+                    await self._scan(sorted(self._run_index.ownership.epochs))
             except BaseException:
                 self._scan_at = 0.0  # the next step is this one again, not an empty one
                 raise
@@ -287,28 +270,28 @@ class Rescue:
         if it can't have returned and stopped again between two of them. A lost worker starts a
         scan.
         """
-        gone = await self.leases.look_again()
+        gone = await self._leases.look_again()
         if gone - self._gone:
             self.wake()
         self._gone = gone
 
     def _until(self) -> datetime:
-        return self.clock.now() + horizon(self._took)
+        return self._clock.now() + horizon(self._took)
 
     async def _refill(self, shards: Sequence[ShardId]) -> None:
         """Read the next waiting runs into the index, as many as a bucket keeps. If so many don't
         wait, or can't be read, or none of them is new here, the next scan reads all rows.
         """
-        ready, now = self.run_index.ready, self.clock.now()
+        ready, now = self._run_index.ready, self._clock.now()
         first, fresh = ready.first_left, 0
         try:
-            end = first and await self.store.end_of_next(shards, first, ready.most, now)
+            end = first and await self._store.end_of_next(shards, first, ready.most, now)
             if first and end:
                 since, until = first.scheduled_at, end.scheduled_at
-                with self.run_index.reading(), ready.refilling(since, end):
+                with self._run_index.reading(), ready.refilling(since, end):
                     for part in _parts(shards, math.ceil(ready.most / PART)):
                         fresh += await self._put(
-                            await self.store.next_runs(part, since, end, until)
+                            await self._store.next_runs(part, since, end, until)
                         )
         except BaseException:
             fresh = 0
@@ -323,31 +306,31 @@ class Rescue:
         running: list[LiveRun] = []
         overlapping: list[LiveRun] = []
         piled: dict[JobId, Sequence[LiveRun]] = {}
-        at = self.clock.now()
+        at = self._clock.now()
         until, now = self._until(), boottime()
         since, self._since = self._since, None
         if now >= self._full_at:
             since, self._full_at = None, now + FULL_EVERY
-        if self.run_index.ready.leaves_some and now >= self._left_at:
+        if self._run_index.ready.leaves_some and now >= self._left_at:
             since = None
-        whole, leaves_some = since is None, self.run_index.ready.leaves_some
-        moment = await self.store.moment()
+        whole, leaves_some = since is None, self._run_index.ready.leaves_some
+        moment = await self._store.moment()
         here: dict[bytes, LiveRun] = {}
         stood: dict[ShardId, list[bytes]] = defaultdict(list)
-        async for run in in_turns(self.run_index.standing(until), SORTED_AT_ONCE):
+        async for run in in_turns(self._run_index.standing(until), SORTED_AT_ONCE):
             run_id = run.key.run_id
             here[run_id] = run
             stood[run.shard].append(run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
         seen: set[bytes] = set()
-        with self.run_index.ready.scanning() if whole else nullcontext():
+        with self._run_index.ready.scanning() if whole else nullcontext():
             for part in _parts(shards, self._parts):
-                known = self.run_index.read.issuperset(part)
+                known = self._run_index.read.issuperset(part)
                 runs, same = await self._read(
                     part, until, since if known else None, here, leaves_some
                 )
-                if known and not self.run_index.read.issuperset(part):
+                if known and not self._run_index.read.issuperset(part):
                     known = False  # dropped, perhaps gained again: its runs were removed
                     runs, same = await self._read(part, until, None, here, leaves_some)
                 rows += len(runs) + len(same)
@@ -357,14 +340,14 @@ class Rescue:
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
                 await self._sort_again(same)
-                self.run_index.were_read(part)
+                self._run_index.were_read(part)
                 running += [r for r in runs if r.state is State.RUNNING and r.children is None]
                 unchanged = [here[one] for one in same]
                 running += [run for run in unchanged if run.state is State.RUNNING]
                 live = [*runs, *unchanged]
                 for run in live:
                     if run.cancelling and run.state is State.RUNNING:
-                        self.workers.cancel(run, kill=run.killing)
+                        self._workers.cancel(run, kill=run.killing)
                 overlapping += crowded(live)
                 piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # let other tasks run between two parts
@@ -377,18 +360,18 @@ class Rescue:
         if running:
             await self._look_after(running)
         else:
-            self.leases.forget_missing()
-        if overlapping and await self.overlap.judge_blocked(overlapping, piled):
+            self._leases.forget_missing()
+        if overlapping and await self._overlap.judge_blocked(overlapping, piled):
             self._ready()
 
     async def _look_after(self, running: Sequence[LiveRun]) -> None:
         named = {run.incarnation for run in running if run.incarnation is not None}
-        liveness = await self.leases.liveness(named)
+        liveness = await self._leases.liveness(named)
         nowhere = {*liveness.gone, None}  # None would be a bug, which the rescue raises
         await self._rescue([run for run in running if run.incarnation in nowhere])
         alive = [run for run in running if run.incarnation in liveness.live]
         self._unconfirmed.set_found(alive)
-        await self._give_back(await self.workers.never_started(alive))
+        await self._give_back(await self._workers.never_started(alive))
 
     async def _read(
         self,
@@ -402,11 +385,11 @@ class Rescue:
         are left in their rows, unchanged runs that aren't here are, except those of `soon`.
         """
         try:
-            found = since and await self.store.changed_runs(
+            found = since and await self._store.changed_runs(
                 shards, ALL, until, since, self._read_until
             )
             if not found:
-                return await self.store.live_runs(shards, ALL, until), frozenset()
+                return await self._store.live_runs(shards, ALL, until), frozenset()
             known = found.same.intersection(here)
             same = {one for one in known if here[one].state is not State.RUNNING}
             untouched, part = found.untouched.intersection(here), frozenset(shards)
@@ -420,7 +403,7 @@ class Rescue:
                     same.add(entry[:ID])
                 else:
                     wanted.append(RunId(Id(entry[:ID])))
-            runs = await self.store.live_runs(shards, ALL, until, wanted) if wanted else []
+            runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
         except Unavailable:
             self._parts = min(2 * self._parts, SHARDS)  # smaller parts, in case this one timed out
@@ -434,24 +417,24 @@ class Rescue:
         """
         released = 0
         async for run in in_turns(gone, SORTED_AT_ONCE):
-            released += self.run_index.forget(run.key.run_id, run.job_id)
+            released += self._run_index.forget(run.key.run_id, run.job_id)
         if released:
             self._ready()
         await self._put(runs)
-        if left := self.run_index.runs_not_loaded(runs):
+        if left := self._run_index.runs_not_loaded(runs):
             for callback in self._left:
                 await callback(left)
 
     async def _sort_again(self, same: Set[bytes]) -> None:
-        runs, now = self.run_index.unsure(same), self.clock.now()
+        runs, now = self._run_index.unsure(same), self._clock.now()
         for first in range(0, len(runs), SORTED_AT_ONCE):
-            self.run_index.put_again(runs[first : first + SORTED_AT_ONCE], now)
+            self._run_index.put_again(runs[first : first + SORTED_AT_ONCE], now)
             await asyncio.sleep(0)
 
     async def _put(self, runs: Sequence[LiveRun]) -> int:
         """Sort these runs in; return how many are ready and new here."""
-        fresh, now = 0, self.clock.now()
-        put, name = partial(self.run_index.put_runs, now=now), attrgetter("key.run_id")
+        fresh, now = 0, self._clock.now()
+        put, name = partial(self._run_index.put_runs, now=now), attrgetter("key.run_id")
         for first in range(0, len(runs), SORTED_AT_ONCE):
             part = runs[first : first + SORTED_AT_ONCE]
             fresh += sum(together("run", part, put, name=name))
@@ -465,9 +448,9 @@ class Rescue:
         if not lost:
             return
         doubted = {run.incarnation for run in lost if run.incarnation}
-        self.workers.lost(doubted)
+        self._workers.lost(doubted)
         try:
-            known = await self.definition_cache.of_runs(lost)
+            known = await self._definition_cache.of_runs(lost)
             readable = [run for run in lost if run.job_id in known]
             losses = each(
                 "lost run",
@@ -475,11 +458,11 @@ class Rescue:
                 lambda run: _loss(run, known[run.job_id]),
                 name=lambda run: run.key.run_id,
             )
-            answers = await self.transactor.by_lane(losses, self.store.rescue)
+            answers = await self._transactor.by_lane(losses, self._store.rescue)
             moved = [each for each in answers if isinstance(each, list)]
             doubted -= self._rescued(lost, losses, moved)
         finally:
-            self.workers.spared(doubted)  # the loss wasn't committed: they may return
+            self._workers.spared(doubted)  # the loss wasn't committed: they may return
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
@@ -492,22 +475,22 @@ class Rescue:
         done = {loss.key: loss for loss in losses if loss.key in moved}.values()
         gone = {loss.incarnation for loss in done}
         if dead := {loss.key: loss.reason for loss in done if loss.dead}:
-            self.emit(DeadLettered(tuple(dead_run(r, dead[r.key]) for r in lost if r.key in dead)))
+            self._emit(DeadLettered(tuple(dead_run(r, dead[r.key]) for r in lost if r.key in dead)))
         states = Counter((loss.state, loss.reason) for loss in done)
         for (state, reason), count in states.items():
-            self.emit(EndedUnreported(state, reason, count))
+            self._emit(EndedUnreported(state, reason, count))
         if moved:
             runs = tuple(sorted(key.run_id for key in moved))
-            self.emit(RunsRescued(runs, tuple(sorted(gone))))
-            self.wake_ups.runs_changed([(key.run_id, None) for key in moved])
+            self._emit(RunsRescued(runs, tuple(sorted(gone))))
+            self._wake_ups.runs_changed([(key.run_id, None) for key in moved])
             self.look_at({loss.shard for loss in losses})
         return gone
 
     async def _give_back(self, never_started: Sequence[LiveRun]) -> None:
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]
-        back = await self.transactor.rows(unstarted, self.store.give_back)
+        back = await self._transactor.rows(unstarted, self._store.give_back)
         if back:
-            self.emit(AssignmentsNotStarted(tuple(run.key.run_id for run in back)))
+            self._emit(AssignmentsNotStarted(tuple(run.key.run_id for run in back)))
             await self._put(back)
 
 

@@ -11,17 +11,15 @@ After each page the loop waits four times as long as the page took: due runs hav
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from schedd.cluster.owner_transactions import Transactor
-from schedd.core.events import Deleted, Emit
+from schedd.core.events import Deleted
 from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.model import RunKey
 from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock, ResultObjects
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
+from schedd.ports import ResultObjects
 from schedd.store.reconcile.retention_store import RetentionStore
 from schedkit.clock import boottime
 from schedkit.set_aside import each
@@ -43,20 +41,20 @@ _FIRST: Final = Id.from_int(0)
 _BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
 
 
-@dataclass(eq=False)
-class RetentionLoop:
-    run_index: RunIndex
-    store: RetentionStore
-    objects: ResultObjects
-    transactor: Transactor
-    clock: ClusterClock
-    retention: Retention
-    emit: Emit
-
-    def __post_init__(self) -> None:
+class RetentionLoop(OwnerPart):
+    def __init__(
+        self,
+        context: OwnerContext,
+        retention_store: RetentionStore,
+        objects: ResultObjects,
+        retention: Retention,
+    ) -> None:
+        super().__init__(context)
+        self._retention_store = retention_store
+        self._objects, self._retention = objects, retention
         self._sweep: AsyncIterator[None] | None = None
         least, most = SWEEP_EVERY
-        self._every = min(most, max(least, self.retention.shortest.total_seconds() / 10))
+        self._every = min(most, max(least, self._retention.shortest.total_seconds() / 10))
         self.loop = Loop("retention", self.step, interval=self._every)
 
     async def step(self) -> float:
@@ -89,14 +87,14 @@ class RetentionLoop:
 
     @property
     def _shards(self) -> list[ShardId]:
-        return sorted(self.run_index.ownership.epochs)
+        return sorted(self._run_index.ownership.epochs)
 
     async def _by_key(self) -> AsyncIterator[None]:
         """Delete old runs by the cluster's retention, except waiting dead letters."""
-        after, now = _BEGINNING, self.clock.now()
-        before = ago(now, self.retention.runs)
+        after, now = _BEGINNING, self._clock.now()
+        before = ago(now, self._retention.runs)
         while self._shards:
-            page = await self.store.old_runs(self._shards, after, before, PAGE)
+            page = await self._retention_store.old_runs(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
@@ -110,12 +108,12 @@ class RetentionLoop:
         They are read separately: with a shorter retention than other runs, each sweep would read
         all of those.
         """
-        after, now = _BEGINNING, self.clock.now()
-        if self.retention.dead_letters is None:
+        after, now = _BEGINNING, self._clock.now()
+        if self._retention.dead_letters is None:
             return
-        before = ago(now, self.retention.dead_letters)
+        before = ago(now, self._retention.dead_letters)
         while self._shards:
-            page = await self.store.old_letters(self._shards, after, before, PAGE)
+            page = await self._retention_store.old_letters(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
@@ -130,11 +128,11 @@ class RetentionLoop:
         jobs.
         """
         after = JobId(_FIRST)
-        while jobs := await self.store.with_retention(after, JOBS):
+        while jobs := await self._retention_store.with_retention(after, JOBS):
             past = dict.fromkeys(jobs, _BEGINNING)
             while self._shards:
-                now = self.clock.now()
-                page = await self.store.old_runs_of(self._shards, past, now, PAGE)
+                now = self._clock.now()
+                page = await self._retention_store.old_runs_of(self._shards, past, now, PAGE)
                 if not page:
                     break
                 for run in page:
@@ -148,24 +146,24 @@ class RetentionLoop:
 
     async def _logs(self) -> AsyncIterator[None]:
         """Delete logs of runs that are kept longer than their logs."""
-        after, now = _BEGINNING, self.clock.now()
-        before = ago(now, self.retention.logs)
+        after, now = _BEGINNING, self._clock.now()
+        before = ago(now, self._retention.logs)
         while self._shards:
-            page = await self.store.old_logs(self._shards, after, before, PAGE)
+            page = await self._retention_store.old_logs(self._shards, after, before, PAGE)
             if page.last is None:
                 return
             after = page.last
-            over = _chosen(page.runs, lambda run: log_is_over(run, self.retention, now))
-            gone = await self.transactor.rows(over, self.store.delete_logs)
-            self.emit(Deleted(logs=len(gone)))
+            over = _chosen(page.runs, lambda run: log_is_over(run, self._retention, now))
+            gone = await self._transactor.rows(over, self._retention_store.delete_logs)
+            self._emit(Deleted(logs=len(gone)))
             yield
 
     def _expired_runs(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
-        return _chosen(runs, lambda run: is_over(run, self.retention, now))
+        return _chosen(runs, lambda run: is_over(run, self._retention, now))
 
     async def _delete(self, over: list[EndedRun]) -> None:
-        gone = await self.transactor.rows(over, self.store.delete_runs)
-        self.emit(Deleted(runs=len(gone)))
+        gone = await self._transactor.rows(over, self._retention_store.delete_runs)
+        self._emit(Deleted(runs=len(gone)))
 
     async def _unwanted(self) -> AsyncIterator[None]:
         """Delete objects whose rows are deleted. Objects that the store fails to delete are tried
@@ -173,17 +171,17 @@ class RetentionLoop:
         """
         left: set[str] = set()
         while self._shards:
-            found = await self.store.unwanted(self._shards, OBJECTS)
+            found = await self._retention_store.unwanted(self._shards, OBJECTS)
             asked = [one for one in found if one.place not in left]
             if not asked:
                 return
-            removed, stuck = await self.objects.remove([one.place for one in asked])
+            removed, stuck = await self._objects.remove([one.place for one in asked])
             aside = [one for one in asked if one.place in stuck]
-            await self.transactor.rows(aside, self.store.put_aside)
+            await self._transactor.rows(aside, self._retention_store.put_aside)
             done = [one for one in asked if one.place in removed]
-            gone = set(await self.transactor.rows(done, self.store.forget_objects))
+            gone = set(await self._transactor.rows(done, self._retention_store.forget_objects))
             left |= {*removed, *stuck} - gone
-            self.emit(Deleted(objects=len(gone)))
+            self._emit(Deleted(objects=len(gone)))
             if not gone:
                 return
             yield

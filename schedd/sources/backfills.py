@@ -7,13 +7,9 @@ loop only calls it: often while there are runs to create, otherwise when a wake-
 became ready, and each second while a backfill is open (`reconcile/pending_work.py`).
 """
 
-from collections.abc import Callable
 from typing import Final
 
-from schedd.cluster.owner_transactions import Transactor
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock
-from schedd.store.owner import OwnerStore
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
@@ -24,23 +20,13 @@ LINGERS: Final = 30
 """Rounds without new runs after which rounds become rare: the present runs take a while."""
 
 
-class Backfills:
-    def __init__(
-        self, run_index: RunIndex, store: OwnerStore, transactor: Transactor, clock: ClusterClock
-    ) -> None:
-        self._run_index = run_index
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._ready: Callable[[], None] = lambda: None
+class Backfills(OwnerPart):
+    def __init__(self, context: OwnerContext) -> None:
+        super().__init__(context)
         self._lingers = 0
         self._looked_at = 0.0
         self.loop = Loop("backfills", self.step, interval=WITHOUT_WAKE_UP)
-        run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
-
-    def on_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when runs became ready."""
-        self._ready = callback
+        self._run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     def wake(self) -> None:
         """Run a round now: a backfill may have been created."""

@@ -11,21 +11,18 @@ waits (`reconcile/pending_work.py`).
 import base64
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NoReturn, TypeAlias
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
-from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.owner_transactions import Failed
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.chains import ChainJoin, ChainParents, Cycle, ParentEnded, Wanted
 from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock
-from schedd.runtime.definition_cache import DefinitionCache
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.results.chain_store import ChainStore
 from schedkit.errors import TookTooLong
@@ -214,28 +211,18 @@ rejects it. Other joins have their turn meanwhile.
 MOST_TRIES: Final = 5
 
 
-@dataclass(eq=False)
-class Chains:
-    run_index: RunIndex
-    definition_cache: DefinitionCache
-    store: ChainStore
-    transactor: Transactor
-    clock: ClusterClock
-
-    def __post_init__(self) -> None:
-        self._ready: Callable[[], None] = lambda: None
+class Chains(OwnerPart):
+    def __init__(self, context: OwnerContext, chain_store: ChainStore) -> None:
+        super().__init__(context)
+        self._chain_store = chain_store
         self._tried: dict[Key, int] = {}
         """Joins evaluated in consecutive rounds that are still due, with the number of rounds."""
         self._slow = SlowJoins()
         self._exist = True
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
-        self.run_index.ownership.listen(
+        self._run_index.ownership.listen(
             lambda gained, _dropped: self.loop.wake() if gained else None
         )
-
-    def on_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when runs became ready."""
-        self._ready = callback
 
     def set_exist(self, exist: bool) -> None:
         """Record whether any job has parents."""
@@ -245,15 +232,15 @@ class Chains:
 
     async def step(self) -> float:
         """Evaluate due joins; return the seconds until the next round."""
-        shards = sorted(self.run_index.ownership.epochs)
-        due = await self.store.due(shards) if shards else []
+        shards = sorted(self._run_index.ownership.epochs)
+        due = await self._chain_store.due(shards) if shards else []
         here = {key_of(one) for one in due}
         self._tried = {key: times for key, times in self._tried.items() if key in here}
         if not due:
             return LOOK_EVERY if self._exist else WITHOUT_CHAINS
         # A join that is due again may have been refused because of an outdated definition.
-        self.definition_cache.forget({child for child, _ in self._tried})
-        known = await self.definition_cache.newest({one.child for one in due})
+        self._definition_cache.forget({child for child, _ in self._tried})
+        known = await self._definition_cache.newest({one.child for one in due})
         wanted = await self._wanted(due, known)
         later: dict[timedelta, list[ChainJoin]] = {}
         judged: set[Key] = set()
@@ -273,10 +260,10 @@ class Chains:
 
     async def _judge(self, part: Sequence[Wanted]) -> list[tuple[ChainJoin, timedelta]]:
         """Evaluate these joins; return those that timed out, each with its backoff."""
-        answers = await self.transactor.by_lane(part, self.store.join)
+        answers = await self._transactor.by_lane(part, self._chain_store.join)
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         made = [run for runs in answers if not isinstance(runs, Failed) for run in runs]
-        if self.run_index.put_runs(made, self.clock.now()):
+        if self._run_index.put_runs(made, self._clock.now()):
             self._ready()
         for answer in failed:
             if not isinstance(answer.error, TookTooLong):
@@ -291,8 +278,8 @@ class Chains:
 
     async def _put_off(self, joins: Sequence[ChainJoin], wait: timedelta) -> None:
         if joins:
-            await self.transactor.rows(
-                joins, lambda claim, mine: self.store.put_off(claim, mine, wait)
+            await self._transactor.rows(
+                joins, lambda claim, mine: self._chain_store.put_off(claim, mine, wait)
             )
 
     def _give_up(self, one: ChainJoin, _error: Exception) -> None:
@@ -318,7 +305,7 @@ class Chains:
             chosen.append((one, entry.definition))
             if entry.definition.after.with_output:
                 results |= {ended.run_id for ended in _ended_parents(one).values()}
-        read = await self.store.results(results) if results else {}
+        read = await self._chain_store.results(results) if results else {}
         wanted: list[Wanted] = []
         for one, definition in chosen:
             # A bad result delays no other job.

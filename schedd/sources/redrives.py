@@ -10,12 +10,8 @@ second (`reconcile/pending_work.py`).
 
 from typing import Final
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.runs.redrive import line_of
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import WakeUps
-from schedd.runtime.definition_cache import DefinitionCache
-from schedd.store.owner import OwnerStore
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedkit.tasks import Loop
 
 WITHOUT_WAKE_UP: Final = 60.0
@@ -23,22 +19,13 @@ WHILE_FED: Final = 0.1
 """Seconds until the next round while a redrive is open."""
 
 
-class RedriveLoop:
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        store: OwnerStore,
-        transactor: Transactor,
-        wake_ups: WakeUps,
-    ) -> None:
-        self._run_index = run_index
-        self._definition_cache = definition_cache
-        self._store = store
-        self._transactor = transactor
-        self._wake_ups = wake_ups
+class RedriveLoop(OwnerPart):
+    def __init__(self, context: OwnerContext) -> None:
+        super().__init__(context)
         self.loop = Loop("redrives", self.step, interval=WITHOUT_WAKE_UP)
-        run_index.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+        self._run_index.ownership.listen(
+            lambda gained, _dropped: self.loop.wake() if gained else None
+        )
 
     async def step(self) -> float:
         """Create the runs that may be created now; return the seconds until the next round."""

@@ -32,11 +32,10 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.owner_transactions import Failed
 from schedd.core.cluster.statistics import LATE, Behind, behind
 from schedd.core.dispatch.batch_size import LEAST, BatchSize
-from schedd.core.events import Emit, RunsMissed
+from schedd.core.events import RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.jobs.definition import Priority
@@ -56,14 +55,10 @@ from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import Pauses
 from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.held_timers import HOLD, Defined, Planned
-from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.dispatch.workers.attached_slots import SlotReservation
-from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import ClusterClock
 from schedd.runtime.budgeted_work import on_loop
-from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.owner import OwnerStore
 from schedd.timers.prepared_plans import PreparedPlans
 from schedd.timers.timer_loader import LOAD_EVERY, TimerLoader
 from schedd.timers.timer_steps import (
@@ -116,36 +111,22 @@ MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
 
 
-class FireLoop:
+class FireLoop(OwnerPart):
     """Fires timers."""
 
     def __init__(
         self,
-        run_index: RunIndex,
+        context: OwnerContext,
         near: TimerLoader,
-        definition_cache: DefinitionCache,
-        store: OwnerStore,
-        transactor: Transactor,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-        emit: Emit,
         placeable: Callable[[], int],
-        workers: WorkerRegistry,
         assigner: Assigner,
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
         """`placeable`: the number of ready runs that some worker here could run."""
+        super().__init__(context)
         self._boot = boot
-        self._workers = workers
         self._assigner = assigner
-        self._run_index = run_index
-        self._cluster_pause = cluster_pause
-        self._definition_cache = definition_cache
-        self._store = store
-        self._transactor = transactor
-        self._clock = clock
-        self._emit = emit
         self._placeable = placeable
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
@@ -164,19 +145,14 @@ class FireLoop:
         self._rest_until = 0.0
         self._rests: float = Priority.LOW
         """The highest class that rests until `_rest_until`, while enough runs are ready."""
-        self._ready: Callable[[], None] = lambda: None
         self._made: Callable[[Sequence[Hint]], None] = lambda _: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         self.plans = PreparedPlans()
         self.plans.on_computed(self._computed)
         self.plans.on_failed(self._put_off_if_here)
         near.on_load(self.loop.wake)
-        run_index.ownership.listen(self._shards_changed)
-        run_index.timers.has_begun = self._has_begun
-
-    def on_ready(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when runs became ready."""
-        self._ready = callback
+        self._run_index.ownership.listen(self._shards_changed)
+        self._run_index.timers.has_begun = self._has_begun
 
     def on_made(self, callback: Callable[[Sequence[Hint]], None]) -> None:
         """Call `callback(hints)` with runs that were created."""

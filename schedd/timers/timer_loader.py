@@ -25,14 +25,10 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Final
 
-from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.ids import Id, JobId
 from schedd.core.timers import packed_timer
 from schedd.core.timers.packed_timer import ID
-from schedd.dispatch.run_index import RunIndex
-from schedd.ports import ClusterClock
-from schedd.runtime.definition_cache import DefinitionCache
-from schedd.store.owner import OwnerStore
+from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
@@ -58,24 +54,13 @@ AT_ONCE: Final = 200
 """Definitions read in one batch; while timers are due, only one batch is read."""
 
 
-class TimerLoader:
+class TimerLoader(OwnerPart):
     """Loads the timers of one tenure that are due soon into the run index."""
 
-    def __init__(
-        self,
-        run_index: RunIndex,
-        definition_cache: DefinitionCache,
-        store: OwnerStore,
-        clock: ClusterClock,
-        cluster_pause: ClusterPause,
-    ) -> None:
-        self._run_index = run_index
-        self.horizon = max(HORIZON, run_index.lookahead.fire + LATEST_LOAD + LOAD_EVERY)
+    def __init__(self, context: OwnerContext) -> None:
+        super().__init__(context)
+        self.horizon = max(HORIZON, self._run_index.lookahead.fire + LATEST_LOAD + LOAD_EVERY)
         """How far ahead timers are held in memory: they load before their runs are created."""
-        self._cluster_pause = cluster_pause
-        self._definition_cache = definition_cache
-        self._store = store
-        self._clock = clock
         self._loaded: Callable[[], None] = lambda: None
         self._load_at: datetime | None = None
         """When the next full load is due; None: now."""
@@ -91,7 +76,7 @@ class TimerLoader:
         """Rows of the last load whose definitions may be read ahead, packed."""
         self._ahead = 0
         self.loop = Loop("timer loader", self.step, interval=LOAD_EVERY.total_seconds())
-        run_index.ownership.listen(lambda _gained, _dropped: self.reload())
+        self._run_index.ownership.listen(lambda _gained, _dropped: self.reload())
 
     def on_load(self, callback: Callable[[], None]) -> None:
         """Call `callback()` after each load."""

@@ -16,7 +16,6 @@ from math import inf
 from typing import cast
 
 from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.dispatch.placement import Need, need_of
 from schedd.core.dispatch.priority_order import last_rank
@@ -52,6 +51,7 @@ from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.owner import OwnerStore
 from support.definitions import cached_definition
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import NOW, RecordingLine, SetClock, owning, run
 
 
@@ -238,34 +238,32 @@ class World:
         self.run_index.were_read(map(ShardId, range(owned)))
         self.seconds = 1_000.0
         """On the clock of what is released."""
-        self.late = CatchUpLimiter(
-            limits, self.run_index, self.definitions, self.workers, boot=lambda: self.seconds
-        )
-        store = cast("OwnerStore", self.rows)
-        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
-        parts = (self.run_index, self.definitions, self.workers)
-        self.overlap = OverlapEnforcer(
-            *parts, store, transactor, SetClock(), WakeUps(), self.events.append
-        )
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
-        self.dispatch = self._dispatch(store, transactor)
+        context = owner_context(
+            self.run_index,
+            self.definitions,
+            workers=self.workers,
+            store=self.rows,
+            clock=self.clock,
+            cluster_pause=self.cluster_pause,
+            wake_ups=WakeUps(),
+            emit=self.events.append,
+        )
+        self.late = CatchUpLimiter(context, limits, boot=lambda: self.seconds)
+        self.overlap = OverlapEnforcer(context)
+        silent = replace(context, emit=lambda _event: None)
+        pools = PoolUsageCache(
+            context.store, lambda: self.run_index.ended, boot=lambda: self.seconds
+        )
+        self.dispatch = Dispatch(
+            silent,
+            Broadcasts(silent, cast("WorkerLeases", self)),
+            self.late,
+            pools,
+            Assigner(context, self.overlap, self.late, pools),
+            self.passed.append,
+        )
         self.lines: dict[str, RecordingLine] = {}
-
-    def _dispatch(self, store: OwnerStore, transactor: Transactor) -> Dispatch:
-        parts = (self.run_index, self.definitions, self.workers)
-        leases = cast("WorkerLeases", self)
-        broadcasts = Broadcasts(
-            *parts, leases, store, transactor, SetClock(), WakeUps(), lambda _event: None
-        )
-        pools = PoolUsageCache(store, lambda: self.run_index.ended, boot=lambda: self.seconds)
-        assigner = Assigner(
-            *(*parts, store, transactor, self.clock, WakeUps()),
-            *(self.overlap, self.late, pools, self.events.append),
-        )
-        return Dispatch(
-            *(*parts, self.clock, self.cluster_pause, broadcasts, self.late, pools),
-            *(assigner, lambda _event: None, self.passed.append),
-        )
 
     async def live(self) -> frozenset[IncarnationId]:
         """Of the workers' leases: none is of a worker that isn't attached here."""

@@ -45,6 +45,7 @@ from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from support.definitions import cached_definition
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import NOW, RecordingLine, SetClock, owning, run
 
 JOB = run(1).job_id
@@ -215,33 +216,25 @@ class World:
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.workers = WorkerRegistry(self.clock, lambda _event: None)
         self.placeable: Callable[[], int] = lambda: len(self.run_index.ready)
-        self.near = TimerLoader(
+        context = owner_context(
             self.run_index,
             self.definitions,
-            cast("OwnerStore", rows),
-            self.clock,
-            self.cluster_pause,
+            workers=self.workers,
+            store=rows,
+            transactor=transactor,
+            clock=self.clock,
+            cluster_pause=self.cluster_pause,
+            wake_ups=WakeUps(),
         )
+        self.near = TimerLoader(context)
+        unused: Any = None  # it only pushes: nothing is dispatched from the ready queue here
         self.fire = FireLoop(
-            self.run_index,
+            context,
             self.near,
-            self.definitions,
-            cast("OwnerStore", rows),
-            transactor,
-            self.clock,
-            self.cluster_pause,
-            lambda _event: None,
             lambda: self.placeable(),
-            self.workers,
-            self._assigner(cast("OwnerStore", rows), transactor),
+            Assigner(context, unused, unused, unused),
             boot=lambda: rows.seconds,
         )
-
-    def _assigner(self, store: OwnerStore, transactor: Transactor) -> Assigner:
-        """Return the one that pushes; nothing is dispatched from the ready queue here."""
-        unused: Any = None
-        parts = (self.run_index, self.definitions, self.workers, store, transactor, self.clock)
-        return Assigner(*parts, WakeUps(), unused, unused, unused, lambda _event: None)
 
     def attach(self, one: Incarnation, slots: int) -> RecordingLine:
         """Attach a worker that grants so many slots, and return its stream."""

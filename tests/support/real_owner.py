@@ -28,11 +28,11 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.submits import SubmitDispatch
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import WakeUps
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.store.cluster.cluster_pauses import PauseStore
 from schedkit.clock import boottime
 from support.dispatching import WakeUps as NoWakeUps
+from support.owner_context import owner_context
 from support.runs import RecordingLine
 from support.store import Member
 
@@ -55,32 +55,29 @@ class RealOwner:
         boot: Callable[[], float] = boottime,
     ) -> None:
         self.me, self.clock, self.trust = me, Now(), True
-        store, wake_ups = me.store.owner, cast("WakeUps", NoWakeUps())
+        store = me.store.owner
         self.ownership = Ownership(me.tenure, me.timeline, lanes=me.store.database.lanes)
         self.definition_cache = DefinitionCache(store)
         self.run_index = RunIndex(self.ownership, self.definition_cache.priority_of)
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.transactor = Transactor(self.ownership, lambda: self.trust, lambda _event: None)
         self.workers = WorkerRegistry(self.clock, lambda _event: None)
-        parts = (self.run_index, self.definition_cache, self.workers)
-        written = (store, self.transactor, self.clock)
-        overlap = OverlapEnforcer(*parts, *written, wake_ups, lambda _event: None)
-        late = CatchUpLimiter(limits, *parts, boot=boot)
+        self.context = owner_context(
+            self.run_index,
+            self.definition_cache,
+            workers=self.workers,
+            store=store,
+            transactor=self.transactor,
+            clock=self.clock,
+            cluster_pause=self.cluster_pause,
+            wake_ups=NoWakeUps(),
+        )
+        late = CatchUpLimiter(self.context, limits, boot=boot)
         pools = PoolUsageCache(store, lambda: self.run_index.ended)
-        self.assigner = Assigner(
-            *(*parts, *written, wake_ups),
-            *(overlap, late, pools, lambda _event: None),
-        )
-        broadcasts = Broadcasts(
-            *(*parts, cast("WorkerLeases", None)), *written, wake_ups, lambda _event: None
-        )
-        self.dispatch = Dispatch(
-            *(*parts, self.clock, self.cluster_pause, broadcasts, late, pools),
-            *(self.assigner, lambda _event: None),
-        )
-        self.submits = SubmitDispatch(
-            *(*parts, *written, self.cluster_pause, self.dispatch, self.assigner)
-        )
+        self.assigner = Assigner(self.context, OverlapEnforcer(self.context), late, pools)
+        broadcasts = Broadcasts(self.context, cast("WorkerLeases", None))
+        self.dispatch = Dispatch(self.context, broadcasts, late, pools, self.assigner)
+        self.submits = SubmitDispatch(self.context, self.dispatch, self.assigner)
         me.store.users.submit_hook.store = self.submits.store
         self.ownership.gain(me.epochs)
         self.run_index.were_read(me.epochs)

@@ -47,16 +47,8 @@ class Owner:
         limits = CatchUpLimits(RATE, reserved=0.2)
         parts = RealOwner(self.me, limits, boot=lambda: self.seconds)
         self.run_index, self.workers, self.dispatch = parts.run_index, parts.workers, parts.dispatch
-        cache, store = parts.definition_cache, self.me.store.owner
-        of_timers = (parts.clock, parts.cluster_pause)
-        self.near = TimerLoader(self.run_index, cache, store, *of_timers)
-        self.fire = FireLoop(
-            *(self.run_index, self.near, cache, store, parts.transactor, *of_timers),
-            lambda _event: None,
-            self.dispatch.placeable,
-            self.workers,
-            parts.assigner,
-        )
+        self.near = TimerLoader(parts.context)
+        self.fire = FireLoop(parts.context, self.near, self.dispatch.placeable, parts.assigner)
         self.line, self.attached = parts.attach(worker(slots=SLOTS))
 
     async def round(self, seconds: float = 0.1) -> list[LiveRun]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.ownership import Ownership
 from schedd.core.events import Deleted
 from schedd.core.ids import RunId
@@ -25,6 +24,7 @@ from schedd.store.schema import partitions
 from schedkit.clock import utcnow
 from schedkit.objects import NoSuchObject, log_key
 from schedkit.objects.files import Files
+from support.owner_context import owner_context
 from support.store import LANES, MINUTE, START, Member, World, draft, firing, job_record, report
 from support.store import ok as audited
 
@@ -49,15 +49,10 @@ class Cluster:
         self.deleted = {"runs": 0, "logs": 0, "objects": 0}
         ownership = Ownership(me.tenure, me.timeline, LANES)
         ownership.gain(me.epochs)
-        self.retaining = RetentionLoop(
-            RunIndex(ownership, lambda _job: 0),
-            me.store.retention,
-            StoredObjects(self.files),
-            Transactor(ownership, lambda: True, lambda _event: None),
-            Clock(),
-            kept,
-            self._count,
+        context = owner_context(
+            RunIndex(ownership, lambda _job: 0), clock=Clock(), emit=self._count
         )
+        self.retaining = RetentionLoop(context, me.store.retention, StoredObjects(self.files), kept)
 
     def _count(self, event: object) -> None:
         assert isinstance(event, Deleted)

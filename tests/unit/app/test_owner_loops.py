@@ -33,7 +33,7 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
     parts: dict[str, Any] = {
         name: MagicMock()
         for name in (
-            "store",
+            "stores",
             "definition_cache",
             "workers",
             "leases",
@@ -42,10 +42,8 @@ def an_owner() -> tuple[Owner, dict[str, Any]]:
             "clock",
         )
     }
-    parts |= {"outbox": MagicMock(), "sender": MagicMock(), "chains": MagicMock()}
-    parts |= {"outbox": MagicMock(), "sender": MagicMock(), "retention_store": MagicMock()}
-    parts |= {"objects": MagicMock(), "statistics_store": MagicMock()}
-    parts["submit_hook"] = SubmitHook()
+    parts |= {"sender": MagicMock(), "objects": MagicMock()}
+    parts["stores"].users.submit_hook = SubmitHook()
     parts["leases"].ttl = 3.0
     parts["clock"].now.return_value = NOW
     return Owner(**parts, cluster_pause=MagicMock(), emit=lambda _event: None), parts
@@ -112,7 +110,7 @@ class Woken:
 
     async def by(self, found: PendingWork | Unavailable) -> set[str]:
         """Return the loops that are woken when the look for work finds this."""
-        self._parts["store"].pending_work = AsyncMock(side_effect=[found])
+        self._parts["stores"].owner.pending_work = AsyncMock(side_effect=[found])
         for loop in self._loops.values():
             await loop.waker.wait(0)
         with suppress(Unavailable):
@@ -145,10 +143,10 @@ async def test_the_state_of_a_tenure_is_freed_with_it_without_a_full_collection(
     ending = asyncio.create_task(end.run(), name="end")
     await asyncio.sleep(0)
     assert len(run_index.ready) == 2
-    assert parts["submit_hook"].store is not None
+    assert parts["stores"].users.submit_hook.store is not None
     ending.cancel()
     await asyncio.wait([ending])
 
     assert len(run_index.ready) == 0
     assert parts["collector"].run_index is None
-    assert parts["submit_hook"].store is None
+    assert parts["stores"].users.submit_hook.store is None

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.events import DeadLettered, EndedUnreported, dead_run
 from schedd.core.ids import JobId, Token
@@ -19,6 +18,7 @@ from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.store.owner import OwnerStore
 from support.dispatching import SHELL, Definitions, WakeUps
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import NOW, SetClock, owning, run
 
 
@@ -62,15 +62,15 @@ async def test_broadcasts_and_their_waiting_children_are_counted_by_state_and_as
     run_index = RunIndex(ownership)
     run_index.put_runs(begun, NOW)
     broadcasts = Broadcasts(
-        run_index,
-        Definitions(SHELL),
-        WorkerRegistry(SetClock(), events.append),
+        owner_context(
+            run_index,
+            Definitions(SHELL),
+            workers=WorkerRegistry(SetClock(), events.append),
+            store=rows,
+            wake_ups=WakeUps(),
+            emit=events.append,
+        ),
         cast("WorkerLeases", None),
-        cast("OwnerStore", rows),
-        Transactor(ownership, lambda: True, events.append),
-        SetClock(),
-        WakeUps(),
-        events.append,
     )
 
     await broadcasts.step()

@@ -8,12 +8,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
 
 import pytest
 
-from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Event, NotificationsExpired, Notified
 from schedd.core.ids import Id, JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
@@ -33,11 +30,11 @@ from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.dispatch.run_index import RunIndex
 from schedd.notify.outbox_delivery import OutboxDelivery
 from schedd.reconcile.late_start_alerts import LateStartAlerts
-from schedd.store.cluster.cluster_pauses import PauseStore
 from schedd.store.notify.outbox_store import NotificationStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import NOW, SetClock, owning, run
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
@@ -156,16 +153,10 @@ class World:
         self.outbox, self.receivers, self.clock = Outbox(), Receivers(), SetClock()
         self.definitions, self.run_index = Definitions(SHELL), RunIndex(owning(0))
         self.events: list[Event] = []
-        self.transactor = Transactor(self.run_index.ownership, lambda: True, self.events.append)
-        self.loop = OutboxDelivery(
-            self.run_index,
-            self.definitions,
-            self.outbox,
-            self.transactor,
-            self.clock,
-            self.receivers,
-            self.events.append,
+        self.context = owner_context(
+            self.run_index, self.definitions, clock=self.clock, emit=self.events.append
         )
+        self.loop = OutboxDelivery(self.context, self.outbox, self.receivers)
 
     def job(self, number: int, notices: Notices | None) -> JobId:
         job = JobId(Id.from_int(1000 + number))
@@ -304,15 +295,7 @@ async def test_a_waiting_run_is_reported_late_once() -> None:
     waits = [replace(one, job_id=job) for one in waits[:2]] + waits[2:]
     world.run_index.put_runs(waits, NOW)
     world.definitions.any_late = True
-    cluster_pause = ClusterPause(cast("PauseStore", None), world.events.append)
-    loop = LateStartAlerts(
-        world.run_index,
-        world.definitions,
-        world.outbox,
-        world.transactor,
-        world.clock,
-        cluster_pause,
-    )
+    loop = LateStartAlerts(world.context, world.outbox)
     for seconds in (5, 10, 11, 12):
         world.clock.time = NOW + timedelta(seconds=seconds)
         await loop.step()
@@ -326,15 +309,7 @@ async def test_a_run_that_waits_only_in_rows_is_reported_late_by_a_scan() -> Non
     job = world.job(1, Notices(late=Notice(webhook=FINE, after=timedelta(seconds=10))))
     waits = [replace(one, job_id=job) for one in (run(1), run(2, losses=1))]
     world.definitions.any_late = True
-    cluster_pause = ClusterPause(cast("PauseStore", None), world.events.append)
-    loop = LateStartAlerts(
-        world.run_index,
-        world.definitions,
-        world.outbox,
-        world.transactor,
-        world.clock,
-        cluster_pause,
-    )
+    loop = LateStartAlerts(world.context, world.outbox)
     for seconds in (5, 11):
         world.clock.time = NOW + timedelta(seconds=seconds)
         await loop.check_unloaded_runs(waits)

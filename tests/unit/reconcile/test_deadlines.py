@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from schedd.cluster.cluster_pause import ClusterPause
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, RunsMissed
 from schedd.core.ids import Id, JobId, RunId
@@ -32,6 +31,7 @@ from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import NOW, RecordingLine, SetClock, owning, run, worker
 
 HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timedelta(seconds=100))
@@ -83,25 +83,25 @@ class Some(Definitions):
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, definition: Definition = HURRIED) -> None:
         self.rows, self.wake_ups = Rows(), RecordedWakeUps()
         self.events: list[object] = []
-        self.definitions = Some(HURRIED)
+        self.definitions = Some(definition)
         self.run_index = RunIndex(owning(0))
         self.clock = SetClock()
         self.workers = WorkerRegistry(self.clock, lambda _event: None)
         self.cluster_pause = ClusterPause(cast("PauseStore", None), lambda _event: None)
-        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
         self.deadlines = Deadlines(
-            self.run_index,
-            self.definitions,
-            self.workers,
-            cast("OwnerStore", self.rows),
-            transactor,
-            self.clock,
-            self.cluster_pause,
-            self.wake_ups,  # type: ignore[arg-type]  # only the wake-ups that it sends
-            self.events.append,
+            owner_context(
+                self.run_index,
+                self.definitions,
+                workers=self.workers,
+                store=self.rows,
+                clock=self.clock,
+                cluster_pause=self.cluster_pause,
+                wake_ups=self.wake_ups,
+                emit=self.events.append,
+            )
         )
 
     def attached(self, number: int) -> Attached:
@@ -264,9 +264,7 @@ async def test_a_broadcasts_child_waits_for_its_workers_return_for_a_while(
 ) -> None:
     monkeypatch.setattr(deadlines, "LOOK_AT_LEAST_EVERY", 0.0)
     monkeypatch.setattr(deadlines, "LOOK_EVERY", 0.0)
-    world = World()
-    plain = replace(SHELL, placement=Placement.BROADCAST, pause_after_failures=1, max_runs=9)
-    world.definitions = world.deadlines.definition_cache = Some(plain)
+    world = World(replace(SHELL, placement=Placement.BROADCAST, pause_after_failures=1, max_runs=9))
     parent = run(9).key.run_id
     here, away = (run(number, parent=parent, target=f"w{number}") for number in (1, 2))
     tried = replace(run(3, parent=parent, target="w2"), state=State.RETRYING, losses=1)

@@ -20,6 +20,7 @@ from schedd.store.owner import OwnerStore
 from schedd.store.reconcile.stats_store import StatisticsStore
 from support.dispatching import SHELL, World
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import RecordingLine, run, worker
 
 ETL, MAIL = PoolKey("default/etl"), PoolKey("default/mail")
@@ -49,14 +50,14 @@ def job(number: int) -> JobId:
 
 async def found(world: World, rows: Rows) -> QueueStatsRead:
     reads: list[QueueStatsRead] = []
-    survey = QueueStatsLoop(
+    context = owner_context(
         world.run_index,
         world.definitions,
-        world.workers,
-        cast("OwnerStore", rows),
-        cast("StatisticsStore", rows),
-        cast("list[object]", reads).append,
+        workers=world.workers,
+        store=rows,
+        emit=cast("list[object]", reads).append,
     )
+    survey = QueueStatsLoop(context, cast("StatisticsStore", rows))
     await survey.step()
     [one] = reads
     return one

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.worker_liveness import WorkerLiveness
 from schedd.core.dispatch.packed_runs import Holdings
@@ -29,7 +28,6 @@ from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.ports import WakeUps
 from schedd.reconcile import rescue
 from schedd.reconcile.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
 from schedd.runtime.definition_cache import DefinitionCache
@@ -40,6 +38,7 @@ from schedkit.errors import Unavailable
 from support.definitions import cached_definition
 from support.fake_of import fake_of
 from support.loop_turns import turns_during
+from support.owner_context import owner_context
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
 from support.wait import WAIT_TIMEOUT, wait_until_async
 
@@ -203,25 +202,16 @@ class World:
         self.workers = WorkerRegistry(self.clock, lambda _event: None)
         self.run_index = RunIndex(owning(*shards))
         self.leases = Leases(self.rows)
-        definitions, store = Definitions(**job), cast("OwnerStore", self.rows)
-        wake_ups = cast("WakeUps", Silent())
-        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
-        crowds = OverlapEnforcer(
-            *(self.run_index, definitions, self.workers, store, transactor, self.clock, wake_ups),
-            self.events.append,
-        )
-        self.rescue = Rescue(
+        context = owner_context(
             self.run_index,
-            definitions,
-            self.workers,
-            self.leases,
-            store,
-            transactor,
-            self.clock,
-            wake_ups,
-            crowds,
-            self.events.append,
+            Definitions(**job),
+            workers=self.workers,
+            store=self.rows,
+            clock=self.clock,
+            wake_ups=Silent(),
+            emit=self.events.append,
         )
+        self.rescue = Rescue(context, self.leases, OverlapEnforcer(context))
 
 
 async def test_a_run_whose_worker_has_no_key_is_lost() -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.model import Claim, RunKey
 from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
@@ -14,7 +13,8 @@ from schedd.dispatch.run_index import RunIndex
 from schedd.reconcile.retention import OBJECTS, RetentionLoop
 from schedd.store.reconcile.retention_store import RetentionStore
 from support.fake_of import fake_of
-from support.runs import NOW, SetClock, owning
+from support.owner_context import owner_context
+from support.runs import NOW, owning
 
 DAY = timedelta(days=1)
 AT_ONCE = 100
@@ -122,12 +122,8 @@ def ended(n: int, *, days: int = 40, job: int = 1, own: timedelta | None = None)
 
 
 async def sweep(rows: Rows, kept: Retention | None = None) -> None:
-    run_index = RunIndex(ownership := owning(0), lambda _job: 0)
-    transactor = Transactor(ownership, lambda: True, lambda _event: None)
-    clock = SetClock()
-    retaining = RetentionLoop(
-        run_index, rows, rows, transactor, clock, kept or Retention(), lambda _event: None
-    )
+    context = owner_context(RunIndex(owning(0), lambda _job: 0))
+    retaining = RetentionLoop(context, rows, rows, kept or Retention())
     for _ in range(1_000):
         if await retaining.step() == retaining.loop.interval:
             return

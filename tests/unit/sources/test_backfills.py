@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import pytest
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import BackfillId, Id, ShardId
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.timers.backfill import OpenBackfill
@@ -18,7 +16,8 @@ from schedd.sources.backfills import LINGERS, WHILE_FED, WITHOUT_WAKE_UP, Backfi
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.fake_of import fake_of
-from support.runs import SetClock, owning, run
+from support.owner_context import owner_context
+from support.runs import owning, run
 
 OPEN = OpenBackfill(BackfillId(Id.from_int(1)), run(1).job_id, ShardId(0))
 ELSEWHERE = OpenBackfill(BackfillId(Id.from_int(2)), run(2).job_id, ShardId(1))
@@ -50,9 +49,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows = Rows()
         self.run_index = RunIndex(owning(0))
-        transactor = Transactor(self.run_index.ownership, lambda: True, lambda _event: None)
-        store = cast("OwnerStore", self.rows)
-        self.loop = Backfills(self.run_index, store, transactor, SetClock())
+        self.loop = Backfills(owner_context(self.run_index, store=self.rows))
         self.notifications = 0
         self.now = 100.0
         self.loop.on_ready(self.ready)

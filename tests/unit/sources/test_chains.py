@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.jobs.chains import (
     OF_SCHEDULES,
@@ -40,7 +39,8 @@ from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions
 from support.fake_of import fake_of
-from support.runs import NOW, SetClock, owning, run
+from support.owner_context import owner_context
+from support.runs import NOW, owning, run
 
 PARENT = JobId(Id.from_int(1))
 
@@ -106,8 +106,7 @@ def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Defi
     definition_cache = Definitions(replace(SHELL, after=after))
     ownership = owning(0)
     run_index = RunIndex(ownership, lambda _job: Priority.MEDIUM)
-    transactor = Transactor(ownership, lambda: True, lambda _event: None)
-    chains = Chains(run_index, definition_cache, arrivals, transactor, SetClock())
+    chains = Chains(owner_context(run_index, definition_cache), arrivals)
     ready: list[int] = []
     chains.on_ready(lambda: ready.append(len(run_index.ready)))
     return chains, definition_cache, ready

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import pytest
 
-from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import Id, JobId, RedriveId, ShardId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.dispatch.run_index import RunIndex
-from schedd.ports import WakeUps
 from schedd.sources.redrives import WHILE_FED, WITHOUT_WAKE_UP, RedriveLoop
 from schedd.store.owner import OwnerStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.fake_of import fake_of
+from support.owner_context import owner_context
 from support.runs import owning, run
 
 ETL, PING = run(1).job_id, run(2).job_id
@@ -71,11 +69,7 @@ class World:
         self.definitions = Definitions(SHELL)
         self.run_index = RunIndex(owning(*shards))
         self.loop = RedriveLoop(
-            self.run_index,
-            self.definitions,
-            cast("OwnerStore", self.rows),
-            Transactor(self.run_index.ownership, lambda: True, lambda _event: None),
-            cast("WakeUps", self.wake_ups),
+            owner_context(self.run_index, self.definitions, store=self.rows, wake_ups=self.wake_ups)
         )
 
 
