@@ -40,9 +40,8 @@ from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import SUCCESS
 from workerd.delivery.result_sender import RESEND_AFTER
-from workerd.identity import WorkerIdentity
+from workerd.frame_queue import MemberFrameQueue
 from workerd.runs.assignments import MOST_LISTED
-from workerd.runs.attempts import Origin
 from workerd.stream.stream import MemberStream
 from workerd.stream.streams import Attach
 
@@ -69,11 +68,12 @@ class Hands:
         lasts: float,
     ) -> None:
         self._name, self._lasts = name, lasts
-        self._admission, self._trust, self._clock = admission, trust, clock
-        self._taken: dict[AssignmentKey, tuple[AssignedBatch, int, Origin]] = {}
+        self.admission, self.trust, self.clock = admission, trust, clock
+        self._taken: dict[AssignmentKey, tuple[AssignedBatch, int, MemberFrameQueue]] = {}
         self._started: dict[AssignmentKey, int] = {}
         self._unanswered: dict[AssignmentKey, tuple[pb.Result, float]] = {}
         self._streams: list[MemberStream] = []
+        self.sender = self
         self.attach: Attach | None = None
 
     # -- Work --
@@ -82,7 +82,7 @@ class Hands:
         self,
         assignments: Iterable[pb.Assignment],
         time: MemberTime,
-        origin: Origin,
+        origin: MemberFrameQueue,
         batches: Iterable[pb.RunBatch] = (),
     ) -> None:
         """Accept, start or reject assignments."""
@@ -96,8 +96,8 @@ class Hands:
                 messages.seconds(batch.common.start_by),
                 None if not_before is None else time.surely_reached(not_before / 1e6),
             )
-            answers = self._admission.offer(
-                offered, self._clock.read(now), trusted=self._trusted(now)
+            answers = self.admission.offer(
+                offered, self.clock.read(now), trusted=self._trusted(now)
             )
             for place, key in enumerate(batch.keys):
                 answer = answers.get(place)
@@ -116,35 +116,35 @@ class Hands:
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Revoke an assignment that hasn't started."""
         key = messages.key_of(message)
-        revoked = self._admission.revoke(key, self._clock.read(boottime()))
+        revoked = self.admission.revoke(key, self.clock.read(boottime()))
         if revoked:
             self._taken.pop(key, None)
         outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
-    def cancel(self, cancel: pb.Cancel, link: Origin) -> None:
+    def cancel(self, cancel: pb.Cancel, link: MemberFrameQueue) -> None:
         """Revoke what has not started; a started run succeeds soon."""
         key = messages.key_of(cancel.key)
-        if self._admission.revoke(key, self._clock.read(boottime())):
+        if self.admission.revoke(key, self.clock.read(boottime())):
             self._taken.pop(key, None)
             refused = NotTaken(RejectReason.REVOKED, key.token, "canceled before it started")
             link.send_refusal(messages.refusal(cancel.key, refused))
 
     def drain(self, *, on: bool) -> None:
         """Stop or continue to accept runs."""
-        self._admission.draining = on
+        self.admission.draining = on
         self._redeal()
 
     def renew(self, incarnation: Incarnation) -> None:
         """Reject assignments that were sent to the earlier incarnation."""
-        for offered, places in self._admission.renew(incarnation):
+        for offered, places in self.admission.renew(incarnation):
             for key in [offered.keys[place] for place in places]:
                 self._return(key, RejectReason.OTHER_INCARNATION)
 
     def holdings(self) -> Iterator[messages.Holding]:
         """Return the runs that are held, pre-dispatched or in progress."""
         for key, (batch, place, _) in self._taken.items():
-            state = self._admission.state(key)
+            state = self.admission.state(key)
             if state is not None:
                 yield key, batch.scheduled[place], state, self._started.get(key)
 
@@ -158,10 +158,10 @@ class Hands:
     def lease_lost(self) -> None:
         """Ignore: no process depends on the lease."""
 
-    def follow(self, follow: pb.Follow, origin: Origin) -> None:
+    def follow(self, follow: pb.Follow, origin: MemberFrameQueue) -> None:
         """Ignore: nothing is written."""
 
-    def remove_stream(self, origin: Origin) -> None:
+    def remove_stream(self, origin: MemberFrameQueue) -> None:
         """Ignore: no caller follows a log."""
 
     def _begin(self, key: AssignmentKey) -> None:
@@ -170,8 +170,8 @@ class Hands:
         now = boottime()
         batch, place, _ = self._taken[key]
         offered, part = self._offered(key), range(place, place + 1)
-        _, answer = self._admission.start(
-            offered, part, now, self._clock.read(now), trusted=self._trusted(now)
+        _, answer = self.admission.start(
+            offered, part, now, self.clock.read(now), trusted=self._trusted(now)
         )
         match answer:
             case NotYet(until):
@@ -189,7 +189,7 @@ class Hands:
     def _end(self, key: AssignmentKey) -> None:
         batch, place, _ = self._taken.pop(key)
         began = self._started.pop(key)
-        self._admission.end_executions(self._offered(key), [place])
+        self.admission.end_executions(self._offered(key), [place])
         ended = max(began, self._date())
         result = messages.result(
             key, batch.key(place), batch.incarnation, self._name, SUCCESS, began, ended
@@ -199,7 +199,7 @@ class Hands:
         self._redeal()
 
     def _offered(self, key: AssignmentKey) -> OfferedBatch:
-        offered = self._admission.find(key)
+        offered = self.admission.find(key)
         assert offered is not None, "it was accepted"
         return offered
 
@@ -235,7 +235,7 @@ class Hands:
             keys += messages.keys_of(batch.run_ids, batch.fencing_tokens)
         for key in keys:
             self._unanswered.pop(key, None)
-        self._admission.acknowledged(keys)
+        self.admission.acknowledged(keys)
 
     def tidy(self) -> None:
         """Send unacknowledged results again, and forget old tokens."""
@@ -243,8 +243,8 @@ class Hands:
         for key, (_, sent) in self._unanswered.items():
             if now - sent > RESEND_AFTER:
                 self._send(key)
-        if self._clock.known:
-            self._admission.forget(self._clock.read(now))
+        if self.clock.known:
+            self.admission.forget(self.clock.read(now))
 
     def _send(self, key: AssignmentKey) -> None:
         if self._streams and (parcel := self._unanswered.get(key)) is not None:
@@ -256,35 +256,32 @@ class Hands:
             self.attach.redeal()
 
     def _trusted(self, now: float) -> bool:
-        return self._trust.holds(now) and self._clock.known
+        return self.trust.holds(now) and self.clock.known
 
     def _date(self) -> int:
-        at = self._clock.date(boottime())
+        at = self.clock.date(boottime())
         return int((utcnow().timestamp() if at is None else at) * 1e6)
 
 
 def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[Attach, Hands]:
     """Simulated worker; `Attach.run` is its main loop."""
-    identity = WorkerIdentity(
+    identity = pb.Hello(
         worker=name,
+        incarnation=str(uuid.uuid4()),
         spool_id=str(uuid.uuid4()),
         version="0",
         host="puppets",
         slots=slots,
-        labels={},
         handlers=["noop"],
         actions=["python"],
-        started_at=utcnow(),
     )
-    admission, trust, clock = (
-        Admission(slots, identity.incarnation),
-        WorkerLeaseTrust(),
-        JudgingClock(),
-    )
+    identity.started_at.FromDatetime(utcnow())
+    admission = Admission(slots, Incarnation(identity.incarnation))
+    trust, clock = WorkerLeaseTrust(), JudgingClock()
     hands = Hands(name, admission, trust, clock, lasts)
     addresses = [Address(each) for each in seeds]
     # They are asked for no more than what `Hands` has.
-    attach = Attach(identity, addresses, None, admission, trust, clock, hands, hands)  # type: ignore[arg-type]
+    attach = Attach(identity, addresses, None, hands)  # type: ignore[arg-type]
     hands.attach = attach
     return attach, hands
 

@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -32,7 +32,7 @@ from support.runs import NOW, RecordingLine, worker
 from workerd import messages
 from workerd.core.ids import Address
 from workerd.core.slot_split import deal
-from workerd.stream.stream import Host, MemberStream
+from workerd.stream.stream import MemberStream
 
 NOT_LATE = 0.0
 """When everything happens: no member takes so long that nothing is kept for it any more."""
@@ -130,7 +130,7 @@ class Desk:
         for address, share in deal(self.free, demands, {}, kept=kept).items():
             stream = links[address]
             stream.link.grant(share, NOT_LATE)
-            frame = stream.link._outbox.take_frame()
+            frame = stream.link.take_frame()
             if frame.HasField("granted"):
                 stream.up.append(frame.granted)
 
@@ -151,7 +151,7 @@ class Cluster:
             world.rows.given = self.given
             world.rows.meanwhile = partial(self._meanwhile, world)
             for desk in self.desks:
-                link = MemberStream(Address(f"m{id(world)}"), None, cast("Host", None))
+                link = MemberStream(Address(f"m{id(world)}"), None, cast("Any", None))
                 link.credit.answers = True
                 line = Frames()
                 world.workers.attach(desk.identity, line)

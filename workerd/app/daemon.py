@@ -16,6 +16,7 @@ import logging
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
@@ -37,18 +38,18 @@ from schedkit.net.http_limits import HttpServer, protocol_of
 from schedkit.objects import open_objects
 from schedkit.tasks import guard
 from schedkit.ttl_cache import TtlCache
+from schedproto.v1 import worker_service_pb2 as pb
 from workerd.config import WorkerConfig
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock
-from workerd.core.ids import Address, AssignmentKey
+from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import Cause
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultUpload
-from workerd.delivery.spool import Spool
+from workerd.delivery.spool import HomeCluster, Spool
 from workerd.executors import plugins, scratch
 from workerd.executors.table import ExecutorTable, executors
-from workerd.identity import HomeCluster, WorkerIdentity
 from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 from workerd.process.keeper import sweep_leftovers
@@ -170,9 +171,8 @@ class App:
         self._metrics = WorkerMetrics()
         table = executors(config, self._supervisor, spool.scratch, points, self._metrics)
         identity = _identity(config, spool, table)
-        self._admission = Admission(config.slots, identity.incarnation)
+        self._admission = Admission(config.slots, Incarnation(identity.incarnation))
         self._trust = WorkerLeaseTrust()
-        clock = JudgingClock()
         limit = config.spool_mib << 20
         self._sender = ResultSender(spool, self._acknowledged, worker=config.name, limit=limit)
         self._sender.load()
@@ -183,7 +183,7 @@ class App:
             config.name,
             self._admission,
             self._trust,
-            clock,
+            JudgingClock(),
             table.by_action,
             self._sender,
             self._upload,
@@ -193,12 +193,8 @@ class App:
             identity,
             [Address(each) for each in config.endpoints],
             config.tls,
-            self._admission,
-            self._trust,
-            clock,
             self._work,
-            self._sender,
-            HomeCluster(spool.directory).refusal,
+            HomeCluster(spool.directory),
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress
@@ -318,18 +314,20 @@ async def serve(config: WorkerConfig, daemon: Daemon) -> None:
         spool.close()
 
 
-def _identity(config: WorkerConfig, spool: Spool, table: ExecutorTable) -> WorkerIdentity:
-    return WorkerIdentity(
+def _identity(config: WorkerConfig, spool: Spool, table: ExecutorTable) -> pb.Hello:
+    identity = pb.Hello(
         worker=config.name,
+        incarnation=str(uuid.uuid4()),
         spool_id=spool.id,
         version=metadata.version("schedd"),
         host=socket.gethostname(),
         slots=config.slots,
         labels=config.labels,
         handlers=table.handlers,
-        actions=[*table.by_action],
-        started_at=utcnow(),
+        actions=table.by_action,
     )
+    identity.started_at.FromDatetime(utcnow())
+    return identity
 
 
 def _spare_the_collector() -> None:

@@ -36,7 +36,7 @@ from functools import partial
 from itertools import repeat
 from operator import attrgetter
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, TypeVar
 
 from schedkit.backoff import Backoff
 from schedkit.bounds.frames import MOST_IN_BATCH
@@ -46,6 +46,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.delivery.spool import Spool
 from workerd.delivery.success_batch import SuccessBatch
+from workerd.frame_queue import MemberFrameQueue
 from workerd.messages import key_of, keys_of, microseconds
 
 log = logging.getLogger(__name__)
@@ -64,28 +65,6 @@ _MOST_BYTES = 1 << 20
 """Bytes of a batch, unless a single result has more."""
 
 
-class ResultStream(Protocol):
-    """An attached stream, for results."""
-
-    @property
-    def address(self) -> Address:
-        """The member's address."""
-        ...
-
-    @property
-    def reads_batches(self) -> bool:
-        """Whether the member reads batches of results."""
-        ...
-
-    def send_result(self, result: pb.Result) -> None:
-        """Queue a result."""
-        ...
-
-    def send_result_batch(self, batch: pb.ResultBatch) -> None:
-        """Queue a batch of results."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class _PendingBatch:
     """Results that are spooled and sent together."""
@@ -98,7 +77,7 @@ class _PendingBatch:
     """Set once it is on disk."""
     earlier: tuple[Path, ...] = ()
     """Files with earlier contents of it, until the last contents are on disk."""
-    carrier: ResultStream | None = None
+    carrier: MemberFrameQueue | None = None
     sent: float = 0.0
     resend_after: float = RESEND_AFTER
     resent: dict[AssignmentKey, float] | None = None
@@ -150,7 +129,7 @@ class ResultSender:
         """Batches to write, in order: each once, even if its contents change."""
         self._done = Counter[Path]()
         """Answered results to remove from each file."""
-        self._streams: list[ResultStream] = []
+        self._streams: list[MemberFrameQueue] = []
         self._turn = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
         self._spool_work = asyncio.Event()
@@ -352,14 +331,14 @@ class ResultSender:
         self._batches.pop(batch, None)
         self._unspooled.pop(batch, None)
 
-    def attached(self, stream: ResultStream) -> None:
+    def attached(self, stream: MemberFrameQueue) -> None:
         """Add a stream, and send results that have none."""
         self._streams.append(stream)
         for batch in self._batches:
             if batch.carrier is None and self._may_go(batch):
                 self._send(batch)
 
-    def detached(self, stream: ResultStream) -> None:
+    def detached(self, stream: MemberFrameQueue) -> None:
         """Remove a stream; send its results over another."""
         self._streams.remove(stream)
         for batch in self._batches:
@@ -522,7 +501,7 @@ class ResultSender:
     def _send(
         self,
         batch: _PendingBatch,
-        other_than: ResultStream | None = None,
+        other_than: MemberFrameQueue | None = None,
         spooled: pb.ResultBatch | None = None,
     ) -> None:
         """Send a batch. `spooled`: its contents as a message, if that was created."""
@@ -539,7 +518,7 @@ class ResultSender:
 
     def _send_content(
         self,
-        stream: ResultStream,
+        stream: MemberFrameQueue,
         content: pb.Result | SuccessBatch,
         message: pb.ResultBatch | None = None,
     ) -> None:
@@ -562,8 +541,8 @@ class ResultSender:
         return content
 
     def _choose(
-        self, issuer: Address | None, other_than: ResultStream | None
-    ) -> ResultStream | None:
+        self, issuer: Address | None, other_than: MemberFrameQueue | None
+    ) -> MemberFrameQueue | None:
         candidates = [each for each in self._streams if each is not other_than] or self._streams
         for stream in candidates:
             if stream.address == issuer:

@@ -3,7 +3,7 @@
     DIRECTORY/
       lock            held (flock) by the worker process that owns the directory; names this process
       spool_id        created once; identifies the worker over its incarnations
-      cluster         id of the cluster that the worker belongs to (`identity`)
+      cluster         id of the cluster that the worker belongs to
       <n>.results     a WorkerFrame with either results or batches of successes
       *.journal       running processes, for the keeper
       scratch/        files of attempts that run
@@ -18,11 +18,12 @@ Invariants
 - A result is never rejected because of the limit: the request for new work checks `size`.
 - Partly written files are removed when the write fails, or at the next start.
 
-All functions block; `result_sender` calls them in a thread.
+All functions of the spool block; `result_sender` calls them in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import itertools
@@ -51,6 +52,8 @@ _PARTS = re.compile(
     r"([0-9]{1,18}\.results|spool_id|cluster|trial|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.new"
 )
 """Names of unfinished files of this directory's workers."""
+_MOST_ID = 100
+"""Characters of a cluster's id."""
 _TRIAL = 1 << 18
 """Bytes; the largest result has little more than half of that."""
 
@@ -265,3 +268,49 @@ def _count(frame: pb.WorkerFrame) -> int:
 
 def _number(path: Path) -> int:
     return int(path.name.removesuffix(SUFFIX))
+
+
+class HomeCluster:
+    """The file that names the worker's cluster, written at the first welcome. Spooled results
+    belong to runs of that cluster. A member of another cluster would answer that the runs are
+    unknown, and the results would be lost.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "cluster"
+        self._known = ""
+        self._writing = asyncio.Lock()
+
+    async def refusal(self, member: str, cluster_id: str) -> str:
+        """Return why a member of this cluster is refused; empty if it isn't. The first cluster is
+        remembered. Members of older versions name no cluster.
+        """
+        if not cluster_id:
+            return ""
+        async with self._writing:
+            if not self._known:
+                self._known = await asyncio.to_thread(self._read_or_write, cluster_id)
+        if self._known in ("", cluster_id):
+            return ""
+        return (
+            f"member {member} belongs to cluster {cluster_id}, but this worker belongs to cluster"
+            f" {self._known}, by the file {self._path}. Set `endpoints` to members of the worker's"
+            " cluster. To move the worker to the other cluster, stop it, and remove its spool"
+            " directory when the spool contains no results"
+        )
+
+    def _read_or_write(self, cluster_id: str) -> str:
+        try:
+            known = self._path.read_text("ascii", errors="replace").strip()[:_MOST_ID]
+        except FileNotFoundError:
+            known = ""
+        if not known:
+            try:
+                write_file(self._path, cluster_id.encode())
+            except OSError as error:  # such as a full disk: the next welcome writes it
+                log.warning(
+                    "cluster id not written to the spool, the next connection retries",
+                    extra={"path": self._path, "error": error},
+                )
+                return ""
+        return known or cluster_id

@@ -49,9 +49,10 @@ from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause,
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultFiles, ResultUpload
 from workerd.executors.base import ActionExecutor, BatchExecutor
+from workerd.frame_queue import MemberFrameQueue
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
-from workerd.runs.attempts import BEFORE_EXEC, BUG, Attempts, HeldAssignment, HeldBatch, Origin
+from workerd.runs.attempts import BEFORE_EXEC, BUG, Attempts, HeldAssignment, HeldBatch
 from workerd.runs.delayed_start import DelayedStarts
 from workerd.task_set import TaskSet
 
@@ -101,10 +102,10 @@ class HeldRuns:
             self._report_progress,
             self._ended,
         )
-        self._admission = admission
-        self._trust = trust
-        self._clock = clock
-        self._sender = sender
+        self.admission = admission
+        self.trust = trust
+        self.clock = clock
+        self.sender = sender
         self._upload = upload
         self._metrics = metrics
         self._batches: dict[HeldBatch, bool] = {}
@@ -157,7 +158,7 @@ class HeldRuns:
         self,
         assignments: Iterable[pb.Assignment],
         time: MemberTime,
-        origin: Origin,
+        origin: MemberFrameQueue,
         batches: Iterable[pb.RunBatch] = (),
     ) -> None:
         """Handle assignments received over `origin`. `time`: of its member."""
@@ -177,7 +178,7 @@ class HeldRuns:
                     self._take(AssignedBatch.of(message), time, origin)
         self.on_change()
 
-    def _reject(self, keys: Sequence[pb.AssignmentKey], why: str, origin: Origin) -> None:
+    def _reject(self, keys: Sequence[pb.AssignmentKey], why: str, origin: MemberFrameQueue) -> None:
         """Reject assignments out of bounds whose keys are valid. A newer member may have sent them,
         and another worker may be able to run them.
         """
@@ -188,12 +189,12 @@ class HeldRuns:
             if not FRAME.violations(key):
                 self._refuse(key, refused, origin)
 
-    def _take(self, assigned: AssignedBatch, time: MemberTime, origin: Origin) -> None:
+    def _take(self, assigned: AssignedBatch, time: MemberTime, origin: MemberFrameQueue) -> None:
         """Offer a batch to admission, and start the runs that were accepted when they are due."""
         now, batch = boottime(), HeldBatch(assigned, origin, self._attempts, time)
-        answers = self._admission.offer(
+        answers = self.admission.offer(
             batch,
-            self._clock.read(now),
+            self.clock.read(now),
             trusted=self._trusted(now),
             unable=self._attempts.objection(assigned),
         )
@@ -226,17 +227,17 @@ class HeldRuns:
         """Prevent the start of an assignment, unless it has started."""
         key = messages.key_of(message)
         batch = self._find(key)
-        revoked = self._admission.revoke(key, self._clock.read(boottime()))
+        revoked = self.admission.revoke(key, self.clock.read(boottime()))
         if revoked and batch is not None:
             self._drop(batch, [batch.place(key)])
         outcome = pb.RevokeAnswer.OUTCOME_REVOKED if revoked else pb.RevokeAnswer.OUTCOME_STARTED
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
-    def cancel(self, cancel: pb.Cancel, origin: Origin) -> None:
+    def cancel(self, cancel: pb.Cancel, origin: MemberFrameQueue) -> None:
         """Cancel a run, or prevent its start."""
         key = messages.key_of(cancel.key)
         batch = self._find(key)
-        if self._admission.revoke(key, self._clock.read(boottime())):
+        if self.admission.revoke(key, self.clock.read(boottime())):
             if batch is not None:
                 self._drop(batch, [batch.place(key)])
                 origin = batch.origin
@@ -248,15 +249,15 @@ class HeldRuns:
             self._repeated.append(key)
 
     def _find(self, key: AssignmentKey) -> HeldBatch | None:
-        return cast("HeldBatch | None", self._admission.find(key))
+        return cast("HeldBatch | None", self.admission.find(key))
 
     def send_again(self) -> None:
         """Send the results of ended runs that a frame has assigned again, or canceled."""
         if self._repeated:
             repeated, self._repeated = self._repeated, []
-            self._sender.again(repeated)
+            self.sender.again(repeated)
 
-    def follow(self, follow: pb.Follow, origin: Origin) -> None:
+    def follow(self, follow: pb.Follow, origin: MemberFrameQueue) -> None:
         """Start or stop sending the output of an attempt to a member."""
         key = messages.key_of(follow.key)
         batch = self._find(key)
@@ -274,7 +275,7 @@ class HeldRuns:
         else:
             self._expected.follow(key, origin, send)
 
-    def remove_stream(self, origin: Origin) -> None:
+    def remove_stream(self, origin: MemberFrameQueue) -> None:
         """Remove a closed stream from the followers."""
         self._expected.remove_follower(origin)
         for item in self._attempts_in_hand():
@@ -289,7 +290,7 @@ class HeldRuns:
 
     def renew(self, incarnation: Incarnation) -> None:
         """Change the incarnation; return assignments of the earlier one that haven't started."""
-        self._withdraw(self._admission.renew(incarnation), RejectReason.OTHER_INCARNATION)
+        self._withdraw(self.admission.renew(incarnation), RejectReason.OTHER_INCARNATION)
 
     def drain_permanently(self) -> None:
         """Drain permanently: undrain requests are ignored from now on."""
@@ -300,9 +301,9 @@ class HeldRuns:
         """Accept and start no runs, and return those that haven't started. Or end the drain, unless
         this worker is shutting down.
         """
-        self._admission.draining = on or self._leaving
-        if self._admission.draining:
-            self._withdraw(self._admission.withdraw_all(), RejectReason.DRAINING)
+        self.admission.draining = on or self._leaving
+        if self.admission.draining:
+            self._withdraw(self.admission.withdraw_all(), RejectReason.DRAINING)
         self.on_change()
 
     @property
@@ -331,17 +332,17 @@ class HeldRuns:
 
     def acknowledged(self, keys: Iterable[AssignmentKey]) -> None:
         """Record that results have left the spool."""
-        self._admission.acknowledged(keys)
+        self.admission.acknowledged(keys)
 
     @property
     def remaining_capacity(self) -> int:
         """How many more runs may be in hand, independently of free slots."""
-        return max(0, MOST_LISTED - self._count - len(self._sender))
+        return max(0, MOST_LISTED - self._count - len(self.sender))
 
     @property
     def refusal_reason(self) -> str:
         """Why the worker requests no new work; empty if runs can start and results have room."""
-        return self._sender.refusal_reason or self._upload.refusal_reason or self.hindered()
+        return self.sender.refusal_reason or self._upload.refusal_reason or self.hindered()
 
     def holdings(self) -> Iterator[messages.Holding]:
         """Return runs that are held, running, or ended without a spooled result.
@@ -365,10 +366,10 @@ class HeldRuns:
         """Start runs that are held and due."""
         BEFORE_START()
         now = boottime()
-        judged, trusted = self._clock.read(now), self._trusted(now)
+        judged, trusted = self.clock.read(now), self._trusted(now)
         together: list[Begun] = []
         for batch, part in parts:
-            places, answer = self._admission.start(batch, part, now, judged, trusted=trusted)
+            places, answer = self.admission.start(batch, part, now, judged, trusted=trusted)
             if answer is None and places:
                 self._start(batch, places, together)
             elif isinstance(answer, NotYet):
@@ -460,11 +461,11 @@ class HeldRuns:
     def _record_ends(self, ends: Sequence[End], finished_at: int) -> None:
         """Free the slots and report the results."""
         for batch, places, outcome in ends:
-            self._admission.end_executions(batch, places)
+            self.admission.end_executions(batch, places)
             if outcome is SUCCESS:
                 self._metrics.ended_attempts(*_PLAIN).inc(len(places))
                 successes = batch.successes(places, finished_at)
-                self._sender.put_successes(successes, batch.origin.address)
+                self.sender.put_successes(successes, batch.origin.address)
             else:
                 for place in places:
                     with set_aside("result", f"run {batch.keys[place].run}"):
@@ -504,32 +505,32 @@ class HeldRuns:
     def _report(self, result: pb.Result, issuer: Address, parcel: ResultFiles | None) -> None:
         """Report a result; data that is too large for a row is uploaded first."""
         if parcel is None:
-            self._sender.put(result, issuer)
+            self.sender.put(result, issuer)
             return
         held = self._upload.unkept(parcel, result)
-        self._sender.put(held, issuer, held=True)
+        self.sender.put(held, issuer, held=True)
         self._tasks.start(self._upload_result(parcel, held), f"upload {parcel.key.run}")
 
     async def _upload_result(self, parcel: ResultFiles, held: pb.Result) -> None:
-        self._sender.release(await self._upload.upload_result(parcel, held))
+        self.sender.release(await self._upload.upload_result(parcel, held))
         self.on_change()
 
     async def _watch_trust(self) -> NoReturn:
         while True:
             await asyncio.sleep(_TRUST_LOOK)
-            if not self._trust.holds(boottime()):
+            if not self.trust.holds(boottime()):
                 self.lease_lost()
 
     async def _forget(self) -> NoReturn:
         while True:
             await asyncio.sleep(_FORGET_EVERY)
-            if self._clock.known:
-                self._admission.forget(self._clock.read(boottime()))
+            if self.clock.known:
+                self.admission.forget(self.clock.read(boottime()))
 
     def _trusted(self, now: float) -> bool:
-        return self._trust.holds(now) and self._clock.known
+        return self.trust.holds(now) and self.clock.known
 
-    def _refuse(self, key: pb.AssignmentKey, refused: NotTaken, origin: Origin) -> None:
+    def _refuse(self, key: pb.AssignmentKey, refused: NotTaken, origin: MemberFrameQueue) -> None:
         self._metrics.rejected.labels(refused.why.name).inc()
         if refused.why is RejectReason.GREATER_TOKEN_SEEN:
             log.error(

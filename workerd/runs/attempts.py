@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from schedclient.handlers import Progress
 from schedkit import failpoints
@@ -33,7 +33,7 @@ from workerd import messages
 from workerd.assigned_batch import AssignedBatch
 from workerd.core.admission import ENDING, RUNNING, OfferedBatch, fill
 from workerd.core.cluster_time import JudgingClock, MemberTime
-from workerd.core.ids import Address, AssignmentKey
+from workerd.core.ids import AssignmentKey
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason, stopped
 from workerd.delivery.result_upload import ResultUpload
@@ -47,6 +47,7 @@ from workerd.executors.base import (
     outcome_of_stop,
     uncancelled,
 )
+from workerd.frame_queue import MemberFrameQueue
 from workerd.logs.attempt_log import Recording
 from workerd.logs.log_tail import Tail
 
@@ -165,28 +166,15 @@ BUG = "executor of %s failed with a bug; only run %s is affected"
 BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
 
 
-class Origin(Protocol):
-    """The stream that brought an assignment."""
-
-    @property
-    def address(self) -> Address:
-        """The member that issued it."""
-        ...
-
-    def send_refusal(self, refusal: pb.Refusal) -> None:
-        """Queue a rejection. A closed stream drops it; the member then notices it anyway."""
-        ...
-
-    def send_log(self, chunk: pb.LogChunk) -> None:
-        """Queue a piece of output, if there is room."""
-        ...
-
-
 class HeldBatch(OfferedBatch, StartedBatch):
     """Runs that were offered together, until their ends."""
 
     def __init__(
-        self, assigned: AssignedBatch, origin: Origin, attempts: Attempts, time: MemberTime
+        self,
+        assigned: AssignedBatch,
+        origin: MemberFrameQueue,
+        attempts: Attempts,
+        time: MemberTime,
     ) -> None:
         """`time`: of the member that sent it."""
         common, not_before = assigned.common, assigned.not_before

@@ -17,7 +17,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import grpc
 import grpc.aio
@@ -34,7 +34,10 @@ from workerd.core.cluster_time import MemberTime, RoundTrip
 from workerd.core.credit import Credit
 from workerd.core.ids import Address, Incarnation
 from workerd.core.slot_split import NOTHING, DemandHead, Share
-from workerd.stream.frame_queue import MemberFrameQueue
+from workerd.frame_queue import MemberFrameQueue
+
+if TYPE_CHECKING:
+    from workerd.stream.streams import Attach
 
 log = logging.getLogger(__name__)
 
@@ -57,67 +60,20 @@ class StreamEnd(Enum):
     LOST = auto()
 
 
-class Host(Protocol):
-    """The worker, as its streams use it."""
+class MemberStream(MemberFrameQueue):
+    """A stream to a member. Each connection has a new one."""
 
-    def hello(self) -> pb.Hello:
-        """Return the first message."""
-        ...
-
-    def heartbeat(self, at: float) -> pb.Heartbeat:
-        """Return a heartbeat; the link adds sequence and boot time `at`."""
-        ...
-
-    def trusted(self) -> bool:
-        """Return whether the worker trusts its lease."""
-        ...
-
-    async def refusal(self, welcome: pb.Welcome) -> str:
-        """Return why this member is refused; empty if it isn't."""
-        ...
-
-    def welcomed(self, link: MemberStream, welcome: pb.Welcome) -> None:
-        """Handle an opened stream."""
-        ...
-
-    def observed(self, trip: RoundTrip) -> None:
-        """Handle a reading of a member's time."""
-        ...
-
-    def clock_was_set(self, link: MemberStream) -> None:
-        """Handle a member's changed clock: a reading contradicts earlier ones."""
-        ...
-
-    def refreshed(self, sent: float) -> None:
-        """Handle a refresh of the lease by a heartbeat sent then."""
-        ...
-
-    async def received(self, link: MemberStream, frame: pb.MemberFrame) -> None:
-        """Handle a frame, except its welcome and heartbeat answer."""
-        ...
-
-    def closed(self, link: MemberStream) -> None:
-        """Handle the end of an open stream."""
-        ...
-
-
-class MemberStream:
-    """A stream to the member at `address`. Each connection has a new one."""
-
-    def __init__(self, address: Address, tls: TLS | None, host: Host) -> None:
-        self.address = address
+    def __init__(self, address: Address, tls: TLS | None, host: Attach) -> None:
+        super().__init__(address)
         self.member = ""
         self.tenure = ""
         self.time = MemberTime()
         self.demand: Sequence[DemandHead] = ()
         self.credit = Credit()
-        self._granted = NOTHING
-        self.reads_batches = False
-        """Whether the member reads batches of results."""
+        self._share = NOTHING
         self.incarnation: Incarnation | None = None
         self._tls = tls
         self._host = host
-        self._outbox = MemberFrameQueue()
         self._interval = EAGER
         self._sequence = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
@@ -129,51 +85,13 @@ class MemberStream:
         oldest = next(iter(self._sent.values()), None)
         return oldest is not None and boottime() - oldest > 2 * self._interval + 1
 
-    # -- Queueing --
-
-    def send_result(self, result: pb.Result) -> None:
-        """Queue a result."""
-        self._outbox.result(result)
-
-    def send_result_batch(self, batch: pb.ResultBatch) -> None:
-        """Queue a batch of results."""
-        self._outbox.result_batch(batch)
-
-    def send_refusal(self, refusal: pb.Refusal) -> None:
-        """Queue a rejection."""
-        self._outbox.refuse(refusal)
-
-    def send_log(self, chunk: pb.LogChunk) -> None:
-        """Queue a piece of output, if there is room."""
-        self._outbox.log(chunk)
-
-    def send_progress(self, progress: pb.Progress) -> None:
-        """Queue the progress of an attempt."""
-        self._outbox.progress(progress)
-
-    def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
-        """Queue the answer to a revoke."""
-        self._outbox.add_revoke_answer(answer)
-
     def grant(self, share: Share, at: float) -> None:
         """Reserve these slots for this member. The grant is sent only if it changes."""
         limit = self.credit.limit
         self.credit.grant(share.slots, at)
-        if self.credit.limit != limit or (share.slots and not self._granted.like(share)):
-            self._granted = share
-            self._outbox.grant(messages.granted(share, self.credit))
-
-    def beat(self) -> None:
-        """Send a heartbeat now."""
-        self._outbox.beat()
-
-    def goodbye(self) -> None:
-        """Send waiting messages and a goodbye, then end the stream."""
-        self._outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
-
-    def end_stream(self) -> None:
-        """Send waiting messages, then end the stream; the worker continues."""
-        self._outbox.end(pb.WorkerFrame())
+        if self.credit.limit != limit or (share.slots and not self._share.like(share)):
+            self._share = share
+            self.send_grant(messages.granted(share, self.credit))
 
     def drop(self) -> None:
         """End the stream now."""
@@ -301,15 +219,15 @@ class MemberStream:
         reader gets the cause.
         """
         while True:
-            await self._outbox.wait()
+            await self.wait()
             await asyncio.sleep(0)  # a result and its free slot are sent together
-            frame = self._outbox.take_frame()
-            if self._outbox.heartbeat_due:
-                self._outbox.heartbeat_due = False
+            frame = self.take_frame()
+            if self.heartbeat_due:
+                self.heartbeat_due = False
                 frame.heartbeat.CopyFrom(self._heartbeat())
             try:
                 await call.write(frame)
-                if self._outbox.over:
+                if self.over:
                     await call.done_writing()
                     return True
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -328,7 +246,7 @@ class MemberStream:
 
     async def _pace(self) -> NoReturn:
         while True:
-            self._outbox.beat()
+            self.beat()
             pause = self._interval if self._host.trusted() else min(EAGER, self._interval)
             await asyncio.sleep(pause)
 

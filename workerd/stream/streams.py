@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain, starmap
@@ -34,13 +35,11 @@ from schedkit.set_aside import set_aside
 from schedkit.tasks import Waker
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.core.admission import Admission, AssignmentState
-from workerd.core.cluster_time import JudgingClock, RoundTrip
-from workerd.core.ids import Address
-from workerd.core.lease_trust import WorkerLeaseTrust
+from workerd.core.admission import AssignmentState
+from workerd.core.cluster_time import RoundTrip
+from workerd.core.ids import Address, Incarnation
 from workerd.core.slot_split import NOTHING, deal
-from workerd.delivery.result_sender import ResultSender
-from workerd.identity import Home, WorkerIdentity, anywhere
+from workerd.delivery.spool import HomeCluster
 from workerd.runs.assignments import HeldRuns, slots_of
 from workerd.stream.stream import MemberStream, StreamEnd
 
@@ -61,24 +60,21 @@ class Attach:
 
     def __init__(
         self,
-        identity: WorkerIdentity,
+        identity: pb.Hello,
         seeds: Sequence[Address],
         tls: TLS | None,
-        admission: Admission,
-        trust: WorkerLeaseTrust,
-        clock: JudgingClock,
         work: HeldRuns,
-        sender: ResultSender,
-        home: Home = anywhere,
+        home: HomeCluster | None = None,
     ) -> None:
+        """`identity`: the contents of every hello. A new incarnation changes only the incarnation.
+        `home`: None: members of any cluster are accepted.
+        """
         self.identity = identity
         self._seeds = tuple(seeds)
         self._tls = tls
-        self._admission = admission
-        self._trust = trust
-        self._clock = clock
+        self._admission, self._trust, self._clock = work.admission, work.trust, work.clock
         self._work = work
-        self._sender = sender
+        self._sender = work.sender
         self._home = home
         self._members: tuple[Address, ...] = ()
         self._revision = 0
@@ -127,7 +123,7 @@ class Attach:
         """Send a goodbye on each stream, after all results, and return when all have ended."""
         self._leaving = True
         for link in self._links.values():
-            link.goodbye()
+            link.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
         while self._links:
             await self._closed.wait(_LOOK)
 
@@ -165,32 +161,18 @@ class Attach:
 
     def hello(self) -> pb.Hello:
         """Return the hello: identity, runs in hand, and actions."""
-        who = self.identity
-        message = pb.Hello(
-            worker=who.worker,
-            incarnation=who.incarnation,
-            spool_id=who.spool_id,
-            version=who.version,
-            host=who.host,
-            slots=who.slots,
-            labels=who.labels,
-            handlers=who.handlers,
-            actions=who.actions,
-            # A key out of bounds would make members reject each hello.
-            spooled=[
-                message
-                for message in starmap(messages.key_message, self._sender.unanswered())
-                if messages.within_bounds("spooled result", message)
-            ],
-            running=[
-                messages.key_message(key, scheduled)
-                for key, scheduled, _, _ in self._work.holdings()
-            ],
-            reads_batches=True,
-            reads_payloads=True,
-            draining=self._admission.draining,
+        message = pb.Hello()
+        message.CopyFrom(self.identity)
+        # A key out of bounds would make members reject each hello.
+        spooled = starmap(messages.key_message, self._sender.unanswered())
+        message.spooled.extend(
+            [each for each in spooled if messages.within_bounds("spooled result", each)]
         )
-        message.started_at.FromDatetime(who.started_at)
+        message.running.extend(
+            [messages.key_message(key, at) for key, at, _, _ in self._work.holdings()]
+        )
+        message.reads_batches = message.reads_payloads = True
+        message.draining = self._admission.draining
         return message
 
     def heartbeat(self, at: float) -> pb.Heartbeat:
@@ -213,7 +195,9 @@ class Attach:
 
     async def refusal(self, welcome: pb.Welcome) -> str:
         """Return why a member is refused: it belongs to another cluster."""
-        return await self._home(welcome.member, welcome.cluster_id)
+        if self._home is None:
+            return ""
+        return await self._home.refusal(welcome.member, welcome.cluster_id)
 
     def welcomed(self, link: MemberStream, welcome: pb.Welcome) -> None:
         """Handle an opened stream."""
@@ -267,7 +251,7 @@ class Attach:
         with many runs is handled in parts, between which the loop runs other tasks.
         """
         messages.each(
-            "revoke", frame.revokes, lambda one: link.answer_revoke(self._work.revoke(one.key))
+            "revoke", frame.revokes, lambda one: link.send_revoke_answer(self._work.revoke(one.key))
         )
         messages.each("cancel", frame.cancels, lambda one: self._work.cancel(one, link))
         if frame.assignments:
@@ -325,7 +309,7 @@ class Attach:
         own = {self._links[each].tenure for each in self._members if each in self._links}
         for address, link in self._links.items():
             if address not in self._members and link.tenure in own:
-                link.end_stream()
+                link.end(pb.WorkerFrame())
 
     async def _keep_stream(self, address: Address) -> None:
         """Keep a stream to `address` until it is no longer wanted."""
@@ -373,9 +357,9 @@ class Attach:
         if lost.incarnation != self.identity.incarnation:
             return
         log.warning("worker recorded as lost, registering again incarnation=%s", lost.incarnation)
-        self.identity = self.identity.renewed()
+        self.identity.incarnation = fresh = Incarnation(str(uuid.uuid4()))
         self._report_trust(min(self._trust.until, boottime()))
         self._trust.sent = None
-        self._work.renew(self.identity.incarnation)
+        self._work.renew(fresh)
         for link in self._links.values():
             link.drop()

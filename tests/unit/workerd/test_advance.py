@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from schedclient.handlers import Progress
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import WAIT_TIMEOUT, wait_until_async
+from workerd.core.ids import Address
+from workerd.frame_queue import MemberFrameQueue
 from workerd.runs.attempts import EVERY, ProgressReporter
-from workerd.stream.frame_queue import MemberFrameQueue
 
 KEY = pb.AssignmentKey(run_id="r", fencing_token=3)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -54,10 +55,10 @@ async def test_no_progress_is_sent_after_the_end():
 
 
 def test_the_newest_progress_of_each_attempt_is_sent_in_one_frame():
-    outbox = MemberFrameQueue()
+    outbox = MemberFrameQueue(Address("m1"))
     other = pb.AssignmentKey(run_id="s", fencing_token=4)
     for key, fraction in ((KEY, 0.1), (other, 0.5), (KEY, 0.2)):
-        outbox.progress(pb.Progress(key=key, fraction=fraction))
+        outbox.send_progress(pb.Progress(key=key, fraction=fraction))
     assert {(each.key.run_id, each.fraction) for each in outbox.take_frame().progress} == {
         ("r", 0.2),
         ("s", 0.5),

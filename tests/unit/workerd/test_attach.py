@@ -25,12 +25,11 @@ from support.wait import wait_until_async
 from workerd.core import credit
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock, RoundTrip
-from workerd.core.ids import Address
+from workerd.core.ids import Address, Incarnation
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.slot_split import DemandHead
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
-from workerd.identity import WorkerIdentity
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns
 from workerd.stream import streams as module
@@ -45,15 +44,15 @@ class World:
     """A worker's attachment without a network: the test opens the streams."""
 
     def __init__(self, spool: Spool, seeds: Sequence[Address], tls: TLS | None) -> None:
-        identity = WorkerIdentity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
-        admission = Admission(SLOTS, identity.incarnation)
+        identity = pb.Hello(worker="w1", spool_id=spool.id, slots=SLOTS, incarnation="i")
+        admission = Admission(SLOTS, Incarnation("i"))
         self.trust, clock = WorkerLeaseTrust(), JudgingClock()
         self.courier = courier = ResultSender(spool, lambda _key, _verdict: None)
         keeping = upload_in(spool)
         self.work = work = HeldRuns(
             "w1", admission, self.trust, clock, {}, courier, keeping, WorkerMetrics()
         )
-        self.attach = Attach(identity, seeds, tls, admission, self.trust, clock, work, courier)
+        self.attach = Attach(identity, seeds, tls, work)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
     def link(self, member: str, *, ttl: float, answers: bool = False) -> MemberStream:
@@ -185,13 +184,13 @@ async def test_withdrawn_slots_go_to_another_member_as_soon_as_the_first_release
     async with attaching(tmp_path) as world:
         one, two = await sharing(world, answers=True)
         assert granted(two) == 2
-        grant = one._outbox.take_frame().granted
+        grant = one.take_frame().granted
         assert (grant.slots, grant.serial) == (0, 1)
         await one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
         await wait_until_async(lambda: granted(two) == 3, 5, "the slot that it gave up")
         await one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
         await wait_until_async(lambda: granted(two) == 4, 5, "the one that it let go of")
-        assert not one._outbox.take_frame().HasField("granted")
+        assert not one.take_frame().HasField("granted")
 
 
 async def test_slots_of_a_member_that_never_answers_go_to_another_at_once(
@@ -200,7 +199,7 @@ async def test_slots_of_a_member_that_never_answers_go_to_another_at_once(
     async with attaching(tmp_path) as world:
         one, two = await sharing(world, answers=False)
         assert granted(two) == SLOTS
-        assert not one._outbox.take_frame().granted.serial
+        assert not one.take_frame().granted.serial
 
 
 async def test_no_slots_are_reserved_for_a_member_that_answers_too_late(

@@ -11,7 +11,7 @@ from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.ids import Address
-from workerd.stream.stream import Host, MemberStream, StreamEnd
+from workerd.stream.stream import MemberStream, StreamEnd
 
 
 class Recorded:
@@ -42,7 +42,7 @@ def answer(sequence: int, *, refreshed: bool = True, lost: bool = False) -> pb.H
 
 async def beating() -> tuple[Recorded, MemberStream, float]:
     host = Recorded()
-    link = MemberStream(Address("127.0.0.1:1"), None, cast("Host", host))
+    link = MemberStream(Address("127.0.0.1:1"), None, cast("Any", host))
     assert link._heartbeat().sequence == 1
     return host, link, boottime()
 

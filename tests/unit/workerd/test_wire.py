@@ -23,8 +23,8 @@ from workerd.config import MOST_SLOTS, WorkerConfig
 from workerd.core.admission import AssignmentState
 from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason, digest
+from workerd.frame_queue import MAX_ITEMS
 from workerd.runs.assignments import MOST_LISTED
-from workerd.stream.frame_queue import MAX_ITEMS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))
 

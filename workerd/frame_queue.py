@@ -16,6 +16,7 @@ from collections import deque
 
 from schedkit.bounds.frames import MOST_BATCHES
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.ids import Address
 
 MAX_ITEMS = 500
 MAX_BYTES = 1024 * 1024
@@ -24,9 +25,16 @@ CHUNK = 500
 
 
 class MemberFrameQueue:
-    """The queue of one stream, with one reader. Used on the event loop only."""
+    """The queue of one stream, with one reader. Used on the event loop only. A closed stream drops
+    what is queued; the member then notices it anyway.
+    """
 
-    def __init__(self) -> None:
+    reads_batches = False
+    """Whether the member reads batches of results."""
+
+    def __init__(self, address: Address) -> None:
+        """`address`: of the member."""
+        self.address = address
         self._results: deque[pb.Result] = deque()
         self._batches: deque[pb.ResultBatch] = deque()
         self._refusals: deque[pb.Refusal] = deque()
@@ -39,42 +47,38 @@ class MemberFrameQueue:
         self.heartbeat_due = False
         self._something = asyncio.Event()
 
-    def result(self, result: pb.Result) -> None:
-        """Add a result."""
+    def send_result(self, result: pb.Result) -> None:
         self._results.append(result)
         self._something.set()
 
-    def result_batch(self, batch: pb.ResultBatch) -> None:
-        """Add a batch of results."""
+    def send_result_batch(self, batch: pb.ResultBatch) -> None:
         self._batches.append(batch)
         self._something.set()
 
-    def refuse(self, refusal: pb.Refusal) -> None:
-        """Add the rejection of an assignment."""
+    def send_refusal(self, refusal: pb.Refusal) -> None:
         self._refusals.append(refusal)
         self._something.set()
 
-    def add_revoke_answer(self, answer: pb.RevokeAnswer) -> None:
-        """Add the answer to a revoke."""
+    def send_revoke_answer(self, answer: pb.RevokeAnswer) -> None:
         self._answers.append(answer)
         self._something.set()
 
-    def log(self, chunk: pb.LogChunk) -> None:
-        """Add a piece of output for a follower, if there is room."""
+    def send_log(self, chunk: pb.LogChunk) -> None:
+        """Queue a piece of output for a follower, if there is room."""
         size = len(chunk.piece.data) + CHUNK
         if self._log_bytes + size <= MAX_BYTES:
             self._logs.append(chunk)
             self._log_bytes += size
             self._something.set()
 
-    def progress(self, progress: pb.Progress) -> None:
-        """Add the progress of an attempt; replaces one that wasn't sent yet."""
+    def send_progress(self, progress: pb.Progress) -> None:
+        """Queue the progress of an attempt; it replaces one that wasn't sent yet."""
         key = progress.key
         self._progress[key.run_id, key.fencing_token] = progress
         self._something.set()
 
-    def grant(self, granted: pb.Granted) -> None:
-        """Add a grant; replaces one that wasn't sent yet."""
+    def send_grant(self, granted: pb.Granted) -> None:
+        """Queue a grant; it replaces one that wasn't sent yet."""
         self._granted = granted
         self._something.set()
 
