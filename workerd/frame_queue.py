@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from schedkit.bounds.frames import MOST_BATCHES
+from schedkit.bounds.tables import MOST_BATCHES
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Address
 

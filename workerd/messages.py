@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.frames import MOST_IN_BATCH
 from schedkit.bounds.rules import LENGTH, Found
+from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb

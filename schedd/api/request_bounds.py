@@ -25,7 +25,6 @@ from schedkit.bounds.rules import (
     WORDS,
     Many,
     Number,
-    Real,
     Rule,
     Text,
     rule_of_type,
@@ -59,7 +58,7 @@ _FIELDS: Final[Mapping[str, Rule]] = {
     "filter": Text(65_536),
     "idempotency_key": Text(LONGEST_KEY),
     "namespaces": Many(NAME, 1_000),
-    "rate": Real(-1e9, 1e9),
+    "rate": Number(-1e9, 1e9),
     # Requests of a batch are checked separately: each has an answer of its own.
     "requests": Many(ITEM, 10_000),
     "run_ids": Many(NAME, 20_000),

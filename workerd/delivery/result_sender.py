@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from schedkit.backoff import Backoff
-from schedkit.bounds.frames import MOST_IN_BATCH
+from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb

@@ -22,8 +22,8 @@ from typing import NoReturn, TypeAlias, cast
 
 from schedkit import failpoints
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.frames import MOST_IN_BATCH
-from schedkit.bounds.rules import SLOTS
+from schedkit.bounds.rules import GREATEST_SLOTS
+from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.clock import boottime
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import worker_service_pb2 as pb
@@ -571,10 +571,10 @@ class HeldRuns:
 
 def slots_of(assignments: Iterable[pb.Assignment], batches: Iterable[pb.RunBatch] = ()) -> int:
     """Return the slots of assignments, valid or not, as their member counts them."""
-    slots = sum([min(max(each.slots, 1), SLOTS.high) for each in assignments])
+    slots = sum([min(max(each.slots, 1), GREATEST_SLOTS) for each in assignments])
     for batch in batches:
         runs = min(len(batch.fencing_tokens), MOST_IN_BATCH)
-        slots += runs * min(max(batch.common.slots, 1), SLOTS.high)
+        slots += runs * min(max(batch.common.slots, 1), GREATEST_SLOTS)
     return slots
 
 

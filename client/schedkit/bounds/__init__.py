@@ -1,17 +1,14 @@
 """Bounds of every field that enters a process, one table for each message, and their check.
 
-    frames       the worker's stream, calls between members        `FRAME.violations(message)`
-    definitions  jobs, actions, payloads, calendars, pools         in both
-    user calls   `schedd.api.request_bounds`
-
-`rules` says how a row is written. A test fails on a field without a rule.
+rules       how a row is written, and the check
+tables      jobs, actions, payloads, calendars, pools; the worker's stream; calls of members
+user calls  `schedd.api.request_bounds`
 """
 
-from schedkit.bounds.definitions import DEFINITIONS
-from schedkit.bounds.frames import FRAMES
 from schedkit.bounds.rules import Bounds, problem
+from schedkit.bounds.tables import DEFINITIONS, FRAMES
 
 FRAME = Bounds({**DEFINITIONS, **FRAMES})
 """Checks messages from workers and from other members."""
 
-__all__ = ["DEFINITIONS", "FRAME", "FRAMES", "Bounds", "problem"]
+__all__ = ["DEFINITIONS", "FRAME", "Bounds", "problem"]

@@ -3,9 +3,8 @@
     table: message ─→ field ─→ rule      `Bounds(table).violations(message)` ─→ (path, problem) …
 
 Every text, number, duration, list and map of every message that enters a process has a row in a
-table. Flags, enums, times and messages need none (`rule_of_type`). Tables are in `frames`,
-`definitions` and, for user calls, `schedd.api.request_bounds`. A test walks the descriptors and
-fails on a field without a rule.
+table (`tables` and, for user calls, `schedd.api.request_bounds`). Flags, enums, times and messages
+need none (`rule_of_type`). A test walks the descriptors and fails on a field without a rule.
 
 Invariants
 - A message without violations has values that the process can compute with. Enums have names,
@@ -20,8 +19,9 @@ Invariants
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from math import isfinite
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -35,14 +35,34 @@ Found: TypeAlias = list[Violation]
 Check: TypeAlias = Callable[[Any, str, Found], None]
 """Appends the problems of a value to `Found`, with the path of its field."""
 
-M = TypeVar("M", bound=Message)
-
 INT32: Final = (1 << 31) - 1
 INT64: Final = (1 << 63) - 1
 UINT32: Final = (1 << 32) - 1
 UINT64: Final = (1 << 64) - 1
+MOST_FOUND: Final = 20
+"""Violations of a list that are reported."""
 _NANOS: Final = 999_999_999
 _SHOWN: Final = 60
+
+
+class Kind(Enum):
+    """Rules that follow from the type of a field."""
+
+    FLAG = "true or false"
+    CHOICE = "a value of the enum"
+    OPEN = "as CHOICE, but a number without a name is read as unspecified"
+    TIME = "a timestamp from FIRST_TIME up to END_OF_TIME"
+    PART = "a message, checked by its own table"
+    ITEM = "a message that its reader checks, so that an invalid item is set aside alone"
+
+
+FLAG: Final = Kind.FLAG
+CHOICE: Final = Kind.CHOICE
+OPEN: Final = Kind.OPEN
+TIME: Final = Kind.TIME
+"""Any time: given by a user, computed from a schedule, or read from a clock."""
+PART: Final = Kind.PART
+ITEM: Final = Kind.ITEM
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +76,14 @@ class Text:
     nul: bool = False
     """Whether NUL is allowed. Output of programs may contain it."""
 
+    def check(self, value: str, path: str, found: Found) -> None:
+        if len(value) > self.most:
+            found.append((path, _too_long(value, "characters", self.most)))
+        elif "\0" in value and not self.nul:
+            found.append((path, "holds a NUL character"))
+        elif self.pattern is not None and not self.pattern.fullmatch(value):
+            found.append((path, f"{value[:_SHOWN]!r} isn't {self.means}"))
+
 
 @dataclass(frozen=True, slots=True)
 class Octets:
@@ -64,29 +92,42 @@ class Octets:
     most: int
     least: int = 0
 
+    def check(self, value: bytes, path: str, found: Found) -> None:
+        size, least, most = len(value), self.least, self.most
+        if not least <= size <= most:
+            must = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+            found.append((path, f"has {size:,} bytes, must have {must}"))
+
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A whole number."""
-
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class Real:
-    """A finite number."""
+    """A finite number; a whole one if its field is."""
 
     low: float
     high: float
 
+    def check(self, value: float, path: str, found: Found) -> None:
+        if not (self.low <= value <= self.high and isfinite(value)):
+            window = f"must be from {self.low:,} to {self.high:,}"
+            found.append((path, f"{value} is out of range: {window}"))
+
 
 @dataclass(frozen=True, slots=True)
-class Time:
-    """A timestamp within a window: from `first`, inclusive, to `end`, exclusive."""
+class NumberColumn:
+    """A list of whole numbers, checked by its smallest and its largest one."""
 
-    first: datetime
-    end: datetime
+    each: Number
+    most: int
+    """Maximum entries."""
+
+    def check(self, values: Any, path: str, found: Found) -> None:
+        if len(values) > self.most:
+            found.append((path, _too_long(values, "entries", self.most)))
+            return
+        before = len(found)
+        self.each.check(min(values), path, found)
+        if len(found) == before:
+            self.each.check(max(values), path, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,42 +137,17 @@ class Span:
     low: timedelta
     high: timedelta
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A value of the enum. With `open`, a number without a name is read as unspecified."""
-
-    open: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
+    def check(self, value: Any, path: str, found: Found) -> None:
+        seconds, nanos = value.seconds, value.nanos
+        low, high = int(self.low.total_seconds()), int(self.high.total_seconds())
+        if abs(nanos) > _NANOS or seconds * nanos < 0:
+            found.append((path, "isn't a duration: its nanoseconds don't fit"))
+        elif not low <= seconds <= high or (seconds == 0 and nanos < 0 <= low):
+            window = f"must be from {_length(self.low)} to {_length(self.high)}"
+            found.append((path, f"{seconds:,} s is out of range: {window}"))
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A message, checked by its own table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A message that its reader checks when handling it. So an invalid item is set aside alone,
-    and the other items of its frame are handled.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class NumberColumn:
-    """A list of whole numbers, checked by its smallest and its largest one."""
-
-    low: int
-    high: int
-    most: int
-    """Maximum entries."""
-
-
-Single: TypeAlias = Text | Octets | Number | Real | Time | Span | Choice | Flag | Part | Item
+Single: TypeAlias = Text | Octets | Number | Span | Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,20 +185,10 @@ Rule: TypeAlias = Single | Many | NumberColumn | Pairs | Needed | Informative
 Table: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """Full name of a message → name of a field → rule."""
 
-FLAG: Final = Flag()
-CHOICE: Final = Choice()
-OPEN: Final = Choice(open=True)
-PART: Final = Part()
-ITEM: Final = Item()
-
 FIRST_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME: Final = datetime(2200, 1, 1, tzinfo=UTC)
-TIME: Final = Time(FIRST_TIME, END_OF_TIME)
-"""Any time: given by a user, computed from a schedule, or read from a clock."""
-MICROSECONDS: Final = (
-    int(FIRST_TIME.timestamp()) * 1_000_000,
-    int(END_OF_TIME.timestamp()) * 1_000_000 - 1,
-)
+_END: Final = int(END_OF_TIME.timestamp())
+MICROSECONDS: Final = (0, _END * 1_000_000 - 1)
 """The first and last time within `TIME`, in microseconds since 1970."""
 LONGEST: Final = timedelta(days=3653)
 """Ten years. Adding it to any `TIME`, or subtracting it, gives a valid date."""
@@ -197,10 +203,9 @@ ID: Final = Text(
     "an id (UUID)",
 )
 ID_BYTES: Final = Octets(16, 16)
-ASKED_ID: Final = Text(1_000)
-"""An id that a user gives. The call's own error names the expected kind and where to list it."""
 NAME: Final = Text(1_000)
-"""A name that a user gives. The call's own error says how names are spelled."""
+"""A name or id that a user gives. The call's own error says how it is spelled, or where to list it.
+"""
 WORD: Final = Text(255)
 """A name or version sent by a process of schedd."""
 NOTE: Final = Text(4_000)
@@ -214,7 +219,8 @@ TOKEN: Final = Number(0, INT64 - (1 << 32))
 """A fencing token (`epoch << 32 | sequence`). The maximum leaves room for the next epoch."""
 COUNT: Final = Number(0, INT32)
 COUNT64: Final = Number(0, INT64)
-SLOTS: Final = Number(0, 20_000)
+GREATEST_SLOTS: Final = 20_000
+SLOTS: Final = Number(0, GREATEST_SLOTS)
 SERIAL: Final = Number(0, INT64 - 1)
 
 
@@ -293,8 +299,7 @@ class Bounds:
             assert rule is not None, f"{field.full_name} has no row"
             if isinstance(rule, Needed):
                 needed[field.number] = field.name
-                rule = rule.rule
-            if isinstance(rule, Informative):
+            if isinstance(rule, Needed | Informative):
                 rule = rule.rule
             if (check := self._check_of(rule, field)) is not None:
                 checks[field.number] = check
@@ -303,107 +308,48 @@ class Bounds:
 
     def _check_of(self, rule: Rule, field: FieldDescriptor) -> Check | None:
         match rule:
+            case Kind.FLAG | Kind.OPEN | Kind.ITEM:
+                return None
+            case Kind.CHOICE:
+                return _choice(field)
+            case Kind.TIME:
+                return _check_time
+            case Kind.PART:
+                return lambda value, path, found: self._check(value, f"{path}.", found)
             case Many(each, most):
-                return _list(self._single(each, field), most)
-            case NumberColumn(low, high, most):
-                return _column(low, high, most)
+                return _list(self._check_of(each, field), most)
             case Pairs(key, value, most):
                 entry = field.message_type
                 assert entry is not None, f"{field.full_name} is a map"
                 inner = entry.fields_by_name
-                return _map(
-                    self._single(key, inner["key"]), self._single(value, inner["value"]), most
-                )
+                checks = self._check_of(key, inner["key"]), self._check_of(value, inner["value"])
+                return _map(*checks, most)
             case Needed() | Informative():
                 raise AssertionError("resolved before")
-            case _:
-                return self._single(rule, field)
-
-    def _single(self, rule: Single, field: FieldDescriptor) -> Check | None:
-        match rule:
-            case Part():
-                return lambda value, path, found: self._check(value, f"{path}.", found)
-            case Choice():
-                return None if rule.open else _choice(field)
-            case Flag() | Item():
-                return None
-            case _:
-                return _CHECKS[type(rule)](rule)
+        return rule.check
 
 
-def _text(rule: Text) -> Check:
-    most, pattern, means, nul = rule.most, rule.pattern, rule.means, rule.nul
-
-    def check(value: str, path: str, found: Found) -> None:
-        if len(value) > most:
-            found.append((path, f"has {len(value):,} characters; at most {most:,} are allowed"))
-        elif "\0" in value and not nul:
-            found.append((path, "holds a NUL character"))
-        elif pattern is not None and not pattern.fullmatch(value):
-            found.append((path, f"{value[:_SHOWN]!r} isn't {means}"))
-
-    return check
+def _check_time(value: Any, path: str, found: Found) -> None:
+    if not (0 <= value.seconds < _END and 0 <= value.nanos <= _NANOS):
+        window = f"must be from {FIRST_TIME:%Y-%m-%d} up to {END_OF_TIME:%Y-%m-%d}"
+        found.append((path, f"{_shown(value.seconds)} is out of range: {window}"))
 
 
-def _octets(rule: Octets) -> Check:
-    most, least = rule.most, rule.least
-
-    def check(value: bytes, path: str, found: Found) -> None:
-        size = len(value)
-        if least == most and size != most:
-            found.append((path, f"has {size:,} bytes, must have {most:,}"))
-        elif not least <= size <= most:
-            found.append((path, f"has {size:,} bytes, must have {least:,} to {most:,}"))
-
-    return check
-
-
-def _number(rule: Number | Real) -> Check:
-    low, high = rule.low, rule.high
-
-    def check(value: float, path: str, found: Found) -> None:
-        if not (low <= value <= high and isfinite(value)):
-            found.append((path, f"{value} is out of range: must be from {low:,} to {high:,}"))
-
-    return check
-
-
-def _time(rule: Time) -> Check:
-    first, end = int(rule.first.timestamp()), int(rule.end.timestamp())
-    window = f"must be from {rule.first:%Y-%m-%d} up to {rule.end:%Y-%m-%d}"
-
-    def check(value: Any, path: str, found: Found) -> None:
-        if not (first <= value.seconds < end and 0 <= value.nanos <= _NANOS):
-            found.append((path, f"{shown(value.seconds)} is out of range: {window}"))
-
-    return check
-
-
-def shown(seconds: int) -> str:
+def _shown(seconds: int) -> str:
     """Format a timestamp for people, if it is within the calendar's range."""
     try:
-        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+        at = FIRST_TIME + timedelta(seconds=seconds)
     except OverflowError:
         return f"{seconds} s"
     return at.isoformat().replace("+00:00", "Z")
 
 
-def _span(rule: Span) -> Check:
-    low, high = int(rule.low.total_seconds()), int(rule.high.total_seconds())
-    window = f"must be from {_length(rule.low)} to {_length(rule.high)}"
-
-    def check(value: Any, path: str, found: Found) -> None:
-        seconds, nanos = value.seconds, value.nanos
-        if abs(nanos) > _NANOS or seconds * nanos < 0:
-            found.append((path, "isn't a duration: its nanoseconds don't fit"))
-        elif not low <= seconds <= high or (seconds == 0 and nanos < 0 <= low):
-            found.append((path, f"{seconds:,} s is out of range: {window}"))
-
-    return check
-
-
 def _length(span: timedelta) -> str:
     return f"{span.days:,} days" if span.days else f"{span.total_seconds():g} s"
+
+
+def _too_long(value: Any, units: str, most: int) -> str:
+    return f"has {len(value):,} {units}; at most {most:,} are allowed"
 
 
 def _choice(field: FieldDescriptor) -> Check:
@@ -420,7 +366,7 @@ def _choice(field: FieldDescriptor) -> Check:
 def _list(each: Check | None, most: int) -> Check:
     def check(values: Any, path: str, found: Found) -> None:
         if len(values) > most:
-            found.append((path, f"has {len(values):,} entries; at most {most:,} are allowed"))
+            found.append((path, _too_long(values, "entries", most)))
         elif each is not None:
             for value in values:
                 each(value, path, found)
@@ -430,23 +376,10 @@ def _list(each: Check | None, most: int) -> Check:
     return check
 
 
-def _column(low: int, high: int, most: int) -> Check:
-    def check(values: Any, path: str, found: Found) -> None:
-        if len(values) > most:
-            found.append((path, f"has {len(values):,} entries; at most {most:,} are allowed"))
-            return
-        for value in (min(values), max(values)):
-            if not low <= value <= high:
-                found.append((path, f"{value} is out of range: must be from {low:,} to {high:,}"))
-                return
-
-    return check
-
-
 def _map(key: Check | None, value: Check | None, most: int) -> Check:
     def check(pairs: Any, path: str, found: Found) -> None:
         if len(pairs) > most:
-            found.append((path, f"has {len(pairs):,} entries; at most {most:,} are allowed"))
+            found.append((path, _too_long(pairs, "entries", most)))
             return
         for name in pairs:
             if key is not None:
@@ -457,19 +390,6 @@ def _map(key: Check | None, value: Check | None, most: int) -> Check:
                 return
 
     return check
-
-
-_CHECKS: Final[Mapping[type, Callable[[Any], Check]]] = {
-    Text: _text,
-    Octets: _octets,
-    Number: _number,
-    Real: _number,
-    Time: _time,
-    Span: _span,
-}
-
-MOST_FOUND: Final = 20
-"""Violations of a list that are reported."""
 
 
 def problem(found: Found) -> str:

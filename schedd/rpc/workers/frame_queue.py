@@ -20,7 +20,7 @@ from schedd.core.ids import RunId, Token
 from schedd.core.runs.model import DispatchedBatch, RunKey
 from schedd.rpc.workers import frames
 from schedd.runtime.definition_texts import CachedDefinition
-from schedkit.bounds.frames import MOST_IN_BATCH
+from schedkit.bounds.tables import MOST_IN_BATCH
 from schedproto.v1 import worker_service_pb2 as wire
 
 M = TypeVar("M", wire.Assignment, wire.RunBatch)

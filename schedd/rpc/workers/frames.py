@@ -29,8 +29,8 @@ from schedd.results.result_collector import AssignmentRefusal
 from schedd.results.result_decision import ReceivedResult
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.frames import MOST_HELD
-from schedkit.bounds.rules import MICROSECONDS, TIME
+from schedkit.bounds.rules import END_OF_TIME, MICROSECONDS
+from schedkit.bounds.tables import MOST_HELD
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 MOST_NOTE: Final = 200
@@ -48,7 +48,7 @@ MOST_ERROR: Final = 2_000
 """Characters of an error that a member writes instead of a worker's."""
 
 
-_END_OF_TIME: Final = (TIME.end - _EPOCH) // _MICROSECOND
+_END_OF_TIME: Final = (END_OF_TIME - _EPOCH) // _MICROSECOND
 
 
 class BadFrame(ValueError):

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from schedd.api.definitions.validation import NAME
 from schedd.api.field_bounds import IDS, MAY_BE_EMPTY, NUMBERS, if_empty
-from schedkit.bounds.rules import TIME
+from schedkit.bounds.rules import END_OF_TIME, FIRST_TIME
 from schedkit.protojson.read import ONE_OR_MANY
 from schedkit.protojson.write import BASE64, TOKENS
 
@@ -22,7 +22,7 @@ TEXT: Final[Schema] = {"type": "string"}
 INSTANT: Final[Schema] = {
     "type": "string",
     "format": "date-time",
-    "description": f"From {TIME.first:%Y} to {TIME.end:%Y}.",
+    "description": f"From {FIRST_TIME:%Y} to {END_OF_TIME:%Y}.",
 }
 DURATION: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
 BYTES: Final[Schema] = {"type": "string", "contentEncoding": "base64"}

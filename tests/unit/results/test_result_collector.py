@@ -47,7 +47,7 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.results.result_writes import ResultWrites
 from schedd.store.user_store import UserStore
-from schedkit.bounds.frames import MOST_IN_BATCH
+from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.outcome_digest import outcome_digest
 from support.definitions import cached_definition

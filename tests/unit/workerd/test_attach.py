@@ -15,7 +15,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.auth.rights import IdentityKind, uri_of
 from schedkit.bounds import FRAME
-from schedkit.bounds.frames import MOST_BATCHES, MOST_IN_BATCH, MOST_RUN_BATCHES
+from schedkit.bounds.tables import MOST_BATCHES, MOST_IN_BATCH, MOST_RUN_BATCHES
 from schedkit.clock import boottime, utcnow
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb

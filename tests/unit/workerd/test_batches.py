@@ -18,7 +18,7 @@ import pytest
 
 from schedclient import Context
 from schedclient.handlers import Mode, RegisteredHandler
-from schedkit.bounds.frames import MOST_IN_BATCH
+from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.clock import boottime, utcnow
 from schedkit.outcome_digest import outcome_digest
 from schedproto.v1 import common_pb2, job_pb2
