@@ -16,10 +16,9 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api import paging
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff, paging
 from schedd.api.budgeted_calls import compute
-from schedd.api.definitions import exclusions, validation
+from schedd.api.definitions import references, validation
 from schedd.api.errors import (
     FailedPreconditionError,
     FieldViolation,
@@ -41,7 +40,7 @@ from schedd.core.schedule.calendars.rules import WrongRules
 from schedd.core.schedule.cron import ScheduleError
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
-from schedproto.v1 import calendar_service_pb2
+from schedproto.v1 import calendar_service_pb2 as wire
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +57,8 @@ LONGEST: Final = 256 * 1024
 
 
 async def apply_calendar(
-    services: Services, caller: Caller, request: calendar_service_pb2.ApplyCalendarRequest
-) -> calendar_service_pb2.Calendar:
+    services: Services, caller: Caller, request: wire.ApplyCalendarRequest
+) -> wire.Calendar:
     """Create a calendar, or write its next version and move the jobs that use it to that."""
     calendar = request.calendar
     namespace = stored_jobs.namespace_of(calendar.namespace)
@@ -81,29 +80,29 @@ async def apply_calendar(
 
 
 async def get_calendar(
-    services: Services, _caller: Caller, request: calendar_service_pb2.GetCalendarRequest
-) -> calendar_service_pb2.Calendar:
+    services: Services, _caller: Caller, request: wire.GetCalendarRequest
+) -> wire.Calendar:
     """Return a calendar, in its newest version or an earlier one."""
     namespace = stored_jobs.namespace_of(request.namespace)
     return _message(await _find(services, namespace, request.calendar, request.version))
 
 
 async def list_calendars(
-    services: Services, _caller: Caller, request: calendar_service_pb2.ListCalendarsRequest
-) -> calendar_service_pb2.ListCalendarsResponse:
+    services: Services, _caller: Caller, request: wire.ListCalendarsRequest
+) -> wire.ListCalendarsResponse:
     """Return a page of calendars, by name."""
     paged = paging.Paged("calendars", request, paging.name_of)
     namespace = stored_jobs.namespace_of(request.namespace)
     rows = await services.calendars.list(namespace, paged.after or "", paged.read_rows)
     page, token = paged.cut(rows, lambda row: (row.name,))
-    return calendar_service_pb2.ListCalendarsResponse(
+    return wire.ListCalendarsResponse(
         calendars=[_message(row) for row in page], next_page_token=token
     )
 
 
 async def delete_calendar(
-    services: Services, caller: Caller, request: calendar_service_pb2.DeleteCalendarRequest
-) -> calendar_service_pb2.DeleteCalendarResponse:
+    services: Services, caller: Caller, request: wire.DeleteCalendarRequest
+) -> wire.DeleteCalendarResponse:
     """Delete a calendar, unless a job uses it."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.calendar
     audit = caller.audit("delete", f"calendar/{namespace}/{name}", request.request_id)
@@ -112,7 +111,7 @@ async def delete_calendar(
         raise _in_use(name, answer)
     if not answer:
         raise _unknown(name)
-    return calendar_service_pb2.DeleteCalendarResponse(deleted=True)
+    return wire.DeleteCalendarResponse(deleted=True)
 
 
 async def _update_jobs(services: Services, caller: Caller, record: CalendarRecord) -> None:
@@ -146,7 +145,7 @@ async def _update_job(
         return True
     stored = job.definition
     old = JobDefinition.read(stored)
-    calendars = await exclusions.calendars_of(services, stored.namespace, old.spec)
+    calendars = await references.calendars_of(services, stored.namespace, old.spec)
     edited = replace(stored, generation=stored.generation + 1, calendars=calendars)
     new = JobDefinition(old.message, edited)
     now = services.clock.now()
@@ -176,7 +175,7 @@ async def _update_job(
 
 async def _as_it_would_be(
     services: Services, namespace: str, name: str, spec: bytes, caller: Caller
-) -> calendar_service_pb2.Calendar:
+) -> wire.Calendar:
     before = await services.calendars.get(namespace, name)
     if before is not None and before.spec == spec:
         return _message(before)
@@ -192,9 +191,9 @@ async def _find(services: Services, namespace: str, name: str, version: int) -> 
     return record
 
 
-def _spec(calendar: calendar_service_pb2.Calendar) -> bytes:
+def _spec(calendar: wire.Calendar) -> bytes:
     """Return the calendar as stored: the fields that a caller sets, without its name."""
-    plain: Message = calendar_service_pb2.Calendar()
+    plain: Message = wire.Calendar()
     plain.CopyFrom(calendar)
     for field in (*SET_BY_CLUSTER, "namespace", "name"):
         plain.ClearField(field)
@@ -203,18 +202,18 @@ def _spec(calendar: calendar_service_pb2.Calendar) -> bytes:
 
 def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
     """Return the changed fields before and after, for the audit log."""
-    new = calendar_service_pb2.Calendar.FromString(spec)
+    new = wire.Calendar.FromString(spec)
     if before is None:
         return "", audit_diff.whole(new)
-    return audit_diff.differences(calendar_service_pb2.Calendar.FromString(before.spec), new)
+    return audit_diff.differences(wire.Calendar.FromString(before.spec), new)
 
 
 def _whole(record: CalendarRecord) -> str:
     """Return all fields, for the audit log."""
-    return audit_diff.whole(calendar_service_pb2.Calendar.FromString(record.spec))
+    return audit_diff.whole(wire.Calendar.FromString(record.spec))
 
 
-def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[FieldViolation]:
+def _violations(calendar: wire.Calendar) -> Iterator[FieldViolation]:
     yield from validation.check_name(calendar.name, "calendar.name")
     if calendar.ByteSize() > LONGEST:
         problem = f"has {calendar.ByteSize():,} bytes; at most {LONGEST:,} are allowed"
@@ -228,8 +227,8 @@ def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[FieldViolat
             yield FieldViolation(f"calendar.{fault.field}", fault.problem + hint)
 
 
-def _message(record: CalendarRecord) -> calendar_service_pb2.Calendar:
-    found = calendar_service_pb2.Calendar.FromString(record.spec)
+def _message(record: CalendarRecord) -> wire.Calendar:
+    found = wire.Calendar.FromString(record.spec)
     found.namespace, found.name, found.version = record.namespace, record.name, record.version
     found.jobs, found.jobs_behind, found.updated_by = record.jobs, record.behind, record.updated_by
     found.updated_at.FromDatetime(record.updated_at)

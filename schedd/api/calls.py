@@ -19,13 +19,12 @@ from typing import Any, Final, TypeAlias, TypeVar
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from schedd.api import calendars, deadlines, pools
+from schedd.api import calendars, dead_letters, deadlines, pools
 from schedd.api.auth import access_tokens
 from schedd.api.auth.authorization import authorize_request
 from schedd.api.cluster import cluster, cluster_pause, doctor, leader_transfer, rebalance
-from schedd.api.dead_letters import dead_letters, redrives
 from schedd.api.errors import dependency_error
-from schedd.api.jobs import backfills, create, explain, jobs, pause
+from schedd.api.jobs import backfills, create, explain, jobs
 from schedd.api.request_bounds import SERVICES, check_wellformed
 from schedd.api.runs import runs, submit, watch
 from schedd.api.services import Caller, Services
@@ -86,8 +85,8 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
 
 
 _MODULES: Final = (
-    *(create, jobs, pause, backfills, explain, pools, calendars, access_tokens),
-    *(submit, runs, dead_letters, redrives, watch),
+    *(create, jobs, backfills, explain, pools, calendars, access_tokens),
+    *(submit, runs, dead_letters, watch),
     *(cluster, cluster_pause, doctor, leader_transfer, rebalance),
 )
 

@@ -17,7 +17,7 @@
 `Unavailable` (schedkit.errors) passes through; `dependency_error` converts it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schedkit.errors import BrokenData, DatabaseUnavailable, OutcomeUnknown, Rejected, Unavailable
@@ -75,6 +75,12 @@ def refuse(
             remedy=remedy,
             violations=violations,
         )
+
+
+def too_many(field: str, count: int, what: str, most: int) -> Iterator[FieldViolation]:
+    """Return the violation of a field with more than `most` of these; none: it has fewer."""
+    if count > most:
+        yield FieldViolation(field, f"has {count:,} {what}; at most {most:,} are allowed")
 
 
 def wrong(

@@ -1,4 +1,4 @@
-"""Calls on pools: set, get, list, pause, resume, delete; and the check of a job's pool."""
+"""Calls on pools: set, get, list, pause, resume, delete."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -10,14 +10,12 @@ from schedd.api.errors import (
     AbortedError,
     FailedPreconditionError,
     FieldViolation,
-    InvalidArgumentError,
     NotFoundError,
     cut,
     not_found,
     refuse,
-    wrong,
 )
-from schedd.api.jobs import pause, quiesce, stored_jobs
+from schedd.api.jobs import quiesce, stored_jobs
 from schedd.api.services import Caller, Services, compact
 from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.runs.pools import (
@@ -30,16 +28,14 @@ from schedd.core.runs.pools import (
     StartRate,
 )
 from schedd.core.runs.records import StoreConflict
-from schedproto.v1 import pool_service_pb2
+from schedproto.v1 import pool_service_pb2 as wire
 
 MOST_USERS: Final = 20
 """Jobs that the error of a rejected delete names."""
 EMPTY: Final = PoolUse(0, 0, 0, 0)
 
 
-async def set_pool(
-    services: Services, caller: Caller, request: pool_service_pb2.SetPoolRequest
-) -> pool_service_pb2.Pool:
+async def set_pool(services: Services, caller: Caller, request: wire.SetPoolRequest) -> wire.Pool:
     """Create a pool, or change its limits. They apply to all later starts."""
     pool = request.pool
     namespace = stored_jobs.namespace_of(pool.namespace)
@@ -62,28 +58,24 @@ async def set_pool(
     return await _current(services, namespace, pool.name)
 
 
-async def get_pool(
-    services: Services, _caller: Caller, request: pool_service_pb2.GetPoolRequest
-) -> pool_service_pb2.Pool:
+async def get_pool(services: Services, _caller: Caller, request: wire.GetPoolRequest) -> wire.Pool:
     return await _current(services, stored_jobs.namespace_of(request.namespace), request.pool)
 
 
 async def list_pools(
-    services: Services, _caller: Caller, request: pool_service_pb2.ListPoolsRequest
-) -> pool_service_pb2.ListPoolsResponse:
+    services: Services, _caller: Caller, request: wire.ListPoolsRequest
+) -> wire.ListPoolsResponse:
     """Return a page of pools, by name."""
     paged = paging.Paged("pools", request, paging.name_of)
     namespace = stored_jobs.namespace_of(request.namespace)
     rows = await services.pools.list(namespace, paged.after or "", paged.read_rows)
     page, token = paged.cut(rows, lambda row: (row[0].name,))
-    return pool_service_pb2.ListPoolsResponse(
-        pools=[_message(*row) for row in page], next_page_token=token
-    )
+    return wire.ListPoolsResponse(pools=[_message(*row) for row in page], next_page_token=token)
 
 
 async def delete_pool(
-    services: Services, caller: Caller, request: pool_service_pb2.DeletePoolRequest
-) -> pool_service_pb2.DeletePoolResponse:
+    services: Services, caller: Caller, request: wire.DeletePoolRequest
+) -> wire.DeletePoolResponse:
     """Delete a pool, unless a job, or a submitted run that hasn't ended, uses it."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("delete", f"pool/{namespace}/{name}", request.request_id)
@@ -92,12 +84,12 @@ async def delete_pool(
         raise _in_use(name, answer)
     if not answer:
         raise _unknown(name)
-    return pool_service_pb2.DeletePoolResponse(deleted=True)
+    return wire.DeletePoolResponse(deleted=True)
 
 
 async def pause_pool(
-    services: Services, caller: Caller, request: pool_service_pb2.PausePoolRequest
-) -> pool_service_pb2.Pool:
+    services: Services, caller: Caller, request: wire.PausePoolRequest
+) -> wire.Pool:
     """Pause a pool. `ok` means that no run of it can start, dispatched ones included."""
     validation.check_note(request.note, "note")
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
@@ -115,8 +107,8 @@ async def pause_pool(
 
 
 async def resume_pool(
-    services: Services, caller: Caller, request: pool_service_pb2.ResumePoolRequest
-) -> pool_service_pb2.Pool:
+    services: Services, caller: Caller, request: wire.ResumePoolRequest
+) -> wire.Pool:
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("resume", f"pool/{namespace}/{name}", request.request_id)
     resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit, _paused)
@@ -126,36 +118,7 @@ async def resume_pool(
     return await _current(services, namespace, name)
 
 
-async def check_there(services: Services, namespace: str, name: str) -> None:
-    """Raise InvalidArgumentError if a job's pool doesn't exist. The store checks it again."""
-    if name and not await services.pools.there(namespace, name):
-        raise missing(name)
-
-
-def missing(name: str) -> InvalidArgumentError:
-    """Return the error for a job whose pool doesn't exist."""
-    problem = f"{cut(name)!r} not found"
-    return wrong(
-        "pool",
-        problem,
-        "create the pool first: schedctl pool set NAME --limit N",
-        reason="NO_SUCH_POOL",
-    )
-
-
-def deleted(what: str) -> FailedPreconditionError:
-    """Return the error for another run of submitted work whose pool was deleted. Such a run would
-    wait without limit.
-    """
-    return FailedPreconditionError(
-        f"{what} was deleted",
-        reason="NO_SUCH_POOL",
-        remedy="create the pool again, `schedctl pool set NAME --limit N`, or submit the work"
-        " without a pool",
-    )
-
-
-def _violations(pool: pool_service_pb2.Pool) -> Iterator[FieldViolation]:
+def _violations(pool: wire.Pool) -> Iterator[FieldViolation]:
     yield from validation.check_name(pool.name, "pool.name")
     if not 0 <= pool.limit <= MOST_AT_ONCE:
         problem = f"must be from 1 to {MOST_AT_ONCE:,}, or 0 for no limit, not {pool.limit:,}"
@@ -170,19 +133,19 @@ def _violations(pool: pool_service_pb2.Pool) -> Iterator[FieldViolation]:
         yield FieldViolation("pool.rate.per", "must be from 1s to 1d")
 
 
-def _per(pool: pool_service_pb2.Pool) -> timedelta:
+def _per(pool: wire.Pool) -> timedelta:
     return pool.rate.per.ToTimedelta()
 
 
 def _as_it_would_be(
     services: Services,
     caller: Caller,
-    pool: pool_service_pb2.Pool,
+    pool: wire.Pool,
     namespace: str,
     limit: int | None,
     rate: StartRate | None,
     found: tuple[PoolRecord, PoolUse] | None,
-) -> pool_service_pb2.Pool:
+) -> wire.Pool:
     record, use = found or (None, EMPTY)
     if pool.version and (record is None or record.version != pool.version):
         raise _changed_meanwhile(pool.name)
@@ -209,7 +172,7 @@ def _limits(limit: int | None, rate: StartRate | None) -> dict[str, object]:
 
 
 def _pause_state(pool: PoolRecord) -> dict[str, object]:
-    return pause.pause_state(pool.paused, pool.paused_by, pool.pause_note, None)
+    return stored_jobs.pause_state(pool.paused, pool.paused_by, pool.pause_note, None)
 
 
 def _paused(pool: PoolRecord) -> str:
@@ -222,15 +185,15 @@ def _whole(pool: PoolRecord) -> str:
     return compact(_limits(pool.limit, pool.rate) | (_pause_state(pool) if pool.paused else {}))
 
 
-async def _current(services: Services, namespace: str, name: str) -> pool_service_pb2.Pool:
+async def _current(services: Services, namespace: str, name: str) -> wire.Pool:
     found = await services.pools.get(namespace, name) if name else None
     if found is None:
         raise _unknown(name)
     return _message(*found)
 
 
-def _message(record: PoolRecord, use: PoolUse) -> pool_service_pb2.Pool:
-    message = pool_service_pb2.Pool(
+def _message(record: PoolRecord, use: PoolUse) -> wire.Pool:
+    message = wire.Pool(
         namespace=record.namespace,
         name=record.name,
         limit=record.limit or 0,

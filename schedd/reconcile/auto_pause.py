@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from schedd.api.jobs import pause, timer_edit
+from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
@@ -96,7 +96,7 @@ def _resumptions_of(record: JobRecord) -> Sequence[Resumption]:
     if record.paused_until is None or not stored.paused:
         return ()
     timer, skipped = timer_edit.after_pause(record, record.paused_until)
-    was = pause.pause_state(True, record.paused_by, record.pause_note, record.paused_until)
+    was = stored_jobs.pause_state(True, record.paused_by, record.pause_note, record.paused_until)
     entry = _entry(record, "resume", was, {"paused": False}, "the pause reached its end time")
     resumption = Resumption(
         stored.job_id,
@@ -117,7 +117,7 @@ def _failed(record: JobRecord, failures: int) -> FailedTooOften:
     if 0 < most <= failures:
         note = f"{failures} runs in a row failed (pause_after_failures: {most})"
     entry = _entry(
-        record, "pause", {"paused": False}, pause.pause_state(True, ACTOR, note, None), note
+        record, "pause", {"paused": False}, stored_jobs.pause_state(True, ACTOR, note, None), note
     )
     return FailedTooOften(stored.job_id, record.shard, stored.generation, most, note, entry)
 

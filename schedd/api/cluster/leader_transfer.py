@@ -17,8 +17,7 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import availability
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff, availability
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     AbortedError,

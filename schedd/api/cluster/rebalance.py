@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from schedd.api import availability
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff, availability
 from schedd.api.errors import FailedPreconditionError, OutcomeUnknownError
 from schedd.api.jobs import quiesce
 from schedd.api.services import Caller, Services

@@ -8,7 +8,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api.definitions import actions, chains, exclusions, notifications
+from schedd.api.definitions import actions, notifications, references
 from schedd.api.errors import FieldViolation, refuse
 from schedd.api.request_bounds import MOST_VIOLATIONS
 from schedd.core.ids import Id
@@ -197,7 +197,7 @@ def _schedule_violations(definition: JobDefinition, now: datetime) -> Iterator[F
         except zones.UnknownZone as unknown:
             yield FieldViolation("time_zone", f"{unknown} ({unknown.hint})")
     if job.HasField("after"):
-        yield from chains.violations(job)
+        yield from references.parent_violations(job)
         yield from _no_instant_violations(job, "after: the parents decide when it runs")
     elif job.on_demand:
         yield from _no_instant_violations(job, "on_demand: triggers decide when it runs")
@@ -248,7 +248,7 @@ def _instant_violations(definition: JobDefinition, now: datetime) -> Iterator[Fi
     if job.HasField("start") and job.HasField("end") and instant(job.end) < instant(job.start):
         yield FieldViolation("end", "is before start")
         return
-    if excluded := [*exclusions.violations(job.exclude, definition.row.calendars)]:
+    if excluded := [*references.exclusion_violations(job.exclude, definition.row.calendars)]:
         yield from excluded
         return
     try:

@@ -29,7 +29,6 @@ from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.records import StoreConflict
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.timers.backfill import (
     MOST_INSTANTS,
@@ -41,14 +40,14 @@ from schedd.core.timers.backfill import (
 )
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
-from schedproto.v1 import job_service_pb2
+from schedproto.v1 import job_service_pb2 as wire
 
 _TICK: Final = timedelta(microseconds=1)
 
 
 async def backfill_job(
-    services: Services, caller: Caller, request: job_service_pb2.BackfillJobRequest
-) -> job_service_pb2.BackfillJobResponse:
+    services: Services, caller: Caller, request: wire.BackfillJobRequest
+) -> wire.BackfillJobResponse:
     """Start a backfill of a past range; also while the job is paused."""
     now = services.clock.now()
     record = await stored_jobs.find(services, request.namespace, request.job)
@@ -75,19 +74,15 @@ async def backfill_job(
         "from": reasons.time_text(first),
         "to": reasons.time_text(last),
     }
-    made = await services.backfills.create(
+    key = request.idempotency_key
+    written = await services.backfills.create(
         stored.job_id,
         stored.generation,
         backfill,
-        stored_jobs.idempotency(stored.namespace, request.idempotency_key, "BackfillJob", request),
+        stored_jobs.idempotency(stored.namespace, key, "BackfillJob", request),
         caller.changed("backfill", object_, {}, what, request.request_id),
     )
-    if isinstance(made, StoreConflict):
-        if made.what == "key":
-            raise stored_jobs.taken(made, name=stored.name, key=request.idempotency_key)
-        raise stored_jobs.edited_meanwhile(stored.name)
-    if made is None:
-        raise stored_jobs.unknown(request.job)
+    made = stored_jobs.stored(written, name=stored.name, asked=request.job, key=key)
     services.wake_ups.runs_ready([record.shard])
     answer = views.planned_message(made.plan)
     answer.backfill.CopyFrom(views.backfill_message(made.record))
@@ -95,8 +90,8 @@ async def backfill_job(
 
 
 async def get_backfill(
-    services: Services, _caller: Caller, request: job_service_pb2.GetBackfillRequest
-) -> job_service_pb2.Backfill:
+    services: Services, _caller: Caller, request: wire.GetBackfillRequest
+) -> wire.Backfill:
     """Return a backfill with the states of its runs."""
     found = await services.backfills.get(_id(request.backfill_id))
     if found is None:
@@ -105,8 +100,8 @@ async def get_backfill(
 
 
 async def list_backfills(
-    services: Services, _caller: Caller, request: job_service_pb2.ListBackfillsRequest
-) -> job_service_pb2.ListBackfillsResponse:
+    services: Services, _caller: Caller, request: wire.ListBackfillsRequest
+) -> wire.ListBackfillsResponse:
     """Return a page of backfills, newest first."""
     paged = paging.Paged("backfills", request, paging.time_and(BackfillId))
     job_id = None
@@ -116,14 +111,14 @@ async def list_backfills(
     namespace = stored_jobs.namespace_of(request.namespace)
     rows = await services.backfills.newest(namespace, job_id, paged.after, paged.read_rows)
     page, token = paged.cut(rows, lambda row: (row.created_at, row.backfill_id))
-    return job_service_pb2.ListBackfillsResponse(
+    return wire.ListBackfillsResponse(
         backfills=[views.backfill_message(row) for row in page], next_page_token=token
     )
 
 
 async def cancel_backfill(
-    services: Services, caller: Caller, request: job_service_pb2.CancelBackfillRequest
-) -> job_service_pb2.Backfill:
+    services: Services, caller: Caller, request: wire.CancelBackfillRequest
+) -> wire.Backfill:
     """Cancel a backfill: create no more runs, and cancel the existing ones. Idempotent."""
     backfill_id = _id(request.backfill_id)
     done = await services.backfills.cancel(
@@ -170,7 +165,7 @@ def of_run(text: str) -> BackfillId | None:
     return _id(text) if text else None
 
 
-def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
+def _range(request: wire.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
     """Return the first and last time of the range, inclusive. Raises InvalidArgumentError."""
     violations = [
         FieldViolation(field, "is missing: give the first and the last time of the range")
@@ -188,7 +183,7 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
     return first, last
 
 
-def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Definition) -> None:
+def _check_parallel(request: wire.BackfillJobRequest, definition: Definition) -> None:
     """Raise InvalidArgumentError for a number out of range, or one that would lose runs."""
     wanted = request.max_parallel
     policy = job_codec.overlap_of(request.overlap) or definition.overlap

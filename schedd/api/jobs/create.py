@@ -6,11 +6,10 @@ from typing import Final, TypeAlias
 
 from google.protobuf.message import Message
 
-from schedd.api import batches, pools, views
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff, batches, views
 from schedd.api.batches import KEYS, RequestTemplates
 from schedd.api.budgeted_calls import compute
-from schedd.api.definitions import chains, exclusions, notifications, validation
+from schedd.api.definitions import notifications, references, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.partition import shard_of_job
@@ -138,12 +137,12 @@ async def _checked(
     now = services.clock.now()
     job = request.job
     namespace = stored_jobs.namespace_of(job.namespace)
-    calendars = await exclusions.calendars_of(services, namespace, job)
+    calendars = await references.calendars_of(services, namespace, job)
     definition = JobDefinition.requested(job, JobId(new_id()), namespace, calendars)
     await compute(caller, partial(validation.check, definition, now))
-    await pools.check_there(services, namespace, job.pool)
+    await references.check_pool(services, namespace, job.pool)
     notifications.check_means(services, job)
-    await chains.check(services, None, namespace, job)
+    await references.check_parents(services, None, namespace, job)
     record = await compute(caller, partial(stored_jobs.new_record, caller, definition, now))
     if request.validate_only:
         if await services.store.get_job(namespace, job.name):
@@ -202,15 +201,6 @@ def _made(
 ) -> tuple[JobRecord, JobDefinition]:
     """Return the stored job and its definition. Raises the error for a rejected one."""
     job = request.job
-    if isinstance(stored, Unavailable):
-        raise stored
-    if isinstance(stored, ChainRefused):
-        raise chains.refusal(stored, job.name)
-    if isinstance(stored, StoreConflict) and stored.what == "calendar":
-        raise exclusions.changed_meanwhile(job.name)
-    if isinstance(stored, StoreConflict) and stored.what == "pool":
-        raise pools.missing(job.pool)
-    if isinstance(stored, StoreConflict):
-        raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
-    definition = definitions.get(stored.definition.job_id)  # None: a repeated call
-    return stored, definition or JobDefinition.read(stored.definition)
+    made = stored_jobs.stored(stored, name=job.name, pool=job.pool, key=request.idempotency_key)
+    definition = definitions.get(made.definition.job_id)  # None: a repeated call
+    return made, definition or JobDefinition.read(made.definition)

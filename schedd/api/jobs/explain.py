@@ -18,7 +18,7 @@ from typing import Final
 
 from schedd.api import paging, views
 from schedd.api.budgeted_calls import compute
-from schedd.api.definitions import chains
+from schedd.api.definitions import references
 from schedd.api.errors import FieldViolation, InvalidArgumentError
 from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.api.jobs.stored_jobs import namespace_of
@@ -37,7 +37,6 @@ from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.records import dataclass
 from schedkit.text.duration import render
-from schedproto.v1 import job_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
 
@@ -86,8 +85,8 @@ class ExplainRequest:
 
 
 async def explain_instant(
-    services: Services, caller: Caller, request: job_service_pb2.ExplainInstantRequest
-) -> job_service_pb2.ExplainInstantResponse:
+    services: Services, caller: Caller, request: wire.ExplainInstantRequest
+) -> wire.ExplainInstantResponse:
     """Describe what happened at a scheduled time of a job, with the run's row."""
     record = await stored_jobs.find(services, request.namespace, request.job)
     definition, at = JobDefinition.read(record.definition), job_codec.instant(request.at)
@@ -107,12 +106,10 @@ async def explain_instant(
     runs = [views.run_message(one) for one in made]
     if row is None or not _covers(asked, row):
         answer = await _without_row(asked) + backfills
-        return job_service_pb2.ExplainInstantResponse(answer=answer, backfilled=runs)
+        return wire.ExplainInstantResponse(answer=answer, backfilled=runs)
     describe = _BY_STATE.get(row.run.state, _ran)
     answer = f"{await describe(asked, row)} Read from {_row(row)}.{backfills}"
-    return job_service_pb2.ExplainInstantResponse(
-        answer=answer, run=views.run_message(row), backfilled=runs
-    )
+    return wire.ExplainInstantResponse(answer=answer, run=views.run_message(row), backfilled=runs)
 
 
 def _covers(asked: ExplainRequest, row: RunRecord) -> bool:
@@ -227,7 +224,7 @@ async def _without_row(asked: ExplainRequest) -> str:
     if after is not None:
         joins = await asked.services.chains.waiting(record.definition.job_id, at)
         if joins:
-            return " ".join(chains.describe_wait(one, after.jobs) for one in joins)
+            return " ".join(references.describe_wait(one, after.jobs) for one in joins)
         parents = ", ".join(after.jobs)
         return f"No parent has ended in that cycle: {parents}. {job}"
     if not asked.is_instant:

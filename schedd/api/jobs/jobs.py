@@ -1,4 +1,5 @@
-"""Calls on jobs, and their next scheduled times; creating them is separate (`create`).
+"""Calls on jobs: get, list, edit, delete, trigger, pause, resume, and their next scheduled times;
+creating them is separate (`create`).
 
 A change and its audit line are one transaction; then the owner is notified. `ok` of update and
 delete means that nothing of the old definition can start any more (`quiesce`).
@@ -10,11 +11,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from schedd.api import paging, pools, views
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff, paging, views
 from schedd.api.budgeted_calls import compute
-from schedd.api.definitions import chains, exclusions, notifications, validation
-from schedd.api.errors import FieldViolation, refuse
+from schedd.api.definitions import notifications, references, validation
+from schedd.api.errors import FieldViolation, InvalidArgumentError, cut, refuse, wrong
 from schedd.api.field_bounds import MOST_COMING
 from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker_warnings
 from schedd.api.jobs.timer_edit import MissedOnEdit
@@ -27,16 +27,18 @@ from schedd.core.jobs.notifications import redirected
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun, RunKey, Trigger
-from schedd.core.runs.records import ChainRefused, JobRecord, StoreConflict, StoredDefinition
+from schedd.core.runs.records import JobRecord, StoreConflict, StoredDefinition
 from schedd.core.schedule.compiled_schedule import Occurrence
 from schedd.core.schedule.cron import EPOCH, ScheduleError
 from schedd.core.schedule.work_budget import TooMuchWork, limited, spend
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.clock import boottime
+from schedkit.protojson.problems import IN_THE_PAST
 from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
-from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
+from schedproto.v1 import job_pb2, run_pb2
+from schedproto.v1 import job_service_pb2 as wire
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +51,14 @@ PAGE: Final = 20_000
 _TICK: Final = timedelta(microseconds=1)
 
 
-async def get_job(
-    services: Services, caller: Caller, request: job_service_pb2.GetJobRequest
-) -> job_pb2.Job:
+async def get_job(services: Services, caller: Caller, request: wire.GetJobRequest) -> job_pb2.Job:
     record = await stored_jobs.find(services, request.namespace, request.job)
     return await compute(caller, partial(views.job_message, record, exact=True))
 
 
 async def list_jobs(
-    services: Services, _caller: Caller, request: job_service_pb2.ListJobsRequest
-) -> job_service_pb2.ListJobsResponse:
+    services: Services, _caller: Caller, request: wire.ListJobsRequest
+) -> wire.ListJobsResponse:
     """Return a page of jobs, newest first."""
     wanted = job_filter.parse_filter(request.filter)
     paged = paging.Paged("jobs", request, paging.time_and(JobId))
@@ -96,13 +96,13 @@ async def newest_definitions(
 
 def _page(
     page: list[job_pb2.Job], listing: str, after: tuple[datetime, JobId] | None
-) -> job_service_pb2.ListJobsResponse:
+) -> wire.ListJobsResponse:
     token = "" if after is None else paging.token(listing, *after)
-    return job_service_pb2.ListJobsResponse(jobs=page, next_page_token=token)
+    return wire.ListJobsResponse(jobs=page, next_page_token=token)
 
 
 async def update_job(
-    services: Services, caller: Caller, request: job_service_pb2.UpdateJobRequest
+    services: Services, caller: Caller, request: wire.UpdateJobRequest
 ) -> job_pb2.Job:
     """Write a new generation with the fields of the mask."""
     now = services.clock.now()
@@ -115,47 +115,42 @@ async def update_job(
                 await quiesce.quiesce_job(services, caller, record, may_start=stored.generation)
         return views.job_message(record, old)
     timer = await compute(caller, partial(timer_edit.edited_timer, record, old, new, now))
-    by = reasons.edit(caller.actor)
-    missed = (
-        None
-        if timer.reset is None
-        else MissedOnEdit(
-            partial(timer_edit.never_fired, old=old, now=now, by=by, new=new),
-            services.emit,
-        )
-    )
     if request.validate_only:
         due = timer_edit.due_after(record, timer)
-        return await worker_warnings.answer(
-            services, replace(record, definition=new.stored, due_at=due), new
-        )
-    audit = stored_jobs.audited(caller, "update", stored, request.request_id)
+        edited = replace(record, definition=new.stored, due_at=due)
+        return await worker_warnings.answer(services, edited, new)
+    by = reasons.edit(caller.actor)
+    never_fired = partial(timer_edit.never_fired, old=old, now=now, by=by, new=new)
+    missed = None if timer.reset is None else MissedOnEdit(never_fired, services.emit)
     before, after = audit_diff.differences(old.spec, new.spec)
+    audit = stored_jobs.audited(caller, "update", stored, request.request_id)
     audit = replace(audit, before=before, after=after)
     async with quiesce.failover_check(services, f"job {stored.name}"):
         notices = redirected(job_codec.notices_of(old.spec), new.parsed.notices)
-        result = _written(
-            await services.store.update_job(
-                stored.job_id, stored.generation, new.stored, timer, audit, missed, notices
-            ),
-            stored.name,
-            new.spec.pool,
+        written = await services.store.update_job(
+            stored.job_id, stored.generation, new.stored, timer, audit, missed, notices
         )
+        result = stored_jobs.stored(written, name=stored.name, pool=new.spec.pool)
         if missed is not None:
             missed.stored()
         await quiesce.quiesce_job(services, caller, result, may_start=result.definition.generation)
     return await worker_warnings.answer(services, result, new)
 
 
-async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -> JobRecord:
+async def _seen(services: Services, request: wire.UpdateJobRequest) -> JobRecord:
     """Return the job to edit, if its etag matches."""
-    record = await stored_jobs.find(
-        services, request.job.namespace, request.job.name or request.job.job_id
-    )
+    asked = request.job
+    record = await stored_jobs.find(services, asked.namespace, asked.name or asked.job_id)
     stored = record.definition
-    if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
-        raise stored_jobs.another_job(stored.name, request.job.job_id)
-    for etags in (request.etag, request.job.etag):
+    if asked.job_id and asked.job_id.lower() != str(stored.job_id):
+        problem = f"isn't the id of job {cut(stored.name)!r}"
+        raise InvalidArgumentError(
+            f"job.job_id: {cut(asked.job_id)!r} {problem}",
+            reason="JOB_ID_MISMATCH",
+            remedy="leave job_id out, or give the name of the job with this id; nothing was stored",
+            violations=[FieldViolation("job.job_id", problem)],
+        )
+    for etags in (request.etag, asked.etag):
         stored_jobs.check_seen(stored, etags)
     return record
 
@@ -163,7 +158,7 @@ async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -
 async def _edited(
     services: Services,
     caller: Caller,
-    request: job_service_pb2.UpdateJobRequest,
+    request: wire.UpdateJobRequest,
     old: JobDefinition,
     now: datetime,
 ) -> JobDefinition:
@@ -171,35 +166,17 @@ async def _edited(
     if list(request.update_mask.paths) == ["*"]:
         validation.check_pause(request.job)
     job.namespace, job.name = stored.namespace, stored.name
-    calendars = await exclusions.calendars_of(services, stored.namespace, job)
-    new = old.edited(job, calendars)
+    new = old.edited(job, await references.calendars_of(services, stored.namespace, job))
     await compute(caller, partial(timer_edit.check_edit, old, new, now))
-    await pools.check_there(services, stored.namespace, job.pool)
+    await references.check_pool(services, stored.namespace, job.pool)
     notifications.check_means(services, job, old.spec)
-    await chains.check(services, stored.job_id, stored.namespace, job)
+    await references.check_parents(services, stored.job_id, stored.namespace, job)
     return new
 
 
-def _written(
-    result: JobRecord | StoreConflict | ChainRefused | None, name: str, pool: str
-) -> JobRecord:
-    """Return the edited job. Raises the error for a rejected edit."""
-    if isinstance(result, ChainRefused):
-        raise chains.refusal(result, name)
-    if isinstance(result, StoreConflict) and result.what == "calendar":
-        raise exclusions.changed_meanwhile(name)
-    if isinstance(result, StoreConflict) and result.what == "pool":
-        raise pools.missing(pool)
-    if isinstance(result, StoreConflict):
-        raise stored_jobs.edited_meanwhile(name)
-    if result is None:
-        raise stored_jobs.unknown(name)
-    return result
-
-
 async def delete_job(
-    services: Services, caller: Caller, request: job_service_pb2.DeleteJobRequest
-) -> job_service_pb2.DeleteJobResponse:
+    services: Services, caller: Caller, request: wire.DeleteJobRequest
+) -> wire.DeleteJobResponse:
     """Delete a job: waiting runs are cancelled, running ones finish, its name can be reused."""
     validation.check_note(request.note, "note")
     record = await stored_jobs.find(services, request.namespace, request.job)
@@ -211,18 +188,13 @@ async def delete_job(
     async with quiesce.failover_check(services, f"job {stored.name}"):
         missed = MissedOnEdit(partial(_never_fired, caller.actor), services.emit)
         seen = stored.generation if request.etag else None
-        deleted = await services.store.delete_job(stored.job_id, audit, missed, _audit_state, seen)
-        if isinstance(deleted, StoreConflict):
-            raise stored_jobs.edited_meanwhile(stored.name)
-        if isinstance(deleted, ChainRefused):
-            raise chains.refusal(deleted, stored.name)
-        if deleted is None:
-            raise stored_jobs.unknown(request.job)
+        written = await services.store.delete_job(stored.job_id, audit, missed, _audit_state, seen)
+        deleted = stored_jobs.stored(written, name=stored.name, asked=request.job)
         missed.stored()
         if deleted.cancelled:
             services.emit(EndedUnreported(State.CANCELLED, Reason.DELETED, deleted.cancelled))
         await quiesce.quiesce_job(services, caller, record)
-    return job_service_pb2.DeleteJobResponse(deleted=True)
+    return wire.DeleteJobResponse(deleted=True)
 
 
 def _audit_state(record: JobRecord) -> str:
@@ -246,8 +218,8 @@ def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
 
 
 async def list_next_instants(
-    services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
-) -> job_service_pb2.ListNextInstantsResponse:
+    services: Services, caller: Caller, request: wire.ListNextInstantsRequest
+) -> wire.ListNextInstantsResponse:
     """Return the next scheduled times of a job that will run. With `max_runs`, the remaining ones,
     from its next run on.
     """
@@ -259,9 +231,9 @@ async def list_next_instants(
     coming = await compute(
         caller, partial(_coming, record, after, count, excluded=request.excluded)
     )
-    return job_service_pb2.ListNextInstantsResponse(
+    return wire.ListNextInstantsResponse(
         instants=[
-            job_service_pb2.ListNextInstantsResponse.Instant(
+            wire.ListNextInstantsResponse.Instant(
                 scheduled_at=views.stamp(one.nominal),
                 due_at=views.stamp(one.due),
                 excluded_by=excluded_by,
@@ -293,17 +265,20 @@ def _coming(
 
 
 async def trigger_job(
-    services: Services, caller: Caller, request: job_service_pb2.TriggerJobRequest
+    services: Services, caller: Caller, request: wire.TriggerJobRequest
 ) -> run_pb2.Run:
     """Start a run of the job now, or after a delay; also while it is paused."""
-    check_trigger(request)
+    violations = [*validation.payload_violations(request.payload)]
+    if request.delay.ToTimedelta() < timedelta(0):
+        violations.append(FieldViolation("delay", "must not be negative"))
+    refuse(violations, "INVALID_TRIGGER")
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     now = services.clock.now()
     definition = JobDefinition.read(stored).parsed
     run = NewRun(RunKey(now, RunId(new_id())), now + request.delay.ToTimedelta())
     audit = stored_jobs.audited(caller, "trigger", stored, request.request_id)
-    inserted = await services.store.insert_run(
+    result = await services.store.insert_run(
         stored.job_id,
         run,
         Trigger.MANUAL,
@@ -313,19 +288,67 @@ async def trigger_job(
         replace(audit, run_id=run.key.run_id),
         job_codec.overlap_of(request.overlap),
     )
-    if isinstance(inserted, StoreConflict) and inserted.what == "pool":
-        raise pools.deleted(f"pool {definition.pool.partition('/')[2]}")
-    if isinstance(inserted, StoreConflict):
-        raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
-    if inserted is None:
-        raise stored_jobs.unknown(request.job)
+    if isinstance(result, StoreConflict) and result.what == "pool":
+        raise stored_jobs.deleted_pool(f"pool {definition.pool.partition('/')[2]}")
+    inserted = stored_jobs.stored(result, name=request.job, key=request.idempotency_key)
     services.wake_ups.runs_created([inserted.run])
     return views.run_message(inserted)
 
 
-def check_trigger(request: job_service_pb2.TriggerJobRequest) -> None:
-    """Raise InvalidArgument for an invalid payload or a negative delay."""
-    violations = list(validation.payload_violations(request.payload))
-    if request.delay.ToTimedelta().total_seconds() < 0:
-        violations.append(FieldViolation("delay", "must not be negative"))
-    refuse(violations, "INVALID_TRIGGER")
+# Pause and resume a job. While it is paused, its schedule doesn't fire; triggers still work.
+
+RESUMED_AT_MOST: Final = 5
+"""Tries of a resume while others edit the job."""
+
+
+async def pause_job(
+    services: Services, caller: Caller, request: wire.PauseJobRequest
+) -> job_pb2.Job:
+    """Pause a job until it is resumed, automatically at `until` if given. Triggers still work."""
+    validation.check_note(request.note, "note")
+    until = job_codec.instant(request.until) if request.HasField("until") else None
+    if until is not None and until <= services.clock.now():
+        remedy = "give a time in the future, or leave `until` out to pause without an end"
+        raise wrong("until", IN_THE_PAST, remedy)
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    stored_jobs.check_seen(stored, request.etag)
+    audit = stored_jobs.audited(caller, "pause", stored, request.request_id)
+    async with quiesce.failover_check(services, f"job {stored.name}"):
+        seen = stored.generation if request.etag else None
+        written = await services.store.pause_job(
+            stored.job_id, request.note, caller.actor, audit, until, seen, _pause_state
+        )
+        paused = stored_jobs.stored(written, name=stored.name, asked=request.job)
+        await quiesce.quiesce_job(services, caller, paused)
+    return views.job_message(paused)
+
+
+async def resume_job(
+    services: Services, caller: Caller, request: wire.ResumeJobRequest
+) -> job_pb2.Job:
+    """Resume a job; the scheduled times of the pause are SKIPPED (PAUSED)."""
+    for _ in range(RESUMED_AT_MOST):
+        record = await stored_jobs.find(services, request.namespace, request.job)
+        stored = record.definition
+        if not stored.paused:
+            return views.job_message(record)
+        timer, skipped = await compute(
+            caller, partial(timer_edit.after_pause, record, services.clock.now())
+        )
+        audit = stored_jobs.audited(caller, "resume", stored, request.request_id)
+        audit = replace(audit, after=compact({"paused": False}))
+        written = await services.store.resume_job(
+            stored.job_id, timer, skipped, audit, stored.generation, _pause_state
+        )
+        if not isinstance(written, StoreConflict):
+            break  # else the job was edited meanwhile: compute the timer again
+    resumed = stored_jobs.stored(written, name=request.job)
+    services.wake_ups.jobs_changed([(stored.job_id, resumed.shard)])
+    services.wake_ups.runs_ready([resumed.shard])
+    return views.job_message(resumed)
+
+
+def _pause_state(job: JobRecord) -> str:
+    paused = job.definition.paused
+    return compact(stored_jobs.pause_state(paused, job.paused_by, job.pause_note, job.paused_until))

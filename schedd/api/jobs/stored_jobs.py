@@ -5,18 +5,17 @@ jobs share.
 import hashlib
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from schedd.api import views
 from schedd.api.batches import KEYS
-from schedd.api.definitions import validation
+from schedd.api.definitions import references, validation
 from schedd.api.errors import (
     AbortedError,
     AlreadyExistsError,
-    FieldViolation,
-    InvalidArgumentError,
+    FailedPreconditionError,
     NotFoundError,
     cut,
     not_found,
@@ -26,9 +25,18 @@ from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import RunId
 from schedd.core.runs.model import AuditRecord
-from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, StoredDefinition
+from schedd.core.runs.records import (
+    ChainRefused,
+    Idempotency,
+    JobRecord,
+    StoreConflict,
+    StoredDefinition,
+)
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
+from schedkit.errors import Unavailable
+
+T = TypeVar("T")
 
 
 def namespace_of(given: str) -> str:
@@ -95,19 +103,51 @@ def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: s
     return caller.audit(action, f"run/{run_id}", request_id, run_id=run_id)
 
 
+def stored(
+    result: T | StoreConflict | ChainRefused | Unavailable | None,
+    *,
+    name: str,
+    asked: str = "",
+    pool: str = "",
+    key: str = "",
+) -> T:
+    """Return what the store wrote for a job of this name, pool and idempotency key. Raises the
+    error for a rejected change. `asked`: the job in the request, if that may be an id.
+    """
+    if isinstance(result, Unavailable):
+        raise result
+    if isinstance(result, ChainRefused):
+        raise references.chain_refusal(result, name)
+    if result is None:
+        raise unknown(asked or name)
+    if not isinstance(result, StoreConflict):
+        return result
+    match result.what:
+        case "key" | "name":
+            raise taken(result, name=name, key=key)
+        case "pool":
+            raise references.missing_pool(pool)
+        case "calendar":
+            raise AbortedError(
+                f"a calendar of job {name!r} was changed meanwhile",
+                reason="CALENDAR_CHANGED",
+                remedy="call again: the job is then checked with the new version",
+            )
+        case _:
+            raise edited_meanwhile(name)
+
+
+def pause_state(paused: bool, by: str, note: str, until: datetime | None) -> dict[str, object]:
+    """Return the state of a pause of a job or pool, for the audit log."""
+    if not paused:
+        return {"paused": False}
+    state: dict[str, object] = {"paused": True, "by": by, "note": note}
+    return state if until is None else state | {"until": until.isoformat()}
+
+
 def unknown(job: str) -> NotFoundError:
     """Return the error for a job that doesn't exist."""
     return not_found("job", repr(cut(job)), "job list")
-
-
-def another_job(name: str, job_id: str) -> InvalidArgumentError:
-    """Return the error for an edit with the name of one job and the id of another."""
-    return InvalidArgumentError(
-        f"job.job_id: {cut(job_id)!r} isn't the id of job {cut(name)!r}",
-        reason="JOB_ID_MISMATCH",
-        remedy="leave job_id out, or give the name of the job with this id; nothing was stored",
-        violations=[FieldViolation("job.job_id", f"isn't the id of job {cut(name)!r}")],
-    )
 
 
 def check_seen(stored: StoredDefinition, etags: str) -> None:
@@ -117,6 +157,18 @@ def check_seen(stored: StoredDefinition, etags: str) -> None:
     seen = {one.strip() for one in etags.split(",")}
     if etags and views.etag(stored.job_id, stored.generation) not in seen:
         raise edited_meanwhile(stored.name)
+
+
+def deleted_pool(what: str) -> FailedPreconditionError:
+    """Return the error for another run of work whose pool was deleted. Such a run would wait
+    without limit.
+    """
+    return FailedPreconditionError(
+        f"{what} was deleted",
+        reason="NO_SUCH_POOL",
+        remedy="create the pool again, `schedctl pool set NAME --limit N`, or submit the work"
+        " without a pool",
+    )
 
 
 def edited_meanwhile(name: str) -> AbortedError:

@@ -12,13 +12,14 @@ from google.protobuf.message import Message
 from schedd.api.errors import FieldViolation, InvalidArgumentError, wrong
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import OF_INSTANTS
-from schedproto.v1 import job_pb2, job_service_pb2
+from schedproto.v1 import job_pb2
+from schedproto.v1 import job_service_pb2 as wire
 
 SCHEDULES: Final = ("cron", "every", "at", "local_at", "on_demand", "after")
 """Kinds of schedule; a job has one. `local_at` is stored as `at`."""
 
 
-def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
+def masked(old: job_pb2.Job, request: wire.UpdateJobRequest) -> job_pb2.Job:
     """Return the job with the named fields of the request."""
     paths = list(request.update_mask.paths)
     if not paths:

@@ -12,9 +12,9 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import WorkerView
 from schedd.core.runs.run_records import RunFilter, RunRecord
-from schedproto.v1 import run_service_pb2
+from schedproto.v1 import run_service_pb2 as wire
 
-Check = run_service_pb2.ExplainRunResponse.Check
+Check = wire.ExplainRunResponse.Check
 
 REFUSED: Final = "Does a worker accept the run?"
 CHANGE: Final = "change the job, or start a worker that can run it; the run is offered again later"
@@ -59,7 +59,7 @@ async def children_of(services: Services, record: RunRecord, most: int) -> list[
     return children
 
 
-async def explained(services: Services, record: RunRecord) -> run_service_pb2.ExplainRunResponse:
+async def explained(services: Services, record: RunRecord) -> wire.ExplainRunResponse:
     """Explain a started broadcast by the states of its children."""
     children = await children_of(services, record, record.run.children or 0)
     states = Counter(each.run.state for each in children)
@@ -75,7 +75,7 @@ async def explained(services: Services, record: RunRecord) -> run_service_pb2.Ex
         )
         for each in left[:NAMED]
     ]
-    return run_service_pb2.ExplainRunResponse(answer=answer, checks=checks)
+    return wire.ExplainRunResponse(answer=answer, checks=checks)
 
 
 def waits_for(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from schedd.api import paging, pools, views
+from schedd.api import paging, views
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     CallError,
@@ -35,20 +35,18 @@ from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 from schedkit.objects import Damaged, NoSuchObject, result_key
-from schedproto.v1 import run_pb2, run_service_pb2
+from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 
-async def get_run(
-    services: Services, _caller: Caller, request: run_service_pb2.GetRunRequest
-) -> run_pb2.Run:
+async def get_run(services: Services, _caller: Caller, request: wire.GetRunRequest) -> run_pb2.Run:
     record = await _find(services, request.run_id)
     return views.run_message(record, services.advances.progress_of(record.run))
 
 
 async def list_runs(
-    services: Services, _caller: Caller, request: run_service_pb2.ListRunsRequest
-) -> run_service_pb2.ListRunsResponse:
+    services: Services, _caller: Caller, request: wire.ListRunsRequest
+) -> wire.ListRunsResponse:
     """Return a page of runs, newest first. If the filter needs too many rows, the page is shorter
     than requested, or empty, and has a token to continue.
     """
@@ -62,7 +60,7 @@ async def list_runs(
     page, token = paged.cut(rows, key_of)
     if end and not token:
         token = paging.token(paged.listing, *end)
-    return run_service_pb2.ListRunsResponse(
+    return wire.ListRunsResponse(
         runs=[views.run_message(row, services.advances.progress_of(row.run)) for row in page],
         next_page_token=token,
     )
@@ -72,7 +70,7 @@ def key_of(record: RunRecord) -> tuple[datetime, RunId]:
     return record.run.key.scheduled_at, record.run.key.run_id
 
 
-def _wanted(request: run_service_pb2.ListRunsRequest) -> RunFilter:
+def _wanted(request: wire.ListRunsRequest) -> RunFilter:
     """Return the filter of a request. Raises InvalidArgument."""
     try:
         states = tuple(views.state_of(state) for state in request.states)
@@ -102,7 +100,7 @@ async def newest_states(
 
 
 async def cancel_run(
-    services: Services, caller: Caller, request: run_service_pb2.CancelRunRequest
+    services: Services, caller: Caller, request: wire.CancelRunRequest
 ) -> run_pb2.Run:
     """Cancel a run: at once while it waits, by its worker while it runs. Idempotent. A started
     broadcast ends with its children, which the owner cancels.
@@ -152,18 +150,16 @@ class _Cancelled:
 
 
 async def list_attempts(
-    services: Services, _caller: Caller, request: run_service_pb2.ListAttemptsRequest
-) -> run_service_pb2.ListAttemptsResponse:
+    services: Services, _caller: Caller, request: wire.ListAttemptsRequest
+) -> wire.ListAttemptsResponse:
     """Return all attempts of a run, oldest first."""
     record = await _find(services, request.run_id)
     rows = await services.store.attempts(record.run.key.run_id)
-    return run_service_pb2.ListAttemptsResponse(
-        attempts=[views.attempt_message(row) for row in rows]
-    )
+    return wire.ListAttemptsResponse(attempts=[views.attempt_message(row) for row in rows])
 
 
 async def get_run_result(
-    services: Services, _caller: Caller, request: run_service_pb2.GetRunResultRequest
+    services: Services, _caller: Caller, request: wire.GetRunResultRequest
 ) -> run_pb2.RunResult:
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
@@ -171,7 +167,7 @@ async def get_run_result(
 
 
 async def read_result(
-    services: Services, _caller: Caller, request: run_service_pb2.ReadResultRequest
+    services: Services, _caller: Caller, request: wire.ReadResultRequest
 ) -> AsyncGenerator[run_pb2.ResultPiece, None]:
     """Return the result of a run in pieces, at any size."""
     record = await _find(services, request.run_id)
@@ -181,7 +177,7 @@ async def read_result(
 
 
 async def read_logs(
-    services: Services, _caller: Caller, request: run_service_pb2.ReadLogsRequest
+    services: Services, _caller: Caller, request: wire.ReadLogsRequest
 ) -> AsyncGenerator[run_pb2.LogPiece, None]:
     """Return the log of an attempt; with `follow`, of the run until it has ended."""
     record = await _find(services, request.run_id)
@@ -205,8 +201,8 @@ async def read_logs(
 
 
 async def explain_run(
-    services: Services, _caller: Caller, request: run_service_pb2.ExplainRunRequest
-) -> run_service_pb2.ExplainRunResponse:
+    services: Services, _caller: Caller, request: wire.ExplainRunRequest
+) -> wire.ExplainRunResponse:
     """Explain why a run waits, or why it ended in its state."""
     return await explain(services, await _find(services, request.run_id))
 
@@ -238,7 +234,7 @@ async def _find(services: Services, text: str) -> RunRecord:
     return record
 
 
-def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime | None:
+def _instant(request: wire.ListRunsRequest, field: str) -> datetime | None:
     stamped = getattr(request, field)
     return job_codec.instant(stamped) if stamped.seconds or stamped.nanos else None
 
@@ -394,7 +390,7 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
     if why.what == "line":
         return _line_full(found)
     if why.what == "pool":
-        return pools.deleted(f"the pool of run {found.run.key.run_id}")
+        return stored_jobs.deleted_pool(f"the pool of run {found.run.key.run_id}")
     if why.what == "payload":
         made = redriven_run_id(found.run.key.run_id)
         return FailedPreconditionError(

@@ -7,12 +7,12 @@ stored with the run, so that work with other payloads has the same definition.
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from schedd.api import batches, pools, views
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff, batches, views
 from schedd.api.batches import KEYS, LARGEST, RequestTemplates
-from schedd.api.definitions import notifications, validation
+from schedd.api.definitions import notifications, references, validation
 from schedd.api.errors import FailedPreconditionError, wrong
-from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, taken
+from schedd.api.jobs import stored_jobs
+from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record
 from schedd.api.jobs.update_masks import SCHEDULES
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.partition import shard_of_job
@@ -112,7 +112,7 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     run_id = RunId(new_id())
     definition = JobDefinition.requested(spec, JobId(run_id), namespace, ephemeral=True)
     validation.check(definition, now, scheduled=False)
-    await pools.check_there(services, namespace, spec.pool)
+    await references.check_pool(services, namespace, spec.pool)
     notifications.check_means(services, spec)
     if request.delay.ToTimedelta() < timedelta(0):
         raise wrong("delay", "the delay must not be negative: give 0s or more")
@@ -194,12 +194,6 @@ def _known(
 
 def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
     """Return the stored run. Raises the error for a rejected one."""
-    if isinstance(stored, Unavailable):
-        raise stored
-    if isinstance(stored, StoreConflict) and stored.what == "pool":
-        raise pools.missing(request.spec.pool)
-    if isinstance(stored, StoreConflict):
-        raise taken(stored, name=request.name, key=request.idempotency_key)
     if stored is None:
         raise FailedPreconditionError(
             f"the run that was submitted with idempotency key {request.idempotency_key!r} isn't"
@@ -207,7 +201,8 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
             reason="RUN_FORGOTTEN",
             remedy="use a new idempotency key to submit the work again",
         )
-    return stored
+    key = request.idempotency_key
+    return stored_jobs.stored(stored, name=request.name, pool=request.spec.pool, key=key)
 
 
 def _refuse_stored_fields(spec: job_pb2.Job) -> None:

@@ -10,9 +10,8 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from schedd.api import views
+from schedd.api import dead_letters, views
 from schedd.api.cluster import cluster
-from schedd.api.dead_letters import redrives
 from schedd.api.errors import wrong
 from schedd.api.jobs import backfills, stored_jobs
 from schedd.api.runs import cursors
@@ -25,14 +24,15 @@ from schedd.core.runs.change_stream import Change, ChangeGap, ChangeMessage, Cur
 from schedd.core.runs.lifecycle import LIVE
 from schedd.core.runs.run_records import RunRecord
 from schedkit.backoff import Backoff
-from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_pb2, run_service_pb2
+from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_pb2
+from schedproto.v1 import run_service_pb2 as wire
 
 MOST_WATCHED: Final = 1000
 
 
 async def watch_runs(
-    services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
-) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+    services: Services, caller: Caller, request: wire.WatchRunsRequest
+) -> AsyncGenerator[wire.RunEvent, None]:
     """Return each change of the requested runs, from their current state or from a cursor on."""
     if not request.run_ids:
         sees_cluster = caller.who.may(Role.VIEWER, EVERY)
@@ -54,8 +54,8 @@ async def watch_runs(
 
 
 async def _all(
-    services: Services, request: run_service_pb2.WatchRunsRequest, *, sees_cluster: bool
-) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+    services: Services, request: wire.WatchRunsRequest, *, sees_cluster: bool
+) -> AsyncGenerator[wire.RunEvent, None]:
     """Watch the runs of a namespace or job, and events of the cluster if the caller may view it."""
     after = _cursor(request.resume_after)
     namespace, job = stored_jobs.namespace_of(request.namespace), None
@@ -68,12 +68,12 @@ async def _all(
             yield _event(services, news)
 
 
-def _event(services: Services, news: ChangeMessage) -> run_service_pb2.RunEvent:
+def _event(services: Services, news: ChangeMessage) -> wire.RunEvent:
     cursor = "" if news.cursor is None else str(news.cursor)
     if isinstance(news.what, Change):
         progress = services.advances.progress_of(news.what.record.run)
         return services.run_messages.of(news.what, progress, cursor)
-    event = run_service_pb2.RunEvent(cursor=cursor)
+    event = wire.RunEvent(cursor=cursor)
     if isinstance(news.what, ChangeGap):
         event.gap.why = news.what.why
         if news.what.before is not None:
@@ -92,7 +92,7 @@ def _cursor(text: str) -> Cursor | None:
 
 async def _these(
     services: Services, ends: cursors.EndedRuns
-) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+) -> AsyncGenerator[wire.RunEvent, None]:
     """Watch the runs whose end wasn't sent, until all have ended."""
     seen: dict[RunId, RunRecord] = {}
     sent: dict[RunId, run_pb2.RunProgress] = {}
@@ -116,7 +116,7 @@ async def _these(
                 if record.run.state not in LIVE:
                     ends.end(run_id)
                 if changed or further:
-                    yield run_service_pb2.RunEvent(run=run, cursor=str(ends))
+                    yield wire.RunEvent(run=run, cursor=str(ends))
             if left := ends.remaining_runs:
                 await changes.wait(look.next())
 
@@ -153,13 +153,13 @@ def watch_worker(
 
 
 def watch_redrive(
-    services: Services, caller: Caller, request: run_service_pb2.WatchRedriveRequest
+    services: Services, caller: Caller, request: wire.WatchRedriveRequest
 ) -> AsyncGenerator[run_pb2.Redrive, None]:
     """Watch a redrive until it is stopped, or all its runs have ended."""
-    asked = run_service_pb2.GetRedriveRequest(redrive_id=request.redrive_id)
+    asked = wire.GetRedriveRequest(redrive_id=request.redrive_id)
     return services.snapshots.changes(
         ("redrive", request.redrive_id),
-        lambda: redrives.get_redrive(services, caller, asked),
+        lambda: dead_letters.get_redrive(services, caller, asked),
         _itself,
         _itself,
         _made_and_ended,

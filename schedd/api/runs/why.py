@@ -21,9 +21,9 @@ from schedd.core.runs.records import WorkerView
 from schedd.core.runs.retry import MAX_LOSSES
 from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.runtime.job_codec import JobDefinition
-from schedproto.v1 import run_service_pb2
+from schedproto.v1 import run_service_pb2 as wire
 
-Check = run_service_pb2.ExplainRunResponse.Check
+Check = wire.ExplainRunResponse.Check
 
 ENDS: Final = {
     "OVERLAP": "another run of the job hadn't ended, and the job or its trigger has overlap: skip",
@@ -57,7 +57,7 @@ ENDS: Final = {
 """The description of each reason."""
 
 
-async def explain(services: Services, record: RunRecord) -> run_service_pb2.ExplainRunResponse:
+async def explain(services: Services, record: RunRecord) -> wire.ExplainRunResponse:
     run = record.run
     if run.state not in LIVE:
         return _explain_end(record)
@@ -110,7 +110,7 @@ async def _cluster(services: Services) -> list[Check]:
     return [Check(question=question, answer=answer, remedy=remedy)]
 
 
-def _explain_end(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
+def _explain_end(record: RunRecord) -> wire.ExplainRunResponse:
     run = record.run
     why = ENDS.get(record.reason or "", "")
     if record.reason == Reason.WORKER_LOST and run.parent is not None:
@@ -421,5 +421,5 @@ async def _definition(services: Services, job_id: JobId) -> Definition | None:
     return JobDefinition.read(stored).parsed
 
 
-def _explain_response(text: str, checks: list[Check]) -> run_service_pb2.ExplainRunResponse:
-    return run_service_pb2.ExplainRunResponse(answer=text, checks=checks)
+def _explain_response(text: str, checks: list[Check]) -> wire.ExplainRunResponse:
+    return wire.ExplainRunResponse(answer=text, checks=checks)

@@ -11,7 +11,7 @@ from unittest.mock import ANY
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.audit.audit_diff import MOST
+from schedd.api.audit_diff import MOST
 from schedproto.v1 import (
     auth_service_pb2,
     calendar_service_pb2,

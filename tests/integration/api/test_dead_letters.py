@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api.dead_letters.dead_letters import greatest_groups
+from schedd.api.dead_letters import greatest_groups
 from schedd.api.errors import (
     AbortedError,
     AlreadyExistsError,

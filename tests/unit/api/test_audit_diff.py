@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api.audit import audit_diff
+from schedd.api import audit_diff
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.protojson import to_json
 from schedproto.v1 import common_pb2, job_pb2

@@ -14,7 +14,7 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.dead_letters.dead_letters import greatest_groups
+from schedd.api.dead_letters import greatest_groups
 from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, reason, run_line

@@ -1,1 +1,0 @@
-"""Calls on dead letters and redrives."""
