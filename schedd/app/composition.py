@@ -18,11 +18,9 @@ from schedd.app.checkup_facts import CheckupCollector
 from schedd.app.owner_loops import Owner
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.leader.loss_recorder import LossRecorder, vitals, watching
-from schedd.cluster.leader.term import Leadership
 from schedd.cluster.leader.transfer import LeadershipTransfers
 from schedd.cluster.member import MemberIdentity, MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
-from schedd.cluster.tenure import Loops
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.config.member_config import Config
 from schedd.core.cluster.membership import ClusterView
@@ -60,7 +58,7 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
-from schedd.watch.change_bus import ChangeBus, Watchers
+from schedd.watch.change_bus import Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedd.web.forwarded import Reach
 from schedkit.egress.policy import warn_of_ignored_proxies
@@ -89,216 +87,188 @@ class Foundations:
     health: DependencyHealth
 
 
-@dataclass(frozen=True, slots=True)
 class MemberParts:
-    clock: DatabaseClock
-    member: MemberLifecycle
-    workers: WorkerRegistry
-    collector: ResultCollector
-    greeting: WorkerSessions
-    worker_audit: WorkerAudit
-    peers: Peers
-    wake_ups: WakeUpSender
-    relay: Relay
-    owner: Owner
-    cluster_pause: ClusterPause
-    checkup: CheckupCollector
-    log_followers: LogFollowers
-    advances: MemberProgress
-    ears: ChangeBus
-    feed: Subscriptions
-    hearing: PeerStreams
-    sender: Senders
-    services: Services
-    telemetry: Telemetry
+    """The parts of a member, connected; nothing runs yet."""
 
-
-def build(ground: Foundations) -> MemberParts:
-    """Create the parts and connect them; nothing runs yet."""
-    store, clock, config = ground.store, ground.clock, ground.config
-    watchers, emit = Watchers(), ground.telemetry.emit
-    definition_cache = DefinitionCache(store.owner)
-    silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
-    workers = WorkerRegistry(clock, emit, silent_after=silent_after)
-    member = _member(ground, lambda live: owner.loops(live, wake_ups), lambda _: duties())
-    peers = Peers(member.cluster, ground.config.tls.files())
-    wake_ups = WakeUpSender(member.cluster, peers)
-    relay = workers.elsewhere = Relay(peers)
-    worker_audit = WorkerAudit(store.users)
-    collector = ResultCollector(
-        definition_cache, store.results, clock, wake_ups, emit, worker_audit
-    )
-    leases, cluster_pause = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
-    sender = Senders(
-        signing_key=config.notifications.signing_key,
-        egress=config.egress,
-        commands=config.notifications.commands,
-        smtp=config.smtp,
-        cluster_id=ground.cluster_id,
-    )
-    owner = Owner(
-        stores=store,
-        sender=sender,
-        definition_cache=definition_cache,
-        workers=workers,
-        leases=leases,
-        collector=collector,
-        watchers=watchers,
-        clock=clock,
-        cluster_pause=cluster_pause,
-        emit=emit,
-        objects=ground.objects,
-        limits=config.catch_up.limits(),
-        lookahead=config.lookahead.to_lookahead(),
-        retention=config.retention.to_retention(),
-    )
-    wake_ups.move(owner)
-    ground.telemetry.observe_slots(workers.slots, workers.free_slots)
-    ground.telemetry.observe_behind(owner.behind)
-    workers.on_attachment(member.attached)
-    owner.on_cluster_changed(member.request_leader_check)
-    tls = config.tls.files()
-    log_followers, advances = LogFollowers(workers), MemberProgress()
-    checkup = CheckupCollector(
-        store,
-        ground.etcd,
-        clock,
-        member,
-        workers,
-        advances,
-        peers,
-        tls,
-        ground.objects,
-        ground.health,
-    )
-    ground.objects.on_away = lambda: emit(ResultStoreAway())
-    feed = Subscriptions(store.changes, watchers.ears)
-    services = Services(
-        store=store.users,
-        calendars=store.calendars,
-        pools=store.pools,
-        pauses=store.pauses,
-        backfills=store.backfills,
-        dead_letters=store.dead_letters,
-        chains=store.chains,
-        membership=store.membership,
-        worker_store=store.workers,
-        access_tokens=store.access_tokens,
-        authentication=Authentication(
-            store.access_tokens,
+    def __init__(self, ground: Foundations) -> None:
+        store, clock, config, emit = (
+            ground.store,
+            ground.clock,
+            ground.config,
+            ground.telemetry.emit,
+        )
+        self.ground = ground
+        self.watchers, definition_cache = Watchers(), DefinitionCache(store.owner)
+        self.feed = Subscriptions(store.changes, self.watchers.ears)
+        silent_after = config.worker_ttl.total_seconds() / 2  # three heartbeats
+        self.workers = WorkerRegistry(clock, emit, silent_after=silent_after)
+        self.member = self._member()
+        cluster = self.member.cluster
+        self.peers = Peers(cluster, config.tls.files())
+        self.hearing = PeerStreams(self.peers, self.feed)
+        self.wake_ups = WakeUpSender(cluster, self.peers)
+        self.relay = self.workers.elsewhere = Relay(self.peers)
+        self.worker_audit = WorkerAudit(store.users)
+        self.collector = ResultCollector(
+            definition_cache, store.results, clock, self.wake_ups, emit, self.worker_audit
+        )
+        leases = self._worker_leases()
+        self.sessions = WorkerSessions(
+            self.workers, leases, store.workers, store.results, store.users
+        )
+        self.cluster_pause = ClusterPause(store.pauses, emit)
+        self.sender = Senders(
+            signing_key=config.notifications.signing_key,
+            egress=config.egress,
+            commands=config.notifications.commands,
+            smtp=config.smtp,
+            cluster_id=ground.cluster_id,
+        )
+        self.owner = Owner(
+            stores=store,
+            sender=self.sender,
+            definition_cache=definition_cache,
+            workers=self.workers,
+            leases=leases,
+            collector=self.collector,
+            watchers=self.watchers,
+            clock=clock,
+            cluster_pause=self.cluster_pause,
+            emit=emit,
+            objects=ground.objects,
+            limits=config.catch_up.limits(),
+            lookahead=config.lookahead.to_lookahead(),
+            retention=config.retention.to_retention(),
+        )
+        self.log_followers, self.progress = LogFollowers(self.workers), MemberProgress()
+        self.checkup = CheckupCollector(
+            store,
+            ground.etcd,
             clock,
-            demanded=config.tls.files() is not None,
-        ),
-        clock=clock,
-        wake_ups=wake_ups,
-        lines=workers,
-        refusals=AskedRefusals(member.cluster, workers, peers),
-        changes=watchers,
-        feed=feed,
-        log_followers=log_followers,
-        advances=advances,
-        cluster=member.cluster,
-        succession=LeadershipTransfers(
-            ground.etcd, member.cluster.until, lambda: member.cluster.lease
-        ),
-        checkup=checkup,
-        failures=ground.health.troubles,
-        database_answered_at=lambda: store.database.answered_at,
-        objects=ground.objects,
-        version=VERSION,
-        cluster_id=ground.cluster_id,
-        late=config.catch_up.limits(),
-        retention=config.retention.to_retention(),
-        lost_for=config.retention.lost,
-        emit=emit,
-        means=DeliveryMeans(config.notifications.commands, bool(config.smtp.host)),
-    )
+            self.member,
+            self.workers,
+            self.progress,
+            self.peers,
+            config.tls.files(),
+            ground.objects,
+            ground.health,
+        )
+        self.services = self._services()
+        self._connect()
 
-    def duties() -> list[Loop]:
-        return _duties(ground, member, services)
+    def _connect(self) -> None:
+        """Register the callbacks between the parts."""
+        ground, workers, cluster = self.ground, self.workers, self.member.cluster
+        self.wake_ups.move(self.owner)
+        ground.telemetry.observe_slots(workers.slots, workers.free_slots)
+        ground.telemetry.observe_behind(self.owner.behind)
+        workers.on_attachment(self.member.attached)
+        self.owner.on_cluster_changed(self.member.request_leader_check)
+        ground.objects.on_away = lambda: ground.telemetry.emit(ResultStoreAway())
+        for changed in (self.peers.members_changed, self.hearing.members_changed):
+            cluster.listen(partial(_if_members_changed, changed))
+        cluster.listen(
+            lambda known, view: (
+                self.owner.workers_changed() if known.workers - view.workers else None
+            )
+        )
 
-    return MemberParts(
-        clock=clock,
-        member=member,
-        workers=workers,
-        collector=collector,
-        greeting=WorkerSessions(workers, leases, store.workers, store.results, store.users),
-        worker_audit=worker_audit,
-        peers=peers,
-        wake_ups=wake_ups,
-        relay=relay,
-        owner=owner,
-        cluster_pause=cluster_pause,
-        checkup=checkup,
-        log_followers=log_followers,
-        advances=advances,
-        ears=watchers.ears,
-        feed=feed,
-        hearing=PeerStreams(peers, feed),
-        sender=sender,
-        services=services,
-        telemetry=ground.telemetry,
-    )
+    def _member(self) -> MemberLifecycle:
+        ground = self.ground
+        config, etcd = ground.config, ground.etcd
+        return MemberLifecycle(
+            ground.identity,
+            coordination=etcd,
+            keep_lease=lambda: keep_lease(
+                etcd,
+                ground.access,
+                ttl=round(config.member_ttl.total_seconds()),
+                deadline=config.call_deadline,
+                margin=ground.telemetry.lease_margin,
+            ),
+            store=ground.store.membership,
+            recovery=ground.store.recovery,
+            clock=ground.clock,
+            lanes=config.postgres.lanes,
+            loops=lambda live: self.owner.loops(live, self.wake_ups),
+            duties=lambda _: self._duties(),
+            member_ttl=config.member_ttl.total_seconds(),
+            audit=ground.store.users.audit,
+            claim=ground.claim,
+        )
 
+    def _worker_leases(self) -> WorkerLeases:
+        ground, cluster = self.ground, self.member.cluster
 
-def _member(
-    ground: Foundations, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]
-) -> MemberLifecycle:
-    config, etcd = ground.config, ground.etcd
-    return MemberLifecycle(
-        ground.identity,
-        coordination=etcd,
-        keep_lease=lambda: keep_lease(
-            etcd,
-            ground.access,
-            ttl=round(config.member_ttl.total_seconds()),
-            deadline=config.call_deadline,
-            margin=ground.telemetry.lease_margin,
-        ),
-        store=ground.store.membership,
-        recovery=ground.store.recovery,
-        clock=ground.clock,
-        lanes=config.postgres.lanes,
-        loops=loops,
-        duties=duties,
-        member_ttl=config.member_ttl.total_seconds(),
-        audit=ground.store.users.audit,
-        claim=ground.claim,
-    )
+        def designated(incarnation: IncarnationId) -> bool:
+            members = {one.name: 1 for one in cluster.view().members}
+            return owner_of(ShardId(incarnation.number % SHARDS), members) == ground.identity.name
 
+        def watched() -> WatchedDeletions:
+            view = cluster.view()
+            return WatchedDeletions(view.cluster_id, view.departed)
 
-def _worker_leases(ground: Foundations, member: MemberLifecycle) -> WorkerLeases:
-    def designated(incarnation: IncarnationId) -> bool:
-        members = {one.name: 1 for one in member.cluster.view().members}
-        return owner_of(ShardId(incarnation.number % SHARDS), members) == ground.identity.name
+        ttl = ground.config.worker_ttl.total_seconds()
+        return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated, watched)
 
-    def watched() -> WatchedDeletions:
-        view = member.cluster.view()
-        return WatchedDeletions(view.cluster_id, view.departed)
+    def _services(self) -> Services:
+        ground, cluster = self.ground, self.member.cluster
+        store, config = ground.store, ground.config
+        return Services(
+            store=store.users,
+            calendars=store.calendars,
+            pools=store.pools,
+            pauses=store.pauses,
+            backfills=store.backfills,
+            dead_letters=store.dead_letters,
+            chains=store.chains,
+            membership=store.membership,
+            worker_store=store.workers,
+            access_tokens=store.access_tokens,
+            authentication=Authentication(
+                store.access_tokens, ground.clock, demanded=config.tls.files() is not None
+            ),
+            clock=ground.clock,
+            wake_ups=self.wake_ups,
+            lines=self.workers,
+            refusals=AskedRefusals(cluster, self.workers, self.peers),
+            changes=self.watchers,
+            feed=self.feed,
+            log_followers=self.log_followers,
+            advances=self.progress,
+            cluster=cluster,
+            succession=LeadershipTransfers(ground.etcd, cluster.until, lambda: cluster.lease),
+            checkup=self.checkup,
+            failures=ground.health.troubles,
+            database_answered_at=lambda: store.database.answered_at,
+            objects=ground.objects,
+            version=VERSION,
+            cluster_id=ground.cluster_id,
+            late=config.catch_up.limits(),
+            retention=config.retention.to_retention(),
+            lost_for=config.retention.lost,
+            emit=ground.telemetry.emit,
+            means=DeliveryMeans(config.notifications.commands, bool(config.smtp.host)),
+        )
 
-    ttl = ground.config.worker_ttl.total_seconds()
-    return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated, watched)
+    def _duties(self) -> list[Loop]:
+        """Return the leader's loops beyond fencing and assigning, created again for each term."""
+        store, emit = self.ground.store, self.ground.telemetry.emit
 
+        async def keep_house() -> None:
+            await store.keep_house()
 
-def _duties(ground: Foundations, member: MemberLifecycle, services: Services) -> list[Loop]:
-    """Return the leader's loops beyond fencing and assigning, created again for each term."""
-    store, emit = ground.store, ground.telemetry.emit
+        async def watched() -> ClusterWatched:
+            lost = await lost_now(self.services)
+            stuck = await stuck_now(self.services)
+            return ClusterWatched(len(lost.members), len(lost.workers), len(stuck))
 
-    async def keep_house() -> None:
-        await store.keep_house()
-
-    async def watched() -> ClusterWatched:
-        lost = await lost_now(services)
-        stuck = await stuck_now(services)
-        return ClusterWatched(len(lost.members), len(lost.workers), len(stuck))
-
-    leases = _worker_leases(ground, member)
-    return [
-        Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY),
-        vitals(store.statistics, emit),
-        LossRecorder(leases, store.workers, store.membership).loop,
-        watching(watched, emit),
-    ]
+        return [
+            Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY),
+            vitals(store.statistics, emit),
+            LossRecorder(self._worker_leases(), store.workers, store.membership).loop,
+            watching(watched, emit),
+        ]
 
 
 # Services of a member's gRPC server: calls, workers' streams, wake-ups, health.
@@ -311,51 +281,38 @@ ALWAYS: Final = (
 
 
 async def serve(
-    server: grpc.aio.Server,
-    parts: MemberParts,
-    terms: ClusterTerms,
-    unready: Callable[[], Sequence[str]],
-    *,
-    reflection: bool,
+    server: grpc.aio.Server, parts: MemberParts, unready: Callable[[], Sequence[str]]
 ) -> Health:
     """Add the services to the server and start it; return its health service."""
     gate = AuthInterceptor(parts.services.authentication)
     recognize_by(server, gate.recognizes)
     serve_calls(server, gate, parts.services)
-    _attach(parts, terms).serve(server, gate)
-    PeerService(parts.owner, parts.workers, parts.checkup.examine_member, parts.ears).serve(
-        server, gate
-    )
+    _attach(parts).serve(server, gate)
+    PeerService(
+        parts.owner, parts.workers, parts.checkup.examine_member, parts.watchers.ears
+    ).serve(server, gate)
     health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
     health.serve(server, gate)
-    if reflection:
+    if parts.ground.config.reflection:
         _reflect(server, gate)
     await server.start()
     return health
 
 
-def _attach(parts: MemberParts, terms: ClusterTerms) -> WorkerService:
-    cluster = parts.member.cluster
+def _attach(parts: MemberParts) -> WorkerService:
+    ground, cluster = parts.ground, parts.member.cluster
     attach = WorkerService(
-        terms,
-        parts.greeting,
+        ClusterTerms(ground.config.name, ground.cluster_id, VERSION, ground.config.worker_ttl),
+        parts.sessions,
         parts.workers,
         parts.collector,
         cluster,
-        parts.clock,
+        ground.clock,
         parts.log_followers,
-        parts.advances,
+        parts.progress,
         parts.worker_audit,
     )
-    for changed in (
-        parts.peers.members_changed,
-        parts.hearing.members_changed,
-        attach.members_changed,
-    ):
-        cluster.listen(partial(_if_members_changed, changed))
-    cluster.listen(
-        lambda known, view: parts.owner.workers_changed() if known.workers - view.workers else None
-    )
+    cluster.listen(partial(_if_members_changed, attach.members_changed))
     return attach
 
 

@@ -30,7 +30,7 @@ from starlette.applications import Starlette
 from schedd.api.availability import DUPLICATE_NAME
 from schedd.api.views import paused
 from schedd.app import composition
-from schedd.app.composition import Foundations, MemberParts, build, serve
+from schedd.app.composition import Foundations, MemberParts, serve
 from schedd.app.recover import prefix_owner
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.member import MemberLifecycle
@@ -41,7 +41,6 @@ from schedd.etcd import client as etcd_client
 from schedd.results.objects import StoredObjects
 from schedd.rpc.connection_limit import ConnectionLimit, most_of_all, most_of_one
 from schedd.rpc.server import make_server, served
-from schedd.rpc.workers.attach import ClusterTerms
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.connection.database import Database
@@ -406,50 +405,40 @@ class MemberDaemon:
                 claim,
                 health,
             )
-            parts = build(ground)
+            parts = MemberParts(ground)
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
-            terms = ClusterTerms(config.name, cluster_id, composition.VERSION, config.worker_ttl)
             telemetry.observe_etcd(etcd.silence.seconds)
-            failures = ground.health.failures
             judged = readiness(
-                parts.member, clock, etcd.silence.seconds, daemon.draining.is_set, failures
+                parts.member, clock, etcd.silence.seconds, daemon.draining.is_set, health.failures
             )
-            telemetry.observe_readiness(judged, failures)
+            telemetry.observe_readiness(judged, health.failures)
 
             def unready() -> list[str]:
                 return list(judged().values())
 
-            grpc_health = await serve(
-                doors.grpc, parts, terms, unready, reflection=config.reflection
-            )
+            grpc_health = await serve(doors.grpc, parts, unready)
             stack.push_async_callback(doors.grpc.stop, GRACE)
-            probes = [
+            sweeper = Sweeper()
+            sweeper.take_over()
+            loops = [
                 health.probe(
                     Dependency.POSTGRESQL, store.probe_write, store.database.silence_remedy
                 ),
                 health.probe(Dependency.ETCD, lambda: etcd.probe_write(WRITE_PROBE)),
+                grpc_health.loop,
+                sweeper.loop,
             ]
-            sweeper = Sweeper()
-            sweeper.take_over()
-            reach = composition.reach(config)
             page = web.build(
                 parts.services,
                 telemetry,
                 unready,
                 notes(parts.cluster_pause, health.lock_waits),
-                reach,
+                composition.reach(config),
             )
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
             status = ServingStatus(daemon, serving, lambda: etcd.silence.answered_once, unready)
-            await _live(
-                daemon,
-                status,
-                parts,
-                [*probes, grpc_health.loop, sweeper.loop],
-                doors,
-                page,
-            )
+            await _live(daemon, status, parts, loops, doors, page)
 
 
 def _store(config: Config, telemetry: Telemetry) -> Stores:
@@ -501,10 +490,10 @@ async def _live(
         ("hearing", parts.hearing.run),
         ("run feed", parts.feed.loop.run),
         *doors.watched(),
-        ("pulse", parts.telemetry.pulse.run),
+        ("pulse", parts.ground.telemetry.pulse.run),
         ("serving status", status.start),
         ("status", status.tell),
-        *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
+        *((loop.name, loop.run) for loop in (*loops, *parts.sessions.loops)),
         *((loop.name, loop.run) for loop in parts.services.authentication.loops),
     ]
     async with asyncio.TaskGroup() as group:
