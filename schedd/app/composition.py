@@ -160,8 +160,10 @@ class MemberParts:
         """Register the callbacks between the parts."""
         ground, workers, cluster = self.ground, self.workers, self.member.cluster
         self.wake_ups.move(self.owner)
-        ground.telemetry.observe_slots(workers.slots, workers.free_slots)
-        ground.telemetry.observe_behind(self.owner.behind)
+        metrics = ground.telemetry.metrics
+        metrics.read("schedd_slots", workers.slots)
+        metrics.read("schedd_slots_free", workers.free_slots)
+        metrics.held = self.owner.behind
         workers.on_attachment(self.member.attached)
         self.owner.on_cluster_changed(self.member.request_leader_check)
         ground.objects.on_away = lambda: ground.telemetry.emit(ResultStoreAway())
@@ -184,7 +186,7 @@ class MemberParts:
                 ground.access,
                 ttl=round(config.member_ttl.total_seconds()),
                 deadline=config.call_deadline,
-                margin=ground.telemetry.lease_margin,
+                margin=ground.telemetry.metrics.lease_margin,
             ),
             store=ground.store.membership,
             recovery=ground.store.recovery,

@@ -490,7 +490,7 @@ async def _live(
         ("hearing", parts.hearing.run),
         ("run feed", parts.feed.loop.run),
         *doors.watched(),
-        ("pulse", parts.ground.telemetry.pulse.run),
+        ("pulse", parts.ground.telemetry.metrics.pulse.run),
         ("serving status", status.start),
         ("status", status.tell),
         *((loop.name, loop.run) for loop in (*loops, *parts.sessions.loops)),

@@ -1,16 +1,11 @@
-"""All metrics by their names in Prometheus; one class per subject.
+"""All metrics by their names in Prometheus.
 
-    Metrics   runs      outcomes of scheduled times, attempts and runs
-              queue     waiting and running runs, overdue timers
-              workers   attached workers, rejected assignments, rescued runs
-              keeping   notifications, retention, the result store
-              calls     duration of calls of PostgreSQL and etcd
-              vitals    statistics that the leader reads from the database
-              losses    lost members, lost workers and stuck jobs, read by the leader
-    pools     statistics that an owner reads of its pools
-              process   the event loop, the lease
-    Cluster   leader and owned shards, from the view at each scrape
-    Readiness whether the member is ready, and why not, at each scrape as for /readyz
+    COUNTERS, GAUGES, HISTOGRAMS   tables: name, text, labels; the recorder uses the names
+    FreshGauges      values that the leader reads at intervals
+    PoolMetrics      statistics that an owner reads of its pools
+    ProcessMetrics   the margin of the lease, and items set aside
+    ClusterGauges    leader and owned shards, from the view at each scrape
+    ReadinessGauges  whether the member is ready, and why not, at each scrape as for /readyz
 
 Invariants
 - Names follow Prometheus' conventions. A label has few values, all known beforehand: never an id, a
@@ -33,33 +28,236 @@ from prometheus_client.registry import Collector
 from schedd.cluster.observer import Observer
 from schedd.core.cluster.dependency import DependencyFailure, Unready
 from schedd.core.cluster.statistics import LOOK_EVERY, Behind, PoolStats
-from schedd.core.events import Called, Service
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.lifecycle import Reason
 from schedd.runtime.loop_monitor import LoopMonitor
 from schedkit.lease_margin import LeaseMargin
-from schedkit.records import dataclass
 from schedkit.set_aside import counts
 
-# The process: its event loop, and the lease of the member.
+PROMPT: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
+)
+"""Buckets for durations of milliseconds, in seconds."""
+LONG: Final = (
+    *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0),
+)
+"""Buckets for durations of up to hours, in seconds."""
+CALLS: Final = (0.002, 0.01, 0.05, 0.25, 1.0, 5.0)
+"""Buckets for calls with a deadline, in seconds. Few, because there are some dozen calls, and a
+scrape blocks the event loop while it writes them.
+"""
+
+CALLS_FAILED: Final = "Requests to PostgreSQL or etcd that got no answer, by call."
+
+COUNTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "schedd_runs_fired": ("Runs created by the schedules of jobs.",),
+    "schedd_runs_merged": (
+        "Records of scheduled times that didn't run. Consecutive times share one record.",
+    ),
+    "schedd_scheduled_times_missed": ("Scheduled times that were missed.", "reason"),
+    "schedd_dead_letters": ("Runs that failed for good.",),
+    "schedd_runs_assigned": ("Runs dispatched to workers.",),
+    "schedd_runs_ended": (
+        "Attempts with an accepted result, and runs that changed their state without a result.",
+        "state",
+        "reason",
+    ),
+    "schedd_stale_results": (
+        "Results rejected because a later assignment of the run has a greater token.",
+    ),
+    "schedd_runs_rescued": (
+        "Runs of lost workers that this member started again or recorded as failed.",
+    ),
+    "schedd_assignments_not_started": ("Assignments that a running worker didn't start in time.",),
+    "schedd_assignments_rejected": ("Assignments that workers rejected, by reason.", "reason"),
+    "schedd_greater_tokens_seen": (
+        (
+            "Assignments rejected by a worker that has seen a greater token than this cluster has"
+            " issued."
+        ),
+    ),
+    "schedd_shards_lost": (
+        "Shards that this member lost to another owner, by the step that noticed the loss.",
+        "step",
+    ),
+    "schedd_shards_moved": ("Shards taken or released by this member.", "what"),
+    "schedd_notifications_sent": ("Notifications that were delivered.", "channel"),
+    "schedd_notification_attempts_failed": (
+        "Failed attempts to deliver a notification.",
+        "channel",
+    ),
+    "schedd_notifications_abandoned": (
+        "Notifications that were abandoned because no delivery succeeded within a day.",
+        "channel",
+    ),
+    "schedd_retention_deleted": ("Deleted items past their retention, by kind.", "what"),
+    "schedd_result_store_failures": ("Calls of the result store that got no answer.",),
+    "schedd_database_calls_failed": (CALLS_FAILED, "call"),
+    "schedd_etcd_calls_failed": (CALLS_FAILED, "call"),
+}
+"""Name without the suffix `_total` → text, labels."""
+
+FROM_THE_BEGINNING: Final[Mapping[str, Sequence[str]]] = {
+    "schedd_scheduled_times_missed": (
+        Reason.WINDOW,
+        Reason.CATCH_UP_NONE,
+        Reason.START_DEADLINE,
+        Reason.EDITED,
+        Reason.DELETED,
+    ),
+    "schedd_shards_moved": ("taken", "released"),
+}
+"""Counter → label values whose series exist from the beginning, at 0."""
+
+GAUGES: Final[Mapping[str, str]] = {
+    "schedd_cluster_paused": "1 while the whole cluster is paused.",
+    "schedd_queue_ready": "Runs in memory that wait for a slot at this member.",
+    "schedd_queue_oldest_seconds": (
+        "Wait of the oldest run in memory: for a slot, for its pool, or for runs before it."
+    ),
+    "schedd_queue_catch_up": "Late runs in memory, which wait behind runs that are due now.",
+    "schedd_queue_in_pools": "Waiting runs in memory whose job has a pool.",
+    "schedd_queue_running": "Running runs of this member's shards.",
+    "schedd_timers_loaded": "Timers in memory, due within the next 10 s.",
+    "schedd_catch_up_timers": "Overdue timers of this member's shards, up to 10,000.",
+    "schedd_catch_up_behind_seconds": (
+        "Time since the oldest overdue timer of this member's shards was due; else 0."
+    ),
+    "schedd_backfill_runs_left": (
+        "Scheduled times that open backfills of this member's shards haven't processed yet."
+    ),
+    "schedd_workers_attached": "Workers attached to this member.",
+    "schedd_slots": "Slots of attached workers that accept runs.",
+    "schedd_slots_free": (
+        "Free slots of attached workers that accept runs, by their last heartbeats."
+    ),
+    "schedd_notifications_waiting": (
+        "Undelivered notifications of this member's shards, up to 10,000."
+    ),
+    "schedd_event_loop_longest_block_seconds": (
+        "Longest block of the member's event loop, in the last one or two minutes."
+    ),
+    "schedd_event_loop_longest_own_block_seconds": (
+        "Longest block caused by the member's own work: processor time during the block."
+    ),
+    "schedd_lease_ttl_seconds": "TTL of the member's lease; 0: no lease yet.",
+}
+
+HISTOGRAMS: Final[Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]]] = {
+    "schedd_fire_lateness_seconds": (
+        "Time from the due time of a run until the run is stored; 0 if it is stored before.",
+        PROMPT,
+        (),
+    ),
+    "schedd_run_wait_seconds": ("Time for which ready runs waited to be dispatched.", PROMPT, ()),
+    "schedd_run_start_lateness_seconds": (
+        "Time from the due time of a run to the start of its first attempt.",
+        PROMPT,
+        (),
+    ),
+    "schedd_run_duration_seconds": ("Duration of one attempt.", LONG, ("state",)),
+    "schedd_database_call_seconds": (
+        "Duration of a transaction with its wait for a thread, by call.",
+        CALLS,
+        ("call",),
+    ),
+    "schedd_etcd_call_seconds": ("Duration of a request to etcd, by call.", CALLS, ("call",)),
+}
+"""Name → text, buckets, labels. A duration of a call includes no wait for the event loop, except
+for answers of etcd that arrive on it.
+"""
+
+
+class BatchHistogram(Histogram):
+    """A histogram that counts many values in one call."""
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """Observe each value; a negative one counts as 0."""
+        ordered = sorted(values)
+        self._sum.inc(sum(ordered[bisect_left(ordered, 0.0) :]))
+        counted = 0
+        for bound, bucket in zip(self._upper_bounds, self._buckets, strict=True):
+            below = bisect_right(ordered, bound, lo=counted)
+            if below > counted:
+                bucket.inc(below - counted)
+                counted = below
+
+
+class MemberMetrics:
+    """The metrics of the tables, by name, and values that are read at each scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counters = {
+            name: Counter(name, text, labels, registry=registry)
+            for name, (text, *labels) in COUNTERS.items()
+        }
+        self._gauges = {name: Gauge(name, text, registry=registry) for name, text in GAUGES.items()}
+        self._histograms = {
+            name: BatchHistogram(name, text, labels, registry=registry, buckets=buckets)
+            for name, (text, buckets, labels) in HISTOGRAMS.items()
+        }
+        for name, values in FROM_THE_BEGINNING.items():
+            for value in values:
+                self.count(name, 0, value)
+        self.vitals, self.losses, self.pools = vitals(), losses(), PoolMetrics()
+        self.pulse, self.lease_margin = LoopMonitor(), LeaseMargin()
+        process = ProcessMetrics(self.lease_margin)
+        for collector in (self.vitals, self.losses, self.pools, process):
+            registry.register(collector)
+        self.attached: set[IncarnationId] = set()
+        self.oldest_since: float | None = None
+        """When the oldest run began to wait, by the monotonic clock; None: no run waits."""
+        self.surveyed = Behind()
+        """Overdue timers, by the last reading of rows."""
+        self.held: Callable[[], Behind] = Behind
+        """Returns overdue timers by memory at each scrape: the only source while the database is
+        unavailable.
+        """
+        self._read_at_scrapes()
+
+    def _read_at_scrapes(self) -> None:
+        read: dict[str, Callable[[], float]] = {
+            "schedd_queue_oldest_seconds": lambda: (
+                0.0 if self.oldest_since is None else max(0.0, monotonic() - self.oldest_since)
+            ),
+            "schedd_catch_up_timers": lambda: max(self.surveyed.timers, self.held().timers),
+            "schedd_catch_up_behind_seconds": lambda: max(
+                self.surveyed.since, self.held().since
+            ).total_seconds(),
+            "schedd_workers_attached": lambda: len(self.attached),
+            "schedd_event_loop_longest_block_seconds": lambda: self.pulse.longest,
+            "schedd_event_loop_longest_own_block_seconds": lambda: self.pulse.longest_by_own_work,
+            "schedd_lease_ttl_seconds": lambda: self.lease_margin.ttl,
+        }
+        for name, value_of in read.items():
+            self.read(name, value_of)
+
+    def count(self, name: str, by: float = 1, *labels: str) -> None:
+        """Increase a counter."""
+        counter = self._counters[name]
+        (counter.labels(*labels) if labels else counter).inc(by)
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        self._gauges[name].set(value)
+
+    def read(self, name: str, value_of: Callable[[], float]) -> None:
+        """Read the value of a gauge at each scrape."""
+        self._gauges[name].set_function(value_of)
+
+    def observe(self, name: str, values: Iterable[float], *labels: str) -> None:
+        """Observe values in a histogram; a negative one counts as 0."""
+        histogram = self._histograms[name]
+        (histogram.labels(*labels) if labels else histogram).observe_all(values)
 
 
 class ProcessMetrics(Collector):
-    """Blocks of the event loop, and the margin of the lease, read at each scrape."""
+    """The margin of the lease, and the items set aside, read at each scrape."""
 
-    def __init__(self, make: Maker) -> None:
-        self.pulse, self.lease_margin = LoopMonitor(), LeaseMargin()
-        make.gauge(
-            "schedd_event_loop_longest_block_seconds",
-            "Longest block of the member's event loop, in the last one or two minutes.",
-        ).set_function(lambda: self.pulse.longest)
-        make.gauge(
-            "schedd_event_loop_longest_own_block_seconds",
-            "Longest block caused by the member's own work: processor time during the block.",
-        ).set_function(lambda: self.pulse.longest_by_own_work)
-        make.gauge(
-            "schedd_lease_ttl_seconds", "TTL of the member's lease; 0: no lease yet."
-        ).set_function(lambda: self.lease_margin.ttl)
+    def __init__(self, lease_margin: LeaseMargin) -> None:
+        self._lease_margin = lease_margin
 
     def collect(self) -> Iterator[Metric]:
         """Return the margin, without a value if there was no lease, and the items set aside."""
@@ -67,7 +265,7 @@ class ProcessMetrics(Collector):
             "schedd_lease_margin_seconds",
             "Shortest time to the expiry of the member's lease, in the last one or two minutes.",
         )
-        if (least := self.lease_margin.least()) is not None:
+        if (least := self._lease_margin.least()) is not None:
             family.add_metric([], least)
         yield family
         aside = CounterMetricFamily(
@@ -159,35 +357,26 @@ MOST_POOLS: Final = 50
 """The most pools of one member with their own series."""
 OTHER_POOLS: Final = "other"
 
-PoolValue = Callable[[PoolStats], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class PoolGauge:
-    """Gauge of a pool, and how the values of several pools are combined."""
-
-    name: str
-    text: str
-    of: PoolValue
-    together: Callable[[Sequence[float]], float] = sum
-
-
-POOL_GAUGES: Final = (
-    PoolGauge(
+POOL_GAUGES: Final[
+    Sequence[tuple[str, str, Callable[[PoolStats], float | None], Callable[[list[float]], float]]]
+] = (
+    (
         "schedd_pool_slots",
         "Slots of the workers that can run all examined jobs of the pool.",
         lambda pool: pool.slots,
         min,
     ),
-    PoolGauge("schedd_pool_limit", "Concurrency limit of the pool.", lambda pool: pool.limit),
-    PoolGauge("schedd_pool_running", "Running runs of the pool.", lambda pool: pool.running),
-    PoolGauge(
+    ("schedd_pool_limit", "Concurrency limit of the pool.", lambda pool: pool.limit, sum),
+    ("schedd_pool_running", "Running runs of the pool.", lambda pool: pool.running, sum),
+    (
         "schedd_pool_waiting",
         "Runs of the pool that wait at this member.",
         lambda pool: pool.waiting,
+        sum,
     ),
-    PoolGauge("schedd_pool_paused", "1 while the pool is paused.", lambda pool: pool.paused, max),
+    ("schedd_pool_paused", "1 while the pool is paused.", lambda pool: pool.paused, max),
 )
+"""Gauges of a pool: name, text, value, and how the values of several pools are combined."""
 
 
 class PoolMetrics(Collector):
@@ -201,12 +390,12 @@ class PoolMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return one gauge per column, with a sample per pool that has a value."""
-        for column in POOL_GAUGES:
-            family = GaugeMetricFamily(column.name, column.text, labels=["pool"])
+        for gauge, text, value_of, together in POOL_GAUGES:
+            family = GaugeMetricFamily(gauge, text, labels=["pool"])
             for name, pools in self._named:
-                values = [float(value) for pool in pools if (value := column.of(pool)) is not None]
+                values = [float(value) for pool in pools if (value := value_of(pool)) is not None]
                 if values:
-                    family.add_metric([name], column.together(values))
+                    family.add_metric([name], together(values))
             yield family
 
 
@@ -261,277 +450,6 @@ class ClusterGauges(Collector):
             yield GaugeMetricFamily(name, help_, value=float(value))
 
 
-# Create metrics in one registry, with few buckets.
-
-PROMPT: Final = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
-)
-"""Buckets for durations of milliseconds, in seconds."""
-
-LONG: Final = (
-    *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0),
-    *(60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0),
-)
-"""Buckets for durations of up to hours, in seconds."""
-
-CALLS: Final = (0.002, 0.01, 0.05, 0.25, 1.0, 5.0)
-"""Buckets for calls with a deadline, in seconds. Few, because there are some dozen calls, and a
-scrape blocks the event loop while it writes them.
-"""
-
-
-class BatchHistogram(Histogram):
-    """A histogram that counts many values in one call."""
-
-    def observe_all(self, values: Iterable[float]) -> None:
-        """Observe each value; a negative one counts as 0."""
-        ordered = sorted(values)
-        self._sum.inc(sum(ordered[bisect_left(ordered, 0.0) :]))
-        counted = 0
-        for bound, bucket in zip(self._upper_bounds, self._buckets, strict=True):
-            below = bisect_right(ordered, bound, lo=counted)
-            if below > counted:
-                bucket.inc(below - counted)
-                counted = below
-
-
-class Maker:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def counter(self, name: str, text: str, *labels: str) -> Counter:
-        """Create a counter; its name gets the suffix `_total`."""
-        return Counter(name, text, labels, registry=self._registry)
-
-    def gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, registry=self._registry)
-
-    def histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], *labels: str
-    ) -> BatchHistogram:
-        return BatchHistogram(name, text, labels, registry=self._registry, buckets=buckets)
-
-
-# Outcomes of scheduled times, attempts and runs.
-
-MISSED_FOR: Final = (
-    Reason.WINDOW,
-    Reason.CATCH_UP_NONE,
-    Reason.START_DEADLINE,
-    Reason.EDITED,
-    Reason.DELETED,
-)
-"""Reasons for missed times; each has a series from the beginning, at 0."""
-
-
-class RunMetrics:
-    """Counts runs from due to ended."""
-
-    def __init__(self, make: Maker) -> None:
-        self.fired = make.counter("schedd_runs_fired", "Runs created by the schedules of jobs.")
-        self.merged = make.counter(
-            "schedd_runs_merged",
-            "Records of scheduled times that didn't run. Consecutive times share one record.",
-        )
-        self.missed = make.counter(
-            "schedd_scheduled_times_missed", "Scheduled times that were missed.", "reason"
-        )
-        for reason in MISSED_FOR:
-            self.missed.labels(reason.value)
-        self.dead_letters = make.counter("schedd_dead_letters", "Runs that failed for good.")
-        self.fire_lateness = make.histogram(
-            "schedd_fire_lateness_seconds",
-            "Time from the due time of a run until the run is stored; 0 if it is stored before.",
-            PROMPT,
-        )
-        self.assigned = make.counter("schedd_runs_assigned", "Runs dispatched to workers.")
-        self.wait = make.histogram(
-            "schedd_run_wait_seconds", "Time for which ready runs waited to be dispatched.", PROMPT
-        )
-        self.ended = make.counter(
-            "schedd_runs_ended",
-            "Attempts with an accepted result, and runs that changed their state without a result.",
-            "state",
-            "reason",
-        )
-        self.start_lateness = make.histogram(
-            "schedd_run_start_lateness_seconds",
-            "Time from the due time of a run to the start of its first attempt.",
-            PROMPT,
-        )
-        self.duration = make.histogram(
-            "schedd_run_duration_seconds", "Duration of one attempt.", LONG, "state"
-        )
-        self.stale = make.counter(
-            "schedd_stale_results",
-            "Results rejected because a later assignment of the run has a greater token.",
-        )
-
-
-# Waiting and running runs of this member, and its overdue timers.
-
-
-class Queue:
-    """The ready queue after a round of dispatch, and overdue timers."""
-
-    def __init__(self, make: Maker) -> None:
-        self.paused = make.gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
-        self.ready = make.gauge(
-            "schedd_queue_ready", "Runs in memory that wait for a slot at this member."
-        )
-        self.oldest_since: float | None = None
-        """When the oldest run began to wait, by the monotonic clock; None: no run waits."""
-        make.gauge(
-            "schedd_queue_oldest_seconds",
-            "Wait of the oldest run in memory: for a slot, for its pool, or for runs before it.",
-        ).set_function(self._oldest)
-        self.catch_up = make.gauge(
-            "schedd_queue_catch_up",
-            "Late runs in memory, which wait behind runs that are due now.",
-        )
-        self.in_pools = make.gauge(
-            "schedd_queue_in_pools", "Waiting runs in memory whose job has a pool."
-        )
-        self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
-        self.timers = make.gauge(
-            "schedd_timers_loaded", "Timers in memory, due within the next 10 s."
-        )
-        self.surveyed = Behind()
-        """Overdue timers, by the last reading of rows."""
-        self.held: Callable[[], Behind] = Behind
-        """Returns overdue timers by memory at each scrape: the only source while the database is
-        unavailable.
-        """
-        make.gauge(
-            "schedd_catch_up_timers",
-            "Overdue timers of this member's shards, up to 10,000.",
-        ).set_function(lambda: max(self.surveyed.timers, self.held().timers))
-        make.gauge(
-            "schedd_catch_up_behind_seconds",
-            "Time since the oldest overdue timer of this member's shards was due; else 0.",
-        ).set_function(lambda: max(self.surveyed.since, self.held().since).total_seconds())
-        self.backfilled = make.gauge(
-            "schedd_backfill_runs_left",
-            "Scheduled times that open backfills of this member's shards haven't processed yet.",
-        )
-
-    def _oldest(self) -> float:
-        return 0.0 if self.oldest_since is None else max(0.0, monotonic() - self.oldest_since)
-
-
-# Workers of this member, and assignments without a result.
-
-
-class WorkerMetricSet:
-    """Attached workers; assignments rejected or not started; runs of lost workers."""
-
-    def __init__(self, make: Maker) -> None:
-        self.attached: set[IncarnationId] = set()
-        make.gauge("schedd_workers_attached", "Workers attached to this member.").set_function(
-            lambda: len(self.attached)
-        )
-        self.slots = make.gauge("schedd_slots", "Slots of attached workers that accept runs.")
-        self.free = make.gauge(
-            "schedd_slots_free",
-            "Free slots of attached workers that accept runs, by their last heartbeats.",
-        )
-        self.runs_rescued = make.counter(
-            "schedd_runs_rescued",
-            "Runs of lost workers that this member started again or recorded as failed.",
-        )
-        self.not_started = make.counter(
-            "schedd_assignments_not_started",
-            "Assignments that a running worker didn't start in time.",
-        )
-        self.rejected = make.counter(
-            "schedd_assignments_rejected", "Assignments that workers rejected, by reason.", "reason"
-        )
-        self.greater_tokens = make.counter(
-            "schedd_greater_tokens_seen",
-            "Assignments rejected by a worker that has seen a greater token than this cluster has"
-            " issued.",
-        )
-        self.shards_lost = make.counter(
-            "schedd_shards_lost",
-            "Shards that this member lost to another owner, by the step that noticed the loss.",
-            "step",
-        )
-        self.shards_moved = make.counter(
-            "schedd_shards_moved", "Shards taken or released by this member.", "what"
-        )
-        for what in ("taken", "released"):
-            self.shards_moved.labels(what)
-
-
-# Notifications, retention and the result store.
-
-
-class RetentionMetrics:
-    def __init__(self, make: Maker) -> None:
-        self.notified = make.counter(
-            "schedd_notifications_sent", "Notifications that were delivered.", "channel"
-        )
-        self.notify_failed = make.counter(
-            "schedd_notification_attempts_failed",
-            "Failed attempts to deliver a notification.",
-            "channel",
-        )
-        self.notify_abandoned = make.counter(
-            "schedd_notifications_abandoned",
-            "Notifications that were abandoned because no delivery succeeded within a day.",
-            "channel",
-        )
-        self.notifications_wait = make.gauge(
-            "schedd_notifications_waiting",
-            "Undelivered notifications of this member's shards, up to 10,000.",
-        )
-        self.deleted = make.counter(
-            "schedd_retention_deleted", "Deleted items past their retention, by kind.", "what"
-        )
-        self.store_away = make.counter(
-            "schedd_result_store_failures", "Calls of the result store that got no answer."
-        )
-
-
-# Duration of calls of PostgreSQL and etcd, by call.
-#
-#     call ──waits for a thread──→ BEGIN … COMMIT, with retries ──→ database
-#     request ──→ one endpoint, perhaps another ──→ answer ───────→ etcd
-#
-# The measured time has no wait for the event loop, except for answers of etcd that arrive on it.
-
-TEXTS: Final[Mapping[Service, str]] = {
-    Service.DATABASE: "Duration of a transaction with its wait for a thread, by call.",
-    Service.ETCD: "Duration of a request to etcd, by call.",
-}
-
-
-class Calls:
-    """Histograms by service and call, and counters of failed calls."""
-
-    def __init__(self, make: Maker) -> None:
-        self.seconds: dict[Service, Histogram] = {
-            service: make.histogram(f"schedd_{service}_call_seconds", text, CALLS, "call")
-            for service, text in TEXTS.items()
-        }
-        self.failed: dict[Service, Counter] = {
-            service: make.counter(
-                f"schedd_{service}_calls_failed",
-                "Requests to PostgreSQL or etcd that got no answer, by call.",
-                "call",
-            )
-            for service in TEXTS
-        }
-
-    def count(self, event: Called) -> None:
-        """Count one call; from any thread. A successful call creates the failed series with 0,
-        because `rate` ignores the first value of a new series.
-        """
-        self.seconds[event.service].labels(event.call).observe(event.took)
-        self.failed[event.service].labels(event.call).inc(event.failed)
-
-
 # Whether this member is ready, and why not: evaluated at each scrape, as for `/readyz`.
 
 
@@ -570,19 +488,3 @@ class ReadinessGauges(Collector):
         for failure in self._failures():
             family.add_metric([failure.dependency.value, failure.reason], 1.0)
         yield family
-
-
-class MemberMetrics:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        make = Maker(registry)
-        self.runs = RunMetrics(make)
-        self.queue = Queue(make)
-        self.workers = WorkerMetricSet(make)
-        self.keeping = RetentionMetrics(make)
-        self.calls = Calls(make)
-        self.vitals = vitals()
-        self.losses = losses()
-        self.pools = PoolMetrics()
-        self.process = ProcessMetrics(make)
-        for collector in (self.vitals, self.losses, self.pools, self.process):
-            registry.register(collector)

@@ -30,11 +30,9 @@ from schedd.core import events
 from schedd.core.cluster.dependency import DependencyFailure, Unready
 from schedd.core.cluster.statistics import Behind
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
 from schedkit.clock import boottime
 from schedkit.daemon.logs import listed
-from schedkit.lease_margin import LeaseMargin
 from schedkit.ttl_cache import TtlCache
 from schedproto.v1.worker_service_pb2 import Refusal
 
@@ -112,7 +110,7 @@ class Telemetry:
         # An unused series beside each counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self.registry: Final = CollectorRegistry()
-        self._metrics = MemberMetrics(self.registry)
+        self.metrics = MemberMetrics(self.registry)
         self._dead_runs = DeadRunLines()
         self._etcd_away: Callable[[], float] = lambda: 0.0
         ProcessCollector(registry=self.registry)
@@ -130,11 +128,6 @@ class Telemetry:
         """Read this at each scrape: seconds since a call of etcd was answered. Before `observe`."""
         self._etcd_away = away_for
 
-    def observe_slots(self, slots: Callable[[], int], free: Callable[[], int]) -> None:
-        """Read these at each scrape: slots of the attached workers, and the free ones."""
-        self._metrics.workers.slots.set_function(slots)
-        self._metrics.workers.free.set_function(free)
-
     def observe_readiness(
         self,
         reasons: Callable[[], Collection[Unready]],
@@ -142,12 +135,6 @@ class Telemetry:
     ) -> None:
         """Read these at each scrape: why the member isn't ready, and failing dependencies. Once."""
         self.registry.register(ReadinessGauges(reasons, failures))
-
-    def observe_behind(self, held: Callable[[], Behind]) -> None:
-        """Read this at each scrape: overdue timers in memory. The database's number is known only
-        while it answers.
-        """
-        self._metrics.queue.held = held
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics as text in the format of the Accept header, and its media type."""
@@ -158,57 +145,51 @@ class Telemetry:
         """Return `exposition`, at most a second old: frequent callers share one answer."""
         return self._scraped.get(FORMS[OPEN_METRICS in accept.lower()])
 
-    @property
-    def pulse(self) -> LoopMonitor:
-        """The monitor of the event loop, which runs on it."""
-        return self._metrics.process.pulse
-
-    @property
-    def lease_margin(self) -> LeaseMargin:
-        """The margin of the member's lease; the lease keeper records it."""
-        return self._metrics.process.lease_margin
-
     def emit(self, event: events.Event) -> None:
         """Count the event, and log it if it is important."""
-        SEEN[type(event)](self._metrics, event)
+        SEEN[type(event)](self.metrics, event)
         if isinstance(event, events.DeadLettered):
             self._dead_runs.log_runs(event.runs)
         self._dead_runs.flush()
 
 
 def _fired(metrics: MemberMetrics, event: events.TimersFired) -> None:
-    metrics.runs.fired.inc(event.runs)
-    metrics.runs.merged.inc(event.merged)
-    metrics.runs.fire_lateness.observe_all(map(timedelta.total_seconds, event.latenesses))
+    metrics.count("schedd_runs_fired", event.runs)
+    metrics.count("schedd_runs_merged", event.merged)
+    latenesses = map(timedelta.total_seconds, event.latenesses)
+    metrics.observe("schedd_fire_lateness_seconds", latenesses)
 
 
 def _missed(metrics: MemberMetrics, event: events.RunsMissed) -> None:
-    metrics.runs.missed.labels(event.reason.value).inc(event.count)
+    metrics.count("schedd_scheduled_times_missed", event.count, event.reason.value)
     level = logging.INFO if event.reason in REQUESTED else logging.WARNING
     log.log(level, "%d scheduled times missed: %s", event.count, event.reason.value)
 
 
 def _assigned(metrics: MemberMetrics, event: events.AssignedRuns) -> None:
-    metrics.runs.assigned.inc(len(event.waits))
-    metrics.runs.wait.observe_all(event.waits)
+    metrics.count("schedd_runs_assigned", len(event.waits))
+    metrics.observe("schedd_run_wait_seconds", event.waits)
 
 
-def _record_attempt_end(metrics: MemberMetrics, event: events.AttemptEnded) -> None:
-    metrics.runs.ended.labels(event.state.value, event.reason or "").inc()
+def _attempt_ended(metrics: MemberMetrics, event: events.AttemptEnded) -> None:
+    state = event.state.value
+    metrics.count("schedd_runs_ended", 1, state, event.reason or "")
     if event.lateness is not None:
-        metrics.runs.start_lateness.observe(_seconds(event.lateness))
+        lateness = event.lateness.total_seconds()
+        metrics.observe("schedd_run_start_lateness_seconds", [lateness])
     if event.duration is not None:
-        metrics.runs.duration.labels(event.state.value).observe(_seconds(event.duration))
+        metrics.observe("schedd_run_duration_seconds", [event.duration.total_seconds()], state)
 
 
 def _succeeded(metrics: MemberMetrics, event: events.RunsSucceeded) -> None:
-    metrics.runs.ended.labels(State.SUCCEEDED.value, "").inc(len(event.durations))
-    metrics.runs.start_lateness.observe_all(event.latenesses)
-    metrics.runs.duration.labels(State.SUCCEEDED.value).observe_all(event.durations)
+    state = State.SUCCEEDED.value
+    metrics.count("schedd_runs_ended", len(event.durations), state, "")
+    metrics.observe("schedd_run_start_lateness_seconds", event.latenesses)
+    metrics.observe("schedd_run_duration_seconds", event.durations, state)
 
 
 def _stale(metrics: MemberMetrics, event: events.StaleResult) -> None:
-    metrics.runs.stale.inc()
+    metrics.count("schedd_stale_results")
     if not event.known:  # a caller can send any number of these: the audit log counts them
         log.debug("result rejected: the run doesn't exist run_id=%s", event.run)
         return
@@ -219,7 +200,7 @@ def _stale(metrics: MemberMetrics, event: events.StaleResult) -> None:
 
 
 def _rescued(metrics: MemberMetrics, event: events.RunsRescued) -> None:
-    metrics.workers.runs_rescued.inc(len(event.runs))
+    metrics.count("schedd_runs_rescued", len(event.runs))
     log.warning(
         "%d runs of lost workers start again or failed",
         len(event.runs),
@@ -231,7 +212,7 @@ def _rescued(metrics: MemberMetrics, event: events.RunsRescued) -> None:
 
 
 def _not_started(metrics: MemberMetrics, event: events.AssignmentsNotStarted) -> None:
-    metrics.workers.not_started.inc(len(event.runs))
+    metrics.count("schedd_assignments_not_started", len(event.runs))
     log.info(
         "%d dispatched runs didn't start in time: they are dispatched again",
         len(event.runs),
@@ -240,7 +221,7 @@ def _not_started(metrics: MemberMetrics, event: events.AssignmentsNotStarted) ->
 
 
 def _rejected(metrics: MemberMetrics, event: events.AssignmentRejected) -> None:
-    metrics.workers.rejected.labels(_known(event.reason, REJECT_REASONS)).inc()
+    metrics.count("schedd_assignments_rejected", 1, _known(event.reason, REJECT_REASONS))
     log.debug(
         "worker rejected a run",
         extra={
@@ -253,7 +234,7 @@ def _rejected(metrics: MemberMetrics, event: events.AssignmentRejected) -> None:
 
 
 def _greater_token(metrics: MemberMetrics, event: events.GreaterTokenSeen) -> None:
-    metrics.workers.greater_tokens.inc()
+    metrics.count("schedd_greater_tokens_seen")
     log.error(
         "a worker has seen a greater fencing token than this cluster has issued: check whether the"
         " database was restored from a backup",
@@ -267,12 +248,12 @@ def _greater_token(metrics: MemberMetrics, event: events.GreaterTokenSeen) -> No
 
 
 def _record_worker_attached(metrics: MemberMetrics, event: events.WorkerAttached) -> None:
-    metrics.workers.attached.add(event.incarnation)
+    metrics.attached.add(event.incarnation)
     log.info("worker %s attached", event.worker, extra=_who(event))
 
 
 def _record_worker_detached(metrics: MemberMetrics, event: events.WorkerDetached) -> None:
-    metrics.workers.attached.discard(event.incarnation)
+    metrics.attached.discard(event.incarnation)
     log.info("worker %s detached", event.worker, extra=_who(event))
 
 
@@ -281,7 +262,7 @@ def _who(event: events.WorkerAttached | events.WorkerDetached) -> dict[str, obje
 
 
 def _shards_lost(metrics: MemberMetrics, event: events.ShardsLost) -> None:
-    metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
+    metrics.count("schedd_shards_lost", len(event.shards), _known(event.step, STEPS))
     log.warning(
         "%d shards were taken over by another member",
         len(event.shards),
@@ -290,28 +271,36 @@ def _shards_lost(metrics: MemberMetrics, event: events.ShardsLost) -> None:
 
 
 def _shards_moved(metrics: MemberMetrics, event: events.ShardsMoved) -> None:
-    metrics.workers.shards_moved.labels("taken").inc(event.taken)
-    metrics.workers.shards_moved.labels("released").inc(event.released)
+    metrics.count("schedd_shards_moved", event.taken, "taken")
+    metrics.count("schedd_shards_moved", event.released, "released")
+
+
+def _called(metrics: MemberMetrics, event: events.Called) -> None:
+    """Count one call; from any thread. A successful call creates the failed series with 0, because
+    `rate` ignores the first value of a new series.
+    """
+    metrics.observe(f"schedd_{event.service}_call_seconds", [event.took], event.call)
+    metrics.count(f"schedd_{event.service}_calls_failed", event.failed, event.call)
 
 
 def _surveyed(metrics: MemberMetrics, event: events.QueueStatsRead) -> None:
     metrics.pools.set_pools(event.pools)
-    metrics.queue.surveyed = Behind(event.overdue, event.behind)
-    metrics.queue.backfilled.set(event.backfill)
+    metrics.surveyed = Behind(event.overdue, event.behind)
+    metrics.set("schedd_backfill_runs_left", event.backfill)
 
 
 def _waiting(metrics: MemberMetrics, event: events.Waiting) -> None:
-    metrics.queue.ready.set(event.ready)
+    metrics.set("schedd_queue_ready", event.ready)
     oldest = event.oldest
-    metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
-    metrics.queue.catch_up.set(event.catch_up)
-    metrics.queue.in_pools.set(event.in_pools)
-    metrics.queue.running.set(event.running)
-    metrics.queue.timers.set(event.timers)
+    metrics.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
+    metrics.set("schedd_queue_catch_up", event.catch_up)
+    metrics.set("schedd_queue_in_pools", event.in_pools)
+    metrics.set("schedd_queue_running", event.running)
+    metrics.set("schedd_timers_loaded", event.timers)
 
 
 def _cluster_pause_changed(metrics: MemberMetrics, event: events.ClusterPauseChanged) -> None:
-    metrics.queue.paused.set(event.by is not None)
+    metrics.set("schedd_cluster_paused", event.by is not None)
     if event.by is None:
         log.info("cluster resumed")
     else:
@@ -321,11 +310,11 @@ def _cluster_pause_changed(metrics: MemberMetrics, event: events.ClusterPauseCha
 def _notified(metrics: MemberMetrics, event: events.Notified) -> None:
     channel = event.channel.value.lower()
     if not event.error:
-        metrics.keeping.notified.labels(channel).inc()
+        metrics.count("schedd_notifications_sent", 1, channel)
         return
-    metrics.keeping.notify_failed.labels(channel).inc()
+    metrics.count("schedd_notification_attempts_failed", 1, channel)
     if event.abandoned:
-        metrics.keeping.notify_abandoned.labels(channel).inc()
+        metrics.count("schedd_notifications_abandoned", 1, channel)
         log.error("notification by %s abandoned: %s", channel, event.error)
     else:
         log.info("notification by %s failed, will be retried: %s", channel, event.error)
@@ -333,7 +322,7 @@ def _notified(metrics: MemberMetrics, event: events.Notified) -> None:
 
 def _notifications_expired(metrics: MemberMetrics, event: events.NotificationsExpired) -> None:
     channel = event.channel.value.lower()
-    metrics.keeping.notify_abandoned.labels(channel).inc(event.count)
+    metrics.count("schedd_notifications_abandoned", event.count, channel)
     log.error(
         "%d notifications by %s abandoned after a day without a delivery attempt: their receivers"
         " accept fewer notifications than are sent",
@@ -345,19 +334,21 @@ def _notifications_expired(metrics: MemberMetrics, event: events.NotificationsEx
 def _deleted(metrics: MemberMetrics, event: events.Deleted) -> None:
     for what, count in (("run", event.runs), ("log", event.logs), ("object", event.objects)):
         if count:
-            metrics.keeping.deleted.labels(what).inc(count)
+            metrics.count("schedd_retention_deleted", count, what)
 
 
 SEEN: Final[Mapping[type[events.Event], Callable[[MemberMetrics, Any], None]]] = {
     events.TimersFired: _fired,
     events.RunsMissed: _missed,
-    events.DeadLettered: lambda metrics, event: metrics.runs.dead_letters.inc(len(event.runs)),
+    events.DeadLettered: lambda metrics, event: metrics.count(
+        "schedd_dead_letters", len(event.runs)
+    ),
     events.AssignedRuns: _assigned,
-    events.AttemptEnded: _record_attempt_end,
+    events.AttemptEnded: _attempt_ended,
     events.RunsSucceeded: _succeeded,
-    events.EndedUnreported: lambda metrics, event: metrics.runs.ended.labels(
-        event.state.value, event.reason or ""
-    ).inc(event.count),
+    events.EndedUnreported: lambda metrics, event: metrics.count(
+        "schedd_runs_ended", event.count, event.state.value, event.reason or ""
+    ),
     events.StaleResult: _stale,
     events.RunsRescued: _rescued,
     events.AssignmentsNotStarted: _not_started,
@@ -370,22 +361,18 @@ SEEN: Final[Mapping[type[events.Event], Callable[[MemberMetrics, Any], None]]] =
     events.QueueStatsRead: _surveyed,
     events.DatabaseSeen: lambda metrics, event: metrics.vitals.add_reading(event.vitals),
     events.ClusterWatched: lambda metrics, event: metrics.losses.add_reading(event),
-    events.Called: lambda metrics, event: metrics.calls.count(event),
+    events.Called: _called,
     events.Waiting: _waiting,
     events.ClusterPauseChanged: _cluster_pause_changed,
     events.Notified: _notified,
     events.NotificationsExpired: _notifications_expired,
-    events.NotificationsWait: lambda metrics, event: metrics.keeping.notifications_wait.set(
-        event.count
+    events.NotificationsWait: lambda metrics, event: metrics.set(
+        "schedd_notifications_waiting", event.count
     ),
     events.Deleted: _deleted,
-    events.ResultStoreAway: lambda metrics, _: metrics.keeping.store_away.inc(),
+    events.ResultStoreAway: lambda metrics, _: metrics.count("schedd_result_store_failures"),
 }
 """The function for each kind of event."""
-
-
-def _seconds(length: timedelta) -> float:
-    return max(0.0, length.total_seconds())
 
 
 def _known(word: str, known: frozenset[str]) -> str:

@@ -38,7 +38,7 @@ def exported() -> Exported:
     telemetry.observe(StubCluster(), "0.1")
     failure = DependencyFailure(Dependency.ETCD, "no_space", "", "", datetime.now(UTC))
     telemetry.observe_readiness(dict, lambda: [failure])
-    telemetry.lease_margin.renewed(boottime() + 3, 5.0)
+    telemetry.metrics.lease_margin.renewed(boottime() + 3, 5.0)
     telemetry.emit(QueueStatsRead((PoolStats(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
     telemetry.emit(ClusterWatched(lost_members=0, lost_workers=0, stuck=0))

@@ -231,9 +231,10 @@ def test_figures_that_the_leader_read_long_ago_arent_exported(
 
 def test_lease_margin_and_worker_slots_are_read_at_each_scrape() -> None:
     telemetry, free = Telemetry(), 3
-    telemetry.observe_slots(lambda: 8, lambda: free)
+    telemetry.metrics.read("schedd_slots", lambda: 8)
+    telemetry.metrics.read("schedd_slots_free", lambda: free)
     assert value(telemetry, "schedd_lease_margin_seconds") is None
-    telemetry.lease_margin.renewed(boottime() + 3, 5.0)
+    telemetry.metrics.lease_margin.renewed(boottime() + 3, 5.0)
     assert 2 < (value(telemetry, "schedd_lease_margin_seconds") or 0) < 3
     assert value(telemetry, "schedd_lease_ttl_seconds") == 5
     assert value(telemetry, "schedd_slots") == 8
@@ -266,7 +267,7 @@ def test_the_age_of_the_oldest_waiting_run_grows_between_scrapes() -> None:
 
 def test_the_backlog_in_memory_is_exported_when_the_rows_cant_be_read() -> None:
     telemetry, held = telemetry_after(QueueStatsRead()), Behind()
-    telemetry.observe_behind(lambda: held)
+    telemetry.metrics.held = lambda: held
 
     def backlog() -> tuple[float | None, float | None]:
         names = "schedd_catch_up_timers", "schedd_catch_up_behind_seconds"
