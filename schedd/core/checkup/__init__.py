@@ -12,14 +12,19 @@ from collections.abc import Iterator
 
 from schedd.core.checkup import cluster, database, etcd, members, work, workers
 from schedd.core.checkup.facts import Facts
-from schedd.core.checkup.finding import CheckupFinding
+from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:
     """Return all findings, area by area."""
     yield from etcd.examine(facts)
     yield from database.examine(facts)
-    yield from etcd.examine_store(facts)
+    yield CheckSubject("results", "store", healthy="reachable").warn_if(
+        facts.results_away,
+        facts.results_away,
+        "whole logs and large results can't be read, and expired ones can't be deleted",
+        "check results.url of this member; workers must use the same URL",
+    )
     yield from cluster.examine(facts)
     yield from members.examine(facts)
     yield from workers.examine(facts)

@@ -20,23 +20,27 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     if facts.outdated:
         yield _old(facts)
         return
-    yield _leader(facts)
+    leader = facts.view.member(facts.view.leader)
+    name = leader.name if leader else ""
+    yield CheckSubject(AREA, "leader", healthy=f"{name}, term {facts.view.term}").bad_if(
+        leader is None,
+        "the cluster has no leader",
+        "shards of lost members aren't given to other members",
+        "check whether members reach etcd and PostgreSQL; an election takes about a second",
+    )
     if facts.rows:
-        yield _owned(facts)
-        yield _balanced(facts)
-    check = CheckSubject(AREA, "keys")
-    if facts.view.unreadable:
-        yield check.warn(
-            f"keys in etcd that schedd can't read: {named(facts.view.unreadable)}",
-            "this member may not know of a member or worker that a key describes",
-            "delete these keys from etcd if schedd didn't write them",
-        )
-    else:
-        yield check.ok("schedd can read every key under its prefix in etcd")
+        yield from _shards(facts)
+    readable = "schedd can read every key under its prefix in etcd"
+    yield CheckSubject(AREA, "keys", healthy=readable).warn_if(
+        facts.view.unreadable,
+        f"keys in etcd that schedd can't read: {named(facts.view.unreadable)}",
+        "this member may not know of a member or worker that a key describes",
+        "delete these keys from etcd if schedd didn't write them",
+    )
 
 
 def _alone(facts: Facts) -> CheckupFinding:
-    check = CheckSubject(AREA, "database")
+    check = CheckSubject(AREA, "database", healthy="no other cluster uses this database")
     if facts.foreign is None:
         return check.warn(
             "whether another cluster uses this database is unknown",
@@ -44,9 +48,8 @@ def _alone(facts: Facts) -> CheckupFinding:
             "see the findings about etcd: this member hasn't read which cluster owns its etcd"
             " prefix",
         )
-    if not facts.foreign:
-        return check.ok("no other cluster uses this database")
-    return check.bad(
+    return check.bad_if(
+        facts.foreign,
         f"members of another etcd or etcd prefix use this database: {', '.join(facts.foreign)}",
         "two clusters share one database: each excludes the other's members, and jobs fire late",
         "stop the members of one cluster, or give that cluster its own database",
@@ -92,43 +95,25 @@ def _better_informed(facts: Facts) -> str:
     return f"no member that answers has a valid lease: check {first}{away}"
 
 
-def _leader(facts: Facts) -> CheckupFinding:
-    check = CheckSubject(AREA, "leader")
-    leader = facts.view.member(facts.view.leader)
-    if leader is None:
-        return check.bad(
-            "the cluster has no leader",
-            "shards of lost members aren't given to other members",
-            "check whether members reach etcd and PostgreSQL; an election takes about a second",
-        )
-    return check.ok(f"{leader.name}, term {facts.view.term}")
-
-
-def _owned(facts: Facts) -> CheckupFinding:
-    check = CheckSubject(AREA, "shards")
+def _shards(facts: Facts) -> Iterator[CheckupFinding]:
     live = {member.tenure for member in facts.view.members}
     orphans = [row.id for row in facts.rows if row.owner not in live]
-    if orphans:
-        return check.bad(
-            f"{len(orphans)} of {SHARDS} shards have no live owner",
-            "jobs in these shards don't fire",
-            "wait: other members take these shards over within about member_ttl; if they don't, see"
-            " the members' logs",
-        )
-    return check.ok(f"all {SHARDS} shards have a live owner")
-
-
-def _balanced(facts: Facts) -> CheckupFinding:
-    check = CheckSubject(AREA, "balance")
+    yield CheckSubject(AREA, "shards", healthy=f"all {SHARDS} shards have a live owner").bad_if(
+        orphans,
+        f"{len(orphans)} of {SHARDS} shards have no live owner",
+        "jobs in these shards don't fire",
+        "wait: other members take these shards over within about member_ttl; if they don't, see"
+        " the members' logs",
+    )
     wanted = assign(facts.view.members)
     moving = [row.id for row in facts.rows if row.owner != wanted.get(row.id)]
-    if moving:
-        return check.warn(
-            f"{len(moving)} shards aren't owned by their assigned members",
-            "the shards are being moved, or an owner doesn't release them",
-            "`schedctl cluster rebalance` waits until all shards have moved",
-        )
-    return check.ok("every shard is owned by its assigned member")
+    balanced = "every shard is owned by its assigned member"
+    yield CheckSubject(AREA, "balance", healthy=balanced).warn_if(
+        moving,
+        f"{len(moving)} shards aren't owned by their assigned members",
+        "the shards are being moved, or an owner doesn't release them",
+        "`schedctl cluster rebalance` waits until all shards have moved",
+    )
 
 
 def _paused(facts: Facts) -> CheckupFinding:

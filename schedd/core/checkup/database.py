@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from schedd.core.checkup.facts import DatabaseFacts, Facts, FailedRead, HeldLock
+from schedd.core.checkup.facts import DatabaseFacts, Facts, FailedRead
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
 from schedd.core.cluster.dependency import Dependency
 
@@ -34,7 +34,7 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
             " results; workers keep their results",
             _lock_remedy(facts)
             or found.remedy
-            or _reported_remedy(facts)
+            or next(_reported_remedies(facts), "")
             or "check that PostgreSQL runs and answers: its processes, its log, and the network to"
             " it",
         )
@@ -42,29 +42,21 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         return
     yield answers.ok(f"version {found.version // 10000}, in {found.took * 1000:.0f} ms")
     yield from _locks(facts)
-    yield _version(found)
-    yield _schema(found)
-    yield _encoding(found)
+    yield from _versions(found)
     yield _search_path(found)
     yield _role(found, facts)
-    yield _privileges(found)
-    yield _sessions(found)
-    yield _timeouts(found)
-    yield _durable(found)
-    yield _connections(found)
+    yield from _permissions(found)
+    yield from _settings(found)
     yield from _replicas(found)
     yield _oldest(found)
     yield _wal(found)
-    yield _bloat(found)
-    yield _age(found)
-    yield _days(found)
+    yield from _tables(found)
 
 
-def _reported_remedy(facts: Facts) -> str:
-    """Return the remedy of the failure that a member reports, which knows why; empty: none does."""
-    failures = [*facts.failures, *(one for member in facts.members for one in member.failures)]
-    remedies = (one.remedy for one in failures if one.dependency == Dependency.POSTGRESQL)
-    return next(remedies, "")
+def _reported_remedies(facts: Facts) -> Iterator[str]:
+    """Yield the remedies of failures that members report: they know why."""
+    failures = (*facts.failures, *(one for member in facts.members for one in member.failures))
+    return (one.remedy for one in failures if one.dependency == Dependency.POSTGRESQL)
 
 
 def _locks(facts: Facts) -> Iterator[CheckupFinding]:
@@ -103,21 +95,18 @@ def _held(facts: Facts) -> Iterator[CheckupFinding]:
     for one in facts.locks:
         began = f"its transaction began at {one.since:%Y-%m-%dT%H:%M:%SZ}" if one.since else HIDDEN
         hidden = "" if one.since else "; GRANT pg_read_all_stats TO schedd's role shows the time"
+        modes = ", ".join(one.modes)
+        lock = f"holds {modes}"
+        if not one.modes:
+            lock = "holds locks on rows for which another session waits"
+        elif not one.granted:
+            lock = f"waits for {modes}, and other statements wait behind this session"
         yield CheckSubject(AREA, "locks", _listed(one.tables)).bad(
-            f"{one.session} {_lock(one)}; {began}",
+            f"{one.session} {lock}; {began}",
             "statements of schedd wait for this session, and fail after lock_timeout",
             "wait if the session is maintenance that ends soon; else end the session as its role or"
             f" a superuser: SELECT pg_terminate_backend({one.session.pid}){hidden}",
         )
-
-
-def _lock(one: HeldLock) -> str:
-    if not one.modes:
-        return "holds locks on rows for which another session waits"
-    modes = ", ".join(one.modes)
-    if one.granted:
-        return f"holds {modes}"
-    return f"waits for {modes}, and other statements wait behind this session"
 
 
 def _listed(found: Sequence[object]) -> str:
@@ -126,38 +115,29 @@ def _listed(found: Sequence[object]) -> str:
     return ", ".join(map(str, found[:5])) + more
 
 
-def _version(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "version")
+def _versions(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     version = f"{found.version // 10000}.{found.version % 10000}"
-    if found.version < OLDEST:
-        return check.bad(version, "schedd needs PostgreSQL 14 or newer", "upgrade PostgreSQL")
-    return check.ok(version)
-
-
-def _schema(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "schema")
-    if found.schema == found.wanted_schema:
-        return check.ok(f"revision {found.schema}")
+    yield CheckSubject(AREA, "version", healthy=version).bad_if(
+        found.version < OLDEST, version, "schedd needs PostgreSQL 14 or newer", "upgrade PostgreSQL"
+    )
     revisions = f"revision {found.schema}, this member expects {found.wanted_schema}"
-    if found.schema_admits:
-        return check.warn(
+    schema = CheckSubject(AREA, "schema", healthy=f"revision {found.schema}")
+    if found.schema_admits and found.schema != found.wanted_schema:
+        yield schema.warn(
             f"{revisions}; this member can use the schema",
             "this member works, but lacks the features of the newer version",
             "upgrade the members of the older version (docs/operations/upgrade.md)",
         )
-    return check.bad(
-        revisions,
-        "a member of this version can't start again with this schema",
-        "run `schedd migrate`, or upgrade the members of the older version",
-    )
-
-
-def _encoding(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "encoding")
+    else:
+        yield schema.bad_if(
+            found.schema != found.wanted_schema,
+            revisions,
+            "a member of this version can't start again with this schema",
+            "run `schedd migrate`, or upgrade the members of the older version",
+        )
     encoding = found.settings.get("server_encoding", ENCODING)
-    if encoding == ENCODING:
-        return check.ok(encoding)
-    return check.bad(
+    yield CheckSubject(AREA, "encoding", healthy=encoding).bad_if(
+        encoding != ENCODING,
         f"the database's encoding is {encoding}, not {ENCODING}",
         "PostgreSQL rejects text that it can't encode: calls with such text fail, and output of"
         " runs is truncated",
@@ -213,65 +193,48 @@ def _role(found: DatabaseFacts, facts: Facts) -> CheckupFinding:
     return check.ok(f"timeline {found.timeline}, of the primary")
 
 
-def _privileges(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "privileges")
-    if not found.lacks:
-        return check.ok("the role can use all tables and create their partitions")
+def _permissions(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     why, _, statements = found.lacks.partition("\n")
-    return check.bad(
+    complete = "the role can use all tables and create their partitions"
+    yield CheckSubject(AREA, "privileges", healthy=complete).bad_if(
+        found.lacks,
         why.partition(". Run ")[0],
         PARTIAL,
         "run these statements as the owner of the tables: " + " ".join(statements.split()),
     )
-
-
-def _sessions(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "sessions")
-    if found.ends_sessions:
-        return check.ok("the role can end its own sessions")
-    return check.warn(
+    yield CheckSubject(AREA, "sessions", healthy="the role can end its own sessions").warn_if(
+        not found.ends_sessions,
         "the role can't call pg_terminate_backend or pg_blocking_pids",
         "a member that stops inside a transaction holds its shards until its session times out",
         "GRANT EXECUTE on both functions to the role (docs/databases.md)",
     )
 
 
-def _timeouts(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "timeouts")
+def _settings(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     unset = [name for name in TIMEOUTS if found.settings.get(name, "0") in {"0", ""}]
-    if not unset:
-        return check.ok(", ".join(f"{name} {found.settings[name]}" for name in TIMEOUTS))
-    return check.warn(
+    timeouts = ", ".join(f"{name} {found.settings.get(name)}" for name in TIMEOUTS)
+    yield CheckSubject(AREA, "timeouts", healthy=timeouts).warn_if(
+        unset,
         f"the role has no {', '.join(unset)}",
         "a stalled session can block a shard forever",
         "set each timeout for the role: ALTER ROLE … SET statement_timeout = '3s', and so on"
         " (docs/operations/schema.md)",
     )
-
-
-def _durable(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "durability")
     off = [name for name in DURABLE if found.settings.get(name) == "off"]
-    if off:
-        return check.bad(
-            f"parameters that are off: {', '.join(off)}",
-            "a crash of PostgreSQL loses acknowledged transactions: runs may be lost or run twice",
-            "set these parameters to on",
-        )
-    return check.ok(", ".join(DURABLE) + " are on")
-
-
-def _connections(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "connections")
+    yield CheckSubject(AREA, "durability", healthy=", ".join(DURABLE) + " are on").bad_if(
+        off,
+        f"parameters that are off: {', '.join(off)}",
+        "a crash of PostgreSQL loses acknowledged transactions: runs may be lost or run twice",
+        "set these parameters to on",
+    )
     most = int(found.settings.get("max_connections", "100"))
     used = f"{found.connections} of {most} connections are in use"
-    if found.connections > 0.8 * most:
-        return check.warn(
-            used,
-            "a member that can't connect gives up its shards",
-            "raise max_connections, or put PgBouncer (transaction mode) in front of PostgreSQL",
-        )
-    return check.ok(used)
+    yield CheckSubject(AREA, "connections", healthy=used).warn_if(
+        found.connections > 0.8 * most,
+        used,
+        "a member that can't connect gives up its shards",
+        "raise max_connections, or put PgBouncer (transaction mode) in front of PostgreSQL",
+    )
 
 
 def _replicas(found: DatabaseFacts) -> Iterator[CheckupFinding]:
@@ -329,54 +292,42 @@ def _oldest(found: DatabaseFacts) -> CheckupFinding:
 
 
 def _wal(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "WAL")
     if found.wal is None:
-        return check.warn(
+        return CheckSubject(AREA, "WAL").warn(
             "the size of the WAL is unknown: schedd's role can't read it",
             "the doctor can't report a WAL that fills the disk",
             "GRANT pg_monitor to the role (docs/databases.md)",
         )
     size = f"{found.wal / MIB:.0f} MiB"
-    if found.wal > 16 * 1024 * MIB:
-        return check.warn(
-            size,
-            "the WAL may fill the disk",
-            "check replication slots and archive_command, which keep WAL",
-        )
-    return check.ok(size)
+    return CheckSubject(AREA, "WAL", healthy=size).warn_if(
+        found.wal > 16 * 1024 * MIB,
+        size,
+        "the WAL may fill the disk",
+        "check replication slots and archive_command, which keep WAL",
+    )
 
 
-def _bloat(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "dead rows")
+def _tables(found: DatabaseFacts) -> Iterator[CheckupFinding]:
     full = [one for one in found.tables if one.dead > max(10_000, one.live)]
-    if full:
-        counts = ", ".join(f"{one.name}: {one.dead} dead, {one.live} live" for one in full)
-        return check.warn(
-            counts,
-            "autovacuum doesn't keep up: statements become slow",
-            "run VACUUM (VERBOSE) on these tables, and check the oldest transaction",
-        )
-    return check.ok(f"few dead rows in {len(found.tables)} tables")
-
-
-def _age(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "transaction ids")
-    if found.age > WRAPAROUND:
-        return check.bad(
-            f"{found.age:,} transactions since the oldest row was frozen",
-            "at 2,000,000,000 transactions PostgreSQL stops accepting writes",
-            "run VACUUM FREEZE in the database",
-        )
-    return check.ok(f"{found.age:,} transactions since the oldest row was frozen")
-
-
-def _days(found: DatabaseFacts) -> CheckupFinding:
-    check = CheckSubject(AREA, "partitions")
-    if found.missing_days:
-        return check.warn(
-            "the table of runs has no partition for today or tomorrow",
-            "runs of that day are stored in the default partition, and stay there",
-            "run `schedd migrate`, which creates partitions; the leader's log shows why it didn't"
-            " (housekeeping)",
-        )
-    return check.ok("the partitions of today and tomorrow exist")
+    few = f"few dead rows in {len(found.tables)} tables"
+    yield CheckSubject(AREA, "dead rows", healthy=few).warn_if(
+        full,
+        ", ".join(f"{one.name}: {one.dead} dead, {one.live} live" for one in full),
+        "autovacuum doesn't keep up: statements become slow",
+        "run VACUUM (VERBOSE) on these tables, and check the oldest transaction",
+    )
+    age = f"{found.age:,} transactions since the oldest row was frozen"
+    yield CheckSubject(AREA, "transaction ids", healthy=age).bad_if(
+        found.age > WRAPAROUND,
+        age,
+        "at 2,000,000,000 transactions PostgreSQL stops accepting writes",
+        "run VACUUM FREEZE in the database",
+    )
+    exist = "the partitions of today and tomorrow exist"
+    yield CheckSubject(AREA, "partitions", healthy=exist).warn_if(
+        found.missing_days,
+        "the table of runs has no partition for today or tomorrow",
+        "runs of that day are stored in the default partition, and stay there",
+        "run `schedd migrate`, which creates partitions; the leader's log shows why it didn't"
+        " (housekeeping)",
+    )

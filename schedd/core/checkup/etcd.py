@@ -1,4 +1,4 @@
-"""Check etcd (answers, alarms, database size, versions, revisions) and the result store."""
+"""Check etcd: answers, alarms, database size, versions, revisions."""
 
 import re
 from collections.abc import Iterator
@@ -22,23 +22,26 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
     for one in endpoints:
         yield _answers(one, alone=2 * len(there) <= len(endpoints))
     for one in there:
-        yield _alarms(one)
+        yield CheckSubject(AREA, "alarms", one.endpoint, "none").bad_if(
+            one.problems,
+            ", ".join(one.problems),
+            "with the alarm NOSPACE etcd rejects every write: leases expire, and no leader is"
+            " elected",
+            "free space: `etcdctl compact REVISION`, `etcdctl defrag`, then `etcdctl alarm disarm`",
+        )
         yield _size(one)
     if not there:
         return
     yield _versions(there)
-    check = CheckSubject(AREA, "revisions")
-    if facts.etcd.went_back is None:
-        if facts.etcd.unread:
-            return  # the finding about the view says so
-        yield check.ok("etcd's revisions have only grown")
-    else:
-        yield check.warn(
-            f"etcd's revisions went back at {facts.etcd.went_back:%Y-%m-%dT%H:%M:%SZ}",
-            "etcd was restored from a snapshot or replaced: newer leases and keys are lost",
-            "the next time, restore with bumped revisions (`etcdutl snapshot restore"
-            " --bump-revision`)",
-        )
+    went_back = facts.etcd.went_back
+    if went_back is None and facts.etcd.unread:
+        return  # the finding about the view says so
+    yield CheckSubject(AREA, "revisions", healthy="etcd's revisions have only grown").warn_if(
+        went_back,
+        f"etcd's revisions went back at {went_back:%Y-%m-%dT%H:%M:%SZ}" if went_back else "",
+        "etcd was restored from a snapshot or replaced: newer leases and keys are lost",
+        "the next time, restore with bumped revisions (`etcdutl snapshot restore --bump-revision`)",
+    )
 
 
 def _answers(one: EtcdEndpoint, *, alone: bool) -> CheckupFinding:
@@ -73,62 +76,36 @@ def _answers(one: EtcdEndpoint, *, alone: bool) -> CheckupFinding:
     return check.ok(f"version {one.version}{leads}, in {one.took * 1000:.0f} ms")
 
 
-def _alarms(one: EtcdEndpoint) -> CheckupFinding:
-    check = CheckSubject(AREA, "alarms", one.endpoint)
-    if not one.problems:
-        return check.ok("none")
-    return check.bad(
-        ", ".join(one.problems),
-        "with the alarm NOSPACE etcd rejects every write: leases expire, and no leader is elected",
-        "free space: `etcdctl compact REVISION`, `etcdctl defrag`, then `etcdctl alarm disarm`",
-    )
-
-
 def _size(one: EtcdEndpoint) -> CheckupFinding:
-    check = CheckSubject(AREA, "size", one.endpoint)
     size = f"{one.size / MIB:.1f} MiB, {one.in_use / MIB:.1f} in use"
+    check = CheckSubject(AREA, "size", one.endpoint, size)
     if one.size > 0.75 * QUOTA:
         return check.warn(
             size,
             "at its quota (default 2 GiB) etcd rejects every write",
             "run `etcdctl defrag`, or raise --quota-backend-bytes",
         )
-    if one.size > 256 * MIB and one.in_use < one.size / 2:
-        return check.warn(
-            size, "more than half of etcd's file is unused", "run `etcdctl defrag` to free it"
-        )
-    return check.ok(size)
+    return check.warn_if(
+        one.size > 256 * MIB and one.in_use < one.size / 2,
+        size,
+        "more than half of etcd's file is unused",
+        "run `etcdctl defrag` to free it",
+    )
 
 
 def _versions(there: list[EtcdEndpoint]) -> CheckupFinding:
-    check = CheckSubject(AREA, "versions")
     versions = sorted({one.version for one in there})
     named = ", ".join(versions)
+    check = CheckSubject(AREA, "versions", healthy=named)
     if any(CORRUPTING.match(version) for version in versions):
         return check.warn(
             named,
             "etcd 3.5.0 to 3.5.2 may corrupt its data when it is killed",
             "upgrade etcd to 3.5.3 or newer",
         )
-    if len(versions) > 1:
-        return check.warn(
-            named,
-            "mixed versions of etcd are supported only during an upgrade",
-            "upgrade all members of etcd to one version",
-        )
-    return check.ok(named)
-
-
-# Check the result store: reachability.
-
-
-def examine_store(facts: Facts) -> Iterator[CheckupFinding]:
-    check = CheckSubject("results", "store")
-    if facts.results_away:
-        yield check.warn(
-            facts.results_away,
-            "whole logs and large results can't be read, and expired ones can't be deleted",
-            "check results.url of this member; workers must use the same URL",
-        )
-    else:
-        yield check.ok("reachable")
+    return check.warn_if(
+        len(versions) > 1,
+        named,
+        "mixed versions of etcd are supported only during an upgrade",
+        "upgrade all members of etcd to one version",
+    )

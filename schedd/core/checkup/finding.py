@@ -28,11 +28,15 @@ class CheckupFinding:
 
 @dataclass(frozen=True, slots=True)
 class CheckSubject:
-    """A check in an area, of one subject (a member, an endpoint, a table) or of the whole area."""
+    """A check in an area, of one subject (a member, an endpoint, a table) or of the whole area.
+
+    `healthy`: the finding's text if all is well, for `warn_if` and `bad_if`.
+    """
 
     area: str
     check: str
     subject: str = ""
+    healthy: str = ""
 
     def ok(self, what: str) -> CheckupFinding:
         return CheckupFinding(self.area, self.check, Severity.OK, what, subject=self.subject)
@@ -42,3 +46,9 @@ class CheckSubject:
 
     def bad(self, what: str, why: str, remedy: str) -> CheckupFinding:
         return CheckupFinding(self.area, self.check, Severity.BAD, what, why, remedy, self.subject)
+
+    def warn_if(self, problem: object, what: str, why: str, remedy: str) -> CheckupFinding:
+        return self.warn(what, why, remedy) if problem else self.ok(self.healthy)
+
+    def bad_if(self, problem: object, what: str, why: str, remedy: str) -> CheckupFinding:
+        return self.bad(what, why, remedy) if problem else self.ok(self.healthy)

@@ -21,27 +21,33 @@ def examine(facts: Facts) -> Iterator[CheckupFinding]:
         yield _answers(one)
         if not one.away:
             yield from _dependencies(one.view.name, one.failures, trusted=one.trusted)
-            yield _wall(one)
-            yield _cluster_time(one)
+            yield from _clocks(one)
             yield from _certificate(one, facts)
     if not isinstance(facts.database, FailedRead) and facts.unread is None:
         yield from _names(facts)
     if facts.outdated:
         return  # the rest is of the view
     yield _takeover(facts)
-    yield _alike("versions", {m.name: m.version for m in facts.view.members}, *VERSIONS)
-    yield _alike("tzdata", {m.name: m.tzdata for m in facts.view.members}, *ZONES)
-    yield _attached(facts)
-
-
-VERSIONS: Final = (
-    "mixed versions of schedd are supported only during an upgrade",
-    "upgrade all members to one version",
-)
-ZONES: Final = (
-    "members with different time zone rules fire the same job at different times",
-    "install the same tzdata on all members",
-)
+    yield _alike(
+        "versions",
+        {member.name: member.version for member in facts.view.members},
+        "mixed versions of schedd are supported only during an upgrade",
+        "upgrade all members to one version",
+    )
+    yield _alike(
+        "tzdata",
+        {member.name: member.tzdata for member in facts.view.members},
+        "members with different time zone rules fire the same job at different times",
+        "install the same tzdata on all members",
+    )
+    without = [one.name for one in facts.view.members if not one.attached]
+    healthy = "workers are attached to every member" if not without else "no workers"
+    yield CheckSubject(AREA, "workers attached", healthy=healthy).warn_if(
+        0 < len(without) < len(facts.view.members),
+        f"no worker is attached to {', '.join(without)}",
+        "these members get no shards while other members have workers",
+        "check that workers reach these members, and check the certificates of these members",
+    )
 
 
 def _answers(one: MemberFacts) -> CheckupFinding:
@@ -54,6 +60,7 @@ def _answers(one: MemberFacts) -> CheckupFinding:
             f"check that other members reach this member at {one.view.grpc}",
         )
     failing = {failed.dependency for failed in one.failures}
+    dependencies = " and ".join(sorted(failing))
     away = not one.view.database or one.seconds_since_database > 5
     if Dependency.POSTGRESQL not in failing and away:
         return check.bad(
@@ -65,14 +72,12 @@ def _answers(one: MemberFacts) -> CheckupFinding:
         return check.bad(
             "the member's lease may have expired",
             "this member stops firing jobs",
-            f"correct the failure of {' and '.join(sorted(failing))} that this member reports"
+            f"correct the failure of {dependencies} that this member reports"
             if failing
             else "check this member's connection to etcd, and the load of its host",
         )
     if failing:
-        return check.ok(
-            f"the member answers, but reports a failure of {' and '.join(sorted(failing))}"
-        )
+        return check.ok(f"the member answers, but reports a failure of {dependencies}")
     return check.ok("draining" if one.view.draining else "etcd and PostgreSQL are reachable")
 
 
@@ -100,53 +105,45 @@ def _dependencies(
         )
 
 
-def _wall(one: MemberFacts) -> CheckupFinding:
-    check = CheckSubject("clocks", "wall clock", one.view.name)
-    offset = _signed(one.wall_offset)
-    if abs(one.wall_offset) > WALL:
-        return check.warn(
-            offset,
-            "logs, certificates and programs use this clock; schedules don't depend on it",
-            "start a time service (chrony, systemd-timesyncd) on that host",
-        )
-    return check.ok(offset)
-
-
-def _cluster_time(one: MemberFacts) -> CheckupFinding:
-    check = CheckSubject("clocks", "cluster time", one.view.name)
-    offset = _signed(one.cluster_offset)
-    if abs(one.cluster_offset) > CLUSTER:
-        return check.bad(
-            offset,
-            "this member fires jobs late, or creates runs too early (PostgreSQL prevents their"
-            " start)",
-            "check how fast PostgreSQL answers this member; if PostgreSQL is fast, restart the"
-            " member",
-        )
-    return check.ok(offset)
+def _clocks(one: MemberFacts) -> Iterator[CheckupFinding]:
+    wall, cluster = (
+        f"{offset.total_seconds() * 1000:+.0f} ms"
+        for offset in (one.wall_offset, one.cluster_offset)
+    )
+    yield CheckSubject("clocks", "wall clock", one.view.name, wall).warn_if(
+        abs(one.wall_offset) > WALL,
+        wall,
+        "logs, certificates and programs use this clock; schedules don't depend on it",
+        "start a time service (chrony, systemd-timesyncd) on that host",
+    )
+    yield CheckSubject("clocks", "cluster time", one.view.name, cluster).bad_if(
+        abs(one.cluster_offset) > CLUSTER,
+        cluster,
+        "this member fires jobs late, or creates runs too early (PostgreSQL prevents their start)",
+        "check how fast PostgreSQL answers this member; if PostgreSQL is fast, restart the member",
+    )
 
 
 def _certificate(one: MemberFacts, facts: Facts) -> Iterator[CheckupFinding]:
     if one.certificate_expires_at is None:
         return
-    check = CheckSubject("tls", "certificate", one.view.name)
     left = one.certificate_expires_at - facts.now
     verb = "expired" if left < timedelta(0) else "expires"
     expiry = f"the certificate {verb} on {one.certificate_expires_at:%Y-%m-%d}"
+    check = CheckSubject("tls", "certificate", one.view.name, expiry)
     if left < timedelta(0):
         yield check.bad(
             expiry,
             "new connections to this member fail",
             "renew the certificate (`schedctl auth issue member`), and restart the member",
         )
-    elif left < EXPIRES:
-        yield check.warn(
+    else:
+        yield check.warn_if(
+            left < EXPIRES,
             expiry,
             "after this date, new connections to this member fail",
             "renew the certificate before this date (`schedctl auth issue member`)",
         )
-    else:
-        yield check.ok(expiry)
 
 
 def _names(facts: Facts) -> Iterator[CheckupFinding]:
@@ -166,13 +163,12 @@ def _names(facts: Facts) -> Iterator[CheckupFinding]:
 
 
 def _takeover(facts: Facts) -> CheckupFinding:
-    check = CheckSubject(AREA, "takeover")
     able = [one for one in facts.view.members if one.weight > 0 and not one.draining]
-    if len(able) > 1:
-        return check.ok(f"{len(able)} members can own shards")
+    check = CheckSubject(AREA, "takeover", healthy=f"{len(able)} members can own shards")
     unable = len(facts.view.members) > len(able)
     unsure = isinstance(facts.work, FailedRead) or facts.work.losses.members
-    return check.warn(
+    return check.warn_if(
+        len(able) < 2,
         "1 member can own shards" if able else "no member can own shards",
         "if this member is lost, no job fires until it returns" if able else "no job fires",
         "check /readyz and the logs of the members that run but can't own shards"
@@ -182,24 +178,7 @@ def _takeover(facts: Facts) -> CheckupFinding:
 
 
 def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> CheckupFinding:
-    found = sorted(set(values.values()))
-    if len(found) <= 1:
-        return CheckSubject(AREA, check).ok(found[0] if found else "no member is running")
+    found = {*values.values()}
     listed = ", ".join(f"{name}: {value}" for name, value in sorted(values.items()))
-    return CheckSubject(AREA, check).warn(listed, why, remedy)
-
-
-def _attached(facts: Facts) -> CheckupFinding:
-    check = CheckSubject(AREA, "workers attached")
-    without = [one.name for one in facts.view.members if not one.attached]
-    if without and len(without) < len(facts.view.members):
-        return check.warn(
-            f"no worker is attached to {', '.join(without)}",
-            "these members get no shards while other members have workers",
-            "check that workers reach these members, and check the certificates of these members",
-        )
-    return check.ok("workers are attached to every member" if not without else "no workers")
-
-
-def _signed(offset: timedelta) -> str:
-    return f"{offset.total_seconds() * 1000:+.0f} ms"
+    healthy = next(iter(found), "no member is running")
+    return CheckSubject(AREA, check, healthy=healthy).warn_if(len(found) > 1, listed, why, remedy)

@@ -13,8 +13,10 @@ from schedd.core.checkup.facts import (
     WorkFacts,
 )
 from schedd.core.checkup.finding import CheckSubject, CheckupFinding
+from schedkit.records import replace
 
 AREA: Final = "work"
+_time_text: Final = "{:%Y-%m-%dT%H:%M:%SZ}".format
 OLD: Final = timedelta(minutes=5)
 """The age from which a ready run is reported, as in the alert `ScheddQueueOld`."""
 NAMED: Final = 10
@@ -137,11 +139,8 @@ def _stuck(facts: Facts, stuck: Sequence[StuckJob]) -> Iterator[CheckupFinding]:
 
 
 def _could(workers: Sequence[str], state: str) -> str:
-    if not workers:
-        return ""
-    return (
-        f"; {', '.join(workers)} could, but {'it is' if len(workers) == 1 else 'all are'} {state}"
-    )
+    which = "it is" if len(workers) == 1 else "all are"
+    return f"; {', '.join(workers)} could, but {which} {state}" if workers else ""
 
 
 def _more_jobs(found: int, one: str, many: str) -> str:
@@ -151,10 +150,8 @@ def _more_jobs(found: int, one: str, many: str) -> str:
 
 def _remedy(one: StuckJob) -> str:
     if one.draining:
-        return (
-            f"`schedctl worker undrain {one.draining[0]}`, or start another worker that can run"
-            " them"
-        )
+        first = one.draining[0]
+        return f"`schedctl worker undrain {first}`, or start another worker that can run them"
     if one.could:
         which = f"worker {one.could[0]}" if len(one.could) == 1 else "one of these workers"
         return f"start {which} again"
@@ -174,11 +171,10 @@ def _oldest(facts: Facts, oldest: datetime | None) -> CheckupFinding:
     check = CheckSubject(AREA, "oldest ready run")
     if oldest is None:
         return check.ok("no run that a worker can take has waited for more than 10 s")
-    age = facts.now - oldest
-    if age < OLD:
-        return check.ok(f"the run has waited for {_span(age)}")
-    return check.warn(
-        f"the run has waited for {_span(age)}, since {_time_text(oldest)}",
+    waited = f"the run has waited for {_span(facts.now - oldest)}"
+    return replace(check, healthy=waited).warn_if(
+        facts.now - oldest >= OLD,
+        f"{waited}, since {_time_text(oldest)}",
         "all slots are in use, a pool or an overlap limit is reached, or the workers take no new"
         " runs",
         "`schedctl run why RUN` shows the reason: add slots or workers, raise the limit of the"
@@ -266,10 +262,6 @@ def _growing(found: WorkFacts) -> Iterator[CheckupFinding]:
             if one.name in full
             else "run the job less often, allow more runs at a time, or use `overlap: skip`",
         )
-
-
-def _time_text(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _span(length: timedelta) -> str:

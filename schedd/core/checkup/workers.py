@@ -103,9 +103,9 @@ def _blocks(blocks: Sequence[BlockedLoop]) -> str:
 
 
 def _disk(one: WorkerView) -> CheckupFinding:
-    check = CheckSubject(AREA, "spool", one.incarnation.worker)
     spooled, free = one.spool / MIB, one.disk_free / MIB
     size = f"the spool holds {spooled:.1f} MiB; its disk has {free:.1f} MiB free"
+    check = CheckSubject(AREA, "spool", one.incarnation.worker, size)
     kind = refusal_of(one.refusal_reason)
     if one.refusal_reason and kind.check == check.check:
         return check.bad(f"{one.refusal_reason}; {size}", kind.why, kind.remedy_for(check.subject))
@@ -130,10 +130,9 @@ def _disk(one: WorkerView) -> CheckupFinding:
             " takes no new runs",
             "free space on this disk (`df -h`), or move the spool to a larger disk",
         )
-    if one.spool > 64 * MIB:
-        return check.warn(
-            size,
-            "no member accepts the results in the spool, or members accept them too slowly",
-            "the log and the metrics of this worker show the reason",
-        )
-    return check.ok(size)
+    return check.warn_if(
+        one.spool > 64 * MIB,
+        size,
+        "no member accepts the results in the spool, or members accept them too slowly",
+        "the log and the metrics of this worker show the reason",
+    )
