@@ -2,12 +2,14 @@
 
 A field is a number whose bit `v` means that value `v` matches. So the next match is a shift and the
 lowest bit set, and counting matches is counting bits. The matching days of a month depend only on
-its length and on the weekday of its first day: its *shape*. 28 masks, computed once (`expand`),
-cover all rules of `L`, `W`, `#` and the two day fields.
+its length and on the weekday of its first day: its *shape*. 28 masks, computed once, cover all
+rules of `L`, `W`, `#` and the two day fields.
 
 Local times and days are whole numbers since 1970 on the local clock. Zones aren't used here.
 """
 
+from collections.abc import Iterator
+from dataclasses import field
 from datetime import date
 from functools import lru_cache
 from typing import Final
@@ -93,6 +95,7 @@ EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LAST_YEAR: Final = 9990
 _LAST_DAY: Final = date(_LAST_YEAR, 1, 1).toordinal() - EPOCH_DAY
 
+_LENGTHS: Final = (28, 29, 30, 31)
 LAST: Final = -1
 """In `Masks.nth`: the last such weekday of the month."""
 
@@ -121,9 +124,40 @@ class Masks:
     nearest: tuple[int, ...]
     nth: tuple[tuple[int, int], ...]
     both_days: bool
-    days: tuple[int, ...]
-    every_day: bool
-    times: Times
+    days: tuple[int, ...] = field(init=False, compare=False)
+    every_day: bool = field(init=False, compare=False)
+    times: Times = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shapes = [(length, first) for length in _LENGTHS for first in range(7)]
+        self.days = tuple(self._matching(*shape) for shape in shapes)  # type: ignore[misc]
+        every_day = all(self.days[at] == (2 << length) - 2 for at, (length, _) in enumerate(shapes))
+        self.every_day = every_day and self.month.bit_count() == 12  # type: ignore[misc]
+        self.times = times(self.hour, self.minute, self.second)  # type: ignore[misc]
+
+    def _matching(self, length: int, first: int) -> int:
+        """Return the matching days of a month of this length whose 1st is this weekday, as bits."""
+        by_month = self.day_of_month | self.last_day << length
+        for before in self.before_last:
+            by_month |= 1 << max(length - before, 0)  # day 0: the month has no such day
+        for day in self.nearest:
+            by_month |= 1 << _nearest_weekday(day, length, first)
+        by_week = 0
+        for day in range(1, length + 1):
+            by_week |= (self.day_of_week >> (first + day - 1) % 7 & 1) << day
+        for weekday, week in self.nth:
+            day = 1 + (weekday - first) % 7
+            day += (length - day) // 7 * 7 if week == LAST else (week - 1) * 7
+            by_week |= 1 << day
+        matching = by_month & by_week if self.both_days else by_month | by_week
+        return matching & ((2 << length) - 2)
+
+    def months_days(self) -> Iterator[int]:
+        """Yield the matching days of each matching month, for each of its shapes."""
+        for month in range(1, 13):
+            if self.month >> month & 1:
+                lengths = (28, 29) if month == 2 else (month_length(2001, month),)
+                yield from (self.days[(n - 28) * 7 + first] for n in lengths for first in range(7))
 
     def next_local(self, local: int) -> int | None:
         """Return the first matching local time not before `local`, both in seconds since 1970
@@ -216,6 +250,17 @@ class Masks:
             if self.minute >> minute & 1:
                 count += _below(self.second, second)
         return count
+
+
+def _nearest_weekday(day: int, length: int, first: int) -> int:
+    """Return the Monday to Friday nearest to `day` in the month. Past its end: to its last day."""
+    day = min(day, length)
+    weekday = (first + day - 1) % 7
+    if weekday == 6:
+        return day - 1 if day > 1 else day + 2
+    if weekday == 0:
+        return day + 1 if day < length else day - 2
+    return day
 
 
 def lowest(mask: int) -> int:
