@@ -4,30 +4,18 @@ The words are made from the masks, not from the text. So two ways to write the s
 same, and the words state what will happen.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from schedd.core.schedule.cron.expression import CronExpression
 from schedd.core.schedule.cron.masks import LAST, Masks, month_length
 
-_MONTHS: Final = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-]
-_WEEKDAYS: Final = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"]
+MONTHS: Final = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+_WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _WEEKS: Final = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", LAST: "last"}
-_ALL_DAYS: Final = list(range(1, 32))
-_ALL_WEEKDAYS: Final = list(range(7))
 
 _MOST_TIMES: Final = 6
 """Maximum number of times of a day that are listed; more are described as a pattern."""
@@ -124,15 +112,7 @@ def _named(unit: str, values: Sequence[int]) -> str:
     return f"{unit}{'s' if len(values) > 1 else ''} {_and(names)}"
 
 
-def _and(words: Sequence[str]) -> str:
-    return _joined(words, "and")
-
-
-def _or(words: Sequence[str]) -> str:
-    return _joined(words, "or")
-
-
-def _joined(words: Sequence[str], last: str) -> str:
+def _and(words: Sequence[str], last: str = "and") -> str:
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
@@ -143,13 +123,13 @@ def _days(masks: Masks) -> str:
     """Return the days in words; empty: every day."""
     months = _bits(masks.month)
     all_months = len(months) == 12
-    named = _and(_spans([month - 1 for month in months], _MONTHS))
+    named = _and(_spans([month - 1 for month in months], MONTHS))
     of_months = "every month" if all_months else named
     by_month = _month_days(masks, of_months)
     by_week = _week_days(masks, of_months)
     if masks.both_days:
         if by_month and by_week:
-            also = _week_days(masks, of_months, join=_or).removeprefix("on ")
+            also = _week_days(masks, of_months, last="or").removeprefix("on ")
             return f"{by_month} if that is also {also}"
     elif not by_month or not by_week:
         # Either field is enough, and one of them matches every day: the other adds nothing.
@@ -166,7 +146,7 @@ def _days(masks: Masks) -> str:
 def _month_days(masks: Masks, months: str) -> str:
     """Return the days of the month; empty: no restriction."""
     days = _bits(masks.day_of_month)
-    if days == _ALL_DAYS:
+    if len(days) == 31:
         return ""
     phrases = []
     if len(days) > 2 and (step := _step(days, 31)) is not None:
@@ -176,13 +156,12 @@ def _month_days(masks: Masks, months: str) -> str:
         phrases.append(f"day{'s' if len(days) > 1 else ''} {_and(names)}")
     if masks.last_day:
         phrases.append("the last day")
-    phrases += [f"the day {_plural_days(before)} before the last" for before in masks.before_last]
+    phrases += [
+        f"the day {before} day{'' if before == 1 else 's'} before the last"
+        for before in masks.before_last
+    ]
     phrases += [_nearest(day, masks.month) for day in masks.nearest]
     return f"on {_and(phrases)} of {months}" if phrases else ""
-
-
-def _plural_days(number: int) -> str:
-    return f"{number} day{'' if number == 1 else 's'}"
 
 
 def _nearest(day: int, months: int) -> str:
@@ -193,17 +172,17 @@ def _nearest(day: int, months: int) -> str:
     return f"the weekday nearest to day {day}" + (" (or the last day)" if shorter else "")
 
 
-def _week_days(masks: Masks, months: str, join: Callable[[Sequence[str]], str] = _and) -> str:
-    """Return the days of the week; empty: no restriction. `join` connects several."""
+def _week_days(masks: Masks, months: str, last: str = "and") -> str:
+    """Return the days of the week; empty: no restriction. `last` connects the last two."""
     days = _bits(masks.day_of_week)
-    if days == _ALL_WEEKDAYS:
+    if len(days) == 7:
         return ""
     monday_first = sorted((day + 6) % 7 for day in days)
     phrases = _spans(monday_first, [*_WEEKDAYS[1:], _WEEKDAYS[0]])
     if masks.nth:
         named = [f"the {_WEEKS[week]} {_WEEKDAYS[day]}" for day, week in masks.nth]
-        return f"on {join([*phrases, *named])} of {months}"
-    return f"on {join(phrases)}" if len(days) < 3 or not _is_run(monday_first) else phrases[0]
+        return f"on {_and([*phrases, *named], last)} of {months}"
+    return f"on {_and(phrases, last)}" if len(days) < 3 or not _is_run(monday_first) else phrases[0]
 
 
 # -- Lists of values --

@@ -179,20 +179,13 @@ def _field(spec: FieldSpec, text: str, seed: str) -> FieldTerms:
             raise CronError(
                 spec.name, f"the list {text!r} has an empty entry", "remove the extra comma"
             )
-        found = _special(spec, term)
+        read_special = {DAY_OF_MONTH: _special_day, DAY_OF_WEEK: _special_weekday}.get(spec)
+        found = read_special(term) if read_special else None
         if found is None:
             plain.append(_plain(spec, term, seed))
         else:
             special.append(found)
     return FieldTerms(",".join(plain), tuple(special), star=text.startswith("*"))
-
-
-def _special(spec: FieldSpec, term: str) -> str | None:
-    if spec is DAY_OF_MONTH:
-        return _special_day(term)
-    if spec is DAY_OF_WEEK:
-        return _special_weekday(term)
-    return None
 
 
 def _special_day(term: str) -> str | None:

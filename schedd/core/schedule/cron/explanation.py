@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.descriptions import describe_parsed
@@ -48,7 +47,6 @@ def explain(
     parsed = parse(expression, zone=zone, seed=seed)
     if parsed.next_after(after, dst) is None:
         raise never(parsed)
-    info = _zone_info(parsed)
     found = list(notes(parsed, after, dst))
     if is_hashed(expression):
         whose = f"of {seed}" if seed else "of a job without a name"
@@ -57,16 +55,13 @@ def explain(
         expression=expression,
         time_zone=parsed.zone,
         description=describe_parsed(parsed),
-        instants=tuple(one.astimezone(info) for one in islice(_walk(parsed, after, dst), count)),
+        instants=tuple(islice(_walk(parsed, after, dst), count)),
         notes=tuple(found),
     )
 
 
 def describe(expression: str, seed: str = "") -> str:
-    """Return the expression in plain English; `seed` ("namespace/job") is used only by `H`.
-
-    Raises CronError for an invalid expression.
-    """
+    """Return the expression in plain English. Raises CronError."""
     return describe_parsed(parse(expression, seed=seed))
 
 
@@ -94,14 +89,11 @@ def notes(expression: CronExpression, after: datetime, dst: DstPolicy = DEBIAN) 
 
 
 def _walk(expression: CronExpression, after: datetime, dst: DstPolicy) -> Iterator[datetime]:
+    """Yield the fire times after `after`, in the expression's own zone."""
     found = expression.next_after(after, dst)
     while found is not None:
-        yield found
+        yield found.astimezone(zone(expression.zone).info)
         found = expression.next_after(found, dst)
-
-
-def _zone_info(expression: CronExpression) -> ZoneInfo:
-    return zone(expression.zone).info
 
 
 def _note(expression: CronExpression, masks: Masks, change: Segment, dst: DstPolicy) -> str:
@@ -129,7 +121,8 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: DstPol
             does = f"{'these times don' if affected > 1 else 'this time doesn'}'t run"
     else:
         does = _repeated(expression, masks, change, dst, each=affected > 1)
-    return f"{_date(min(left, reached))}: {times} {happens} in {expression.zone} ({moved}); {does}."
+    day = EPOCH + timedelta(seconds=min(left, reached))
+    return f"{day:%Y-%m-%d}: {times} {happens} in {expression.zone} ({moved}); {does}."
 
 
 def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
@@ -142,10 +135,7 @@ def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
 def _repeated(
     expression: CronExpression, masks: Masks, change: Segment, dst: DstPolicy, *, each: bool
 ) -> str:
-    """Return the pass of the repeated time in which the expression runs, with its first time.
-
-    `each`: several times are repeated.
-    """
+    """Return the pass of the repeated time in which the expression runs, with its first time."""
     first = masks.next_local(change.start + change.offset)
     assert first is not None, "a note is made for times that match"
     passes = {
@@ -171,10 +161,6 @@ def _times(masks: Masks, start: int, count: int) -> str:
 def _clock(local: int) -> str:
     at = EPOCH + timedelta(seconds=local)
     return f"{at:%H:%M:%S}".removesuffix(":00")
-
-
-def _date(local: int) -> str:
-    return f"{EPOCH + timedelta(seconds=local):%Y-%m-%d}"
 
 
 def _shown(expression: CronExpression, second: int) -> str:

@@ -9,7 +9,7 @@ UnknownExpression, and no rewrite is offered.
 
 import re
 from calendar import monthrange
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from datetime import date
 from functools import cache
@@ -19,8 +19,8 @@ from schedkit.records import dataclass
 
 Test = Callable[[date], bool]
 
-MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-WEEKDAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 
 class UnknownExpression(ValueError):
@@ -85,7 +85,14 @@ def read_fields(text: str, dialect: Dialect) -> ForeignReading:
     second, minute, hour, month = (
         _field(dialect, found.get(letter, "0"), *_RANGES[letter]) for letter in "smhM"
     )
-    day_of_month, day_of_week = _days_of_month(dialect, found["D"]), _weekdays(dialect, found["W"])
+    day_of_month = _day_field(dialect, found["D"], _special_day, _day_term, lambda day, _: day)
+    day_of_week = _day_field(
+        dialect,
+        found["W"],
+        _special_weekday,
+        _weekday_term,
+        lambda day, first: (first + day - 1) % 7,
+    )
     years = None if found.get("Y", "*") in ("*", "?") else _years(found["Y"])
     ours = [minute.ours, hour.ours, day_of_month.ours, month.ours, day_of_week.ours]
     if second.values != {0}:
@@ -95,7 +102,9 @@ def read_fields(text: str, dialect: Dialect) -> ForeignReading:
         second.values,
         minute.values,
         hour.values,
-        _day(dialect, found["D"], found["W"], month.values, day_of_month, day_of_week),
+        _day(
+            dialect, found["D"], found["W"], month.values, day_of_month.matches, day_of_week.matches
+        ),
         years,
         " ".join(ours),
     )
@@ -103,12 +112,7 @@ def read_fields(text: str, dialect: Dialect) -> ForeignReading:
 
 LONGEST: Final = 256
 """Maximum characters of an expression, so that the time to verify a rewrite is bounded."""
-_RANGES: Final = {
-    "s": (0, 59, ()),
-    "m": (0, 59, ()),
-    "h": (0, 23, ()),
-    "M": (1, 12, tuple(MONTHS)),
-}
+_RANGES: Final = {"s": (0, 59, ()), "m": (0, 59, ()), "h": (0, 23, ()), "M": (1, 12, MONTHS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class _Days:
 
 
 def _day(
-    dialect: Dialect, by_month: str, by_week: str, months: frozenset[int], month: _Days, week: _Days
+    dialect: Dialect, by_month: str, by_week: str, months: frozenset[int], month: Test, week: Test
 ) -> Test:
     questions = (by_month == "?", by_week == "?")
     if dialect.exclusive_days:
@@ -138,15 +142,15 @@ def _day(
                 " that any day matches"
             )
         chosen = week if questions[0] else month
-        return lambda at: at.month in months and chosen.matches(at)
+        return lambda at: at.month in months and chosen(at)
     if any(questions) and dialect is VIXIE:
         raise UnknownExpression(
             "the cron expression has ? in a day field, which vixie-cron doesn't support: write *"
             " in this field"
         )
     if dialect.both_days or by_month[0] in "*?" or by_week[0] in "*?":
-        return lambda at: at.month in months and month.matches(at) and week.matches(at)
-    return lambda at: at.month in months and (month.matches(at) or week.matches(at))
+        return lambda at: at.month in months and month(at) and week(at)
+    return lambda at: at.month in months and (month(at) or week(at))
 
 
 _TERM: Final = re.compile(
@@ -204,11 +208,6 @@ def _value(text: str, low: int, high: int, names: Sequence[str]) -> int:
     return int(text)
 
 
-def _any(at: date) -> bool:
-    del at
-    return True
-
-
 Place = Callable[[int, int], int]
 """Function that returns the day of a month that a special term names.
 
@@ -217,40 +216,45 @@ the month means no day.
 """
 
 
-def _named(plain: Callable[[int, int, int], bool], places: Sequence[Place]) -> Test:
-    """Return a test of dates that looks up the days of each month once, for all terms."""
-
-    @cache
-    def days(length: int, first: int) -> frozenset[int]:
-        named = {place(length, first) for place in places}
-        return frozenset(
-            day for day in range(1, length + 1) if day in named or plain(day, length, first)
-        )
-
-    return lambda at: (
-        at.day in days(monthrange(at.year, at.month)[1], (at.replace(day=1).weekday() + 1) % 7)
-    )
-
-
-def _days_of_month(dialect: Dialect, text: str) -> _Days:
+def _day_field(
+    dialect: Dialect,
+    text: str,
+    special_of: Callable[[Dialect, str], tuple[Place, str] | None],
+    values_of: Callable[[Dialect, str], tuple[Iterable[int], str]],
+    value_at: Callable[[int, int], int],
+) -> _Days:
+    """Read a day field. `value_at`: the value of a day of the month, whose 1st has a weekday."""
     if text == "?":
-        return _Days(_any, "*")
+        return _Days(lambda _: True, "*")
     _check_alone(dialect, text)
     places: list[Place] = []
     ours: list[str] = []
     plain: set[int] = set()
     for term in text.split(","):
-        if dialect.specials and (found := re.fullmatch(r"(\d{1,2})-l", term, re.ASCII)):
-            term = f"{found[1]}-31"  # noqa: PLW2901 - the same days
-        special = _special_day(term) if dialect.specials else None
-        if special is None:
-            values, written = _term(dialect, term, 1, 31, ())
-            plain.update(values)
+        if dialect.specials and (special := special_of(dialect, term)):
+            place, written = special
+            places.append(place)
         else:
-            places.append(special)
-            written = term.upper()
+            values, written = values_of(dialect, term)
+            plain.update(values)
         ours.append(written)
-    return _Days(_named(lambda day, _length, _first: day in plain, places), ",".join(ours))
+
+    @cache
+    def days(length: int, first: int) -> set[int]:
+        named = {place(length, first) for place in places}
+        return named | {day for day in range(1, length + 1) if value_at(day, first) in plain}
+
+    def matches(at: date) -> bool:
+        first = (at.replace(day=1).weekday() + 1) % 7
+        return at.day in days(monthrange(at.year, at.month)[1], first)
+
+    return _Days(matches, ",".join(ours))
+
+
+def _day_term(dialect: Dialect, term: str) -> tuple[list[int], str]:
+    if dialect.specials:
+        term = re.sub(r"^(\d{1,2})-l$", r"\1-31", term, flags=re.ASCII)  # the same days
+    return _term(dialect, term, 1, 31, ())
 
 
 def _check_alone(dialect: Dialect, text: str) -> None:
@@ -265,7 +269,12 @@ def _check_alone(dialect: Dialect, text: str) -> None:
         raise UnknownExpression(text)
 
 
-def _special_day(term: str) -> Place | None:
+def _special_day(_dialect: Dialect, term: str) -> tuple[Place, str] | None:
+    place = _place_of(term)
+    return None if place is None else (place, term.upper())
+
+
+def _place_of(term: str) -> Place | None:
     if term == "l":
         return lambda length, _: length
     if found := re.fullmatch(r"l-(\d{1,2})", term, re.ASCII):
@@ -289,27 +298,6 @@ def _weekday_near(day: int, length: int, first: int) -> int:
     return next(at for at in nearby if 1 <= at <= length and (first + at - 1) % 7 not in (0, 6))
 
 
-def _weekdays(dialect: Dialect, text: str) -> _Days:
-    """Read a weekday field. Numbers in the result count from 0 for Sunday."""
-    if text == "?":
-        return _Days(_any, "*")
-    _check_alone(dialect, text)
-    places: list[Place] = []
-    ours: list[str] = []
-    plain: set[int] = set()
-    for term in text.split(","):
-        if dialect.specials and (special := _special_weekday(dialect, term)):
-            place, written = special
-            places.append(place)
-        else:
-            values, written = _weekday_term(dialect, term)
-            plain.update(values)
-        ours.append(written)
-    return _Days(
-        _named(lambda day, _length, first: (first + day - 1) % 7 in plain, places), ",".join(ours)
-    )
-
-
 def _weekday_term(dialect: Dialect, term: str) -> tuple[set[int], str]:
     if term == "l" and dialect.name == "Quartz":
         return {6}, "6"  # in Quartz, L alone is 7, Saturday
@@ -330,19 +318,16 @@ def _weekday_term(dialect: Dialect, term: str) -> tuple[set[int], str]:
 def _special_weekday(dialect: Dialect, term: str) -> tuple[Place, str] | None:
     if found := re.fullmatch(r"(\d|[a-z]{3})l", term, re.ASCII):
         last = _weekday_number(dialect, found[1])
-        return (lambda length, first: _nth(last, 5, length, first, last=True)), f"{last}L"
+        return (lambda length, first: max(_weekdays_of(last, length, first))), f"{last}L"
     if found := re.fullmatch(r"(\d|[a-z]{3})#([1-5])", term, re.ASCII):
         day, week = _weekday_number(dialect, found[1]), int(found[2])
-        return (lambda length, first: _nth(day, week, length, first)), f"{day}#{week}"
+        return (lambda length, first: _weekdays_of(day, length, first)[week - 1]), f"{day}#{week}"
     return None
 
 
-def _nth(weekday: int, week: int, length: int, first: int, *, last: bool = False) -> int:
-    """Return the day of the month that is the nth such weekday; 0 if there is none."""
-    days = [at for at in range(1, length + 1) if (first + at - 1) % 7 == weekday]
-    if last:
-        return days[-1]
-    return days[week - 1] if week <= len(days) else 0
+def _weekdays_of(weekday: int, length: int, first: int) -> list[int]:
+    """Return the days of the month with this weekday; 0 if there is no fifth."""
+    return [*(at for at in range(1, length + 1) if (first + at - 1) % 7 == weekday), 0][:5]
 
 
 def _weekday_number(dialect: Dialect, text: str) -> int:

@@ -9,6 +9,7 @@ from the reading within two years, it is dropped, or shown with the difference i
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -19,7 +20,7 @@ from schedd.core.schedule.cron.errors import CronError, Rewrite
 from schedd.core.schedule.cron.expression import CronExpression
 from schedd.core.schedule.cron.expression import parse as parse_plainly
 from schedd.core.schedule.cron.foreign import Dialect, ForeignReading, UnknownExpression
-from schedd.core.schedule.cron.masks import EPOCH_DAY, Masks
+from schedd.core.schedule.cron.masks import EPOCH_DAY
 from schedd.core.schedule.zones import UnknownZone
 from schedd.core.schedule.zones import zone as zone_of
 from schedkit.records import replace
@@ -40,32 +41,25 @@ def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
     try:
         return parse_plainly(expression, zone=zone, seed=seed)
     except CronError as error:
-        raise _advised(error, expression, zone) from None
-
-
-@lru_cache(maxsize=1024)
-def _rewrite_of(expression: str, zone: str) -> tuple[str, str, Rewrite | None] | None:
-    prefix, body = _split(expression.strip())
-    if not body or len(expression) > _LONGEST:
-        return None
-    for propose in _PROPOSALS:
-        for problem, hint, rewrite in propose(prefix, body, zone):
-            return problem, hint, rewrite
-    return None
-
-
-def _advised(error: CronError, expression: str, zone: str) -> CronError:
-    found = _rewrite_of(expression, zone)
-    if found is None:
-        return error
-    problem, hint, rewrite = found
-    rewrites = () if rewrite is None else (rewrite,)
-    hint = hint or (error.hint if rewrite is None else str(rewrite))
-    return CronError(error.field, problem or error.problem, hint, rewrites)
+        found = _first_proposal(expression, zone)
+        if found is None:
+            raise
+        problem, hint, rewrite = found
+        rewrites = () if rewrite is None else (rewrite,)
+        hint = hint or (error.hint if rewrite is None else str(rewrite))
+        raise CronError(error.field, problem or error.problem, hint, rewrites) from None
 
 
 Proposal = tuple[str, str, Rewrite | None]
 """A clearer problem or "", what to do or "" (the rewrite), and the rewrite."""
+
+
+@lru_cache(maxsize=1024)
+def _first_proposal(expression: str, zone: str) -> Proposal | None:
+    prefix, body = _split(expression.strip())
+    if not body or len(expression) > _LONGEST:
+        return None
+    return next((one for propose in _PROPOSALS for one in propose(prefix, body, zone)), None)
 
 
 def verified(reading: ForeignReading, prefix: str = "", zone: str = "UTC") -> Rewrite | None:
@@ -80,7 +74,11 @@ def verified(reading: ForeignReading, prefix: str = "", zone: str = "UTC") -> Re
         return None
     masks = parsed.masks
     years = _span_of(reading.years)
-    if masks is None or years == () or not _same_times(masks, reading):
+    if masks is None or years == ():
+        return None
+    times = (masks.second, masks.minute, masks.hour)
+    meant = (reading.seconds, reading.minutes, reading.hours)
+    if times != tuple(sum(1 << value for value in values) for values in meant):
         return None
     starts = [_FROM] if years is None else [_FROM, date(years[0], 1, 1), date(years[-1], 1, 1)]
     for start in starts:
@@ -92,17 +90,9 @@ def verified(reading: ForeignReading, prefix: str = "", zone: str = "UTC") -> Re
     described = describe_parsed(parsed)
     if years is None:
         return Rewrite(text, described)
-    begin, end = _bounds(parsed.zone, years)
+    begin = _instant(parsed.zone, datetime(years[0], 1, 1, tzinfo=UTC))
+    end = _instant(parsed.zone, datetime(years[-1], 12, 31, 23, 59, 59, tzinfo=UTC))
     return Rewrite(text, described, start=begin, end=end)
-
-
-def _same_times(masks: Masks, reading: ForeignReading) -> bool:
-    pairs = (
-        (masks.second, reading.seconds),
-        (masks.minute, reading.minutes),
-        (masks.hour, reading.hours),
-    )
-    return all(mask == sum(1 << value for value in values) for mask, values in pairs)
 
 
 def _span_of(years: frozenset[int] | None) -> tuple[int, ...] | None:
@@ -113,20 +103,19 @@ def _span_of(years: frozenset[int] | None) -> tuple[int, ...] | None:
     return (first, last) if len(years) == last - first + 1 else ()
 
 
-def _bounds(zone: str, years: Sequence[int]) -> tuple[str, str]:
-    """Return the first and the last second of the years, on the clock of the zone."""
-    return (
-        _instant(zone, datetime(years[0], 1, 1, tzinfo=UTC)),
-        _instant(zone, datetime(years[-1], 12, 31, 23, 59, 59, tzinfo=UTC)),
-    )
-
-
 def _instant(zone: str, local: datetime) -> str:
     """Return when the clock of the zone shows this time. The time's own zone is ignored."""
     found = zone_of(zone)
     instants = found.instants(local)
     at = instants[0] if instants else local
     return at.astimezone(found.info).isoformat().replace("+00:00", "Z")
+
+
+def _readings(body: str, *dialects: Dialect) -> Iterator[ForeignReading]:
+    """Yield the meaning of an expression in each of these dialects that can read it."""
+    for dialect in dialects:
+        with suppress(UnknownExpression):
+            yield foreign.read_fields(body, dialect)
 
 
 # -- Expressions that can be read, and may mean another thing --
@@ -139,11 +128,7 @@ def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite
     """
     prefix, body = _split(expression.strip())
     here = parse_plainly(expression, zone=zone, seed="")
-    for dialect in dialects:
-        try:
-            reading = foreign.read_fields(body, dialect)
-        except UnknownExpression:
-            continue
+    for reading in _readings(body, *dialects):
         rewrite = verified(reading, prefix, zone)
         if rewrite is not None and (rewrite.start or not same(here, rewrite.text, zone)):
             return rewrite
@@ -154,11 +139,7 @@ def both_days(expression: str, zone: str) -> Rewrite | None:
     """Rewrite an expression for days that match both day fields: `0 9 1-7 * 1` is `0 9 * * 1#1`."""
     prefix, body = _split(expression.strip())
     words = body.split()
-    for dialect in (foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
-        try:
-            reading = foreign.read_fields(body, dialect)
-        except UnknownExpression:
-            continue
+    for reading in _readings(body, foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
         masks = parse_plainly(expression, zone=zone, seed="").masks
         assert masks is not None, "it has day fields"
         weeks = [week for week in range(1, 5) if masks.day_of_month >> (week * 7 - 6) & 127 == 127]
@@ -242,11 +223,8 @@ def _wrapped_in_aws(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
             problem = "rate(…) is an AWS expression"
             yield problem, "", Rewrite(text, described, difference=difference)
         return
-    try:
-        reading = foreign.read_fields(inner, foreign.AWS)
-    except UnknownExpression:
-        return
-    yield from _foreign(reading, prefix, zone, "cron(…) is an AWS expression")
+    for reading in _readings(inner, foreign.AWS):
+        yield from _foreign(reading, prefix, zone, "cron(…) is an AWS expression")
 
 
 def _foreign(reading: ForeignReading, prefix: str, zone: str, problem: str) -> Iterator[Proposal]:
@@ -325,19 +303,9 @@ def _is_field(word: str) -> bool:
     )
 
 
-def _seven_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    if len(body.split()) != 7:
-        return
-    dialect = foreign.QUARTZ if "?" in body else foreign.SECONDS_AND_YEAR
-    yield from _dialect(dialect, prefix, body, zone)
-
-
 def _dialect(dialect: Dialect, prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    try:
-        reading = foreign.read_fields(body, dialect)
-    except UnknownExpression:
-        return
-    yield from _foreign(reading, prefix, zone, _looks_like(dialect, body))
+    for reading in _readings(body, dialect):
+        yield from _foreign(reading, prefix, zone, _looks_like(dialect, body))
 
 
 def _looks_like(dialect: Dialect, body: str) -> str:
@@ -349,24 +317,23 @@ def _looks_like(dialect: Dialect, body: str) -> str:
     return f"a year field isn't supported: the expression looks like {dialect.name}"
 
 
-def _six_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+def _year_or_seconds(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    """Rewrite six fields, or seven: seconds first and a year last."""
     words = body.split()
+    if len(words) == 7:
+        dialect = foreign.QUARTZ if "?" in body else foreign.SECONDS_AND_YEAR
+        yield from _dialect(dialect, prefix, body, zone)
     if len(words) != 6:
         return
     if re.search(r"\d{4}", words[5]) or words[5] in "*?":
         dialect = foreign.AWS if "?" in words[2:5] else foreign.WITH_YEAR
         for problem, hint, rewrite in _dialect(dialect, prefix, body, zone):
             yield f"in six fields, the first is seconds; {problem}", hint, rewrite
-    for problem, hint, rewrite in _dialect(foreign.QUARTZ_SHORT, prefix, body, zone):
-        yield problem, hint, rewrite
+    yield from _dialect(foreign.QUARTZ_SHORT, prefix, body, zone)
 
 
 def _wrapping(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
-    for dialect in (foreign.WRAPPING, foreign.WRAPPING_SECONDS):
-        try:
-            reading = foreign.read_fields(body, dialect)
-        except UnknownExpression:
-            continue
+    for reading in _readings(body, foreign.WRAPPING, foreign.WRAPPING_SECONDS):
         if rewrite := verified(reading, prefix, zone):
             yield "", str(rewrite), rewrite
 
@@ -377,18 +344,14 @@ def _slips(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     for number, word in enumerate(words):
         better, problem = word, ""
         if re.fullmatch(r"\*\d{1,4}", word, re.ASCII):
-            better, problem = (
-                f"*/{word[1:]}",
-                f"{word} isn't valid in this field of the cron expression",
-            )
+            better = f"*/{word[1:]}"
+            problem = f"{word} isn't valid in this field of the cron expression"
         elif word == "$" and number == len(words) - 3:
             better, problem = "L", "$ isn't a day"
         if better == word:
             continue
-        rewrite = _plain_rewrite(
-            prefix + " ".join([*words[:number], better, *words[number + 1 :]]), zone
-        )
-        if rewrite is not None:
+        text = " ".join([*words[:number], better, *words[number + 1 :]])
+        if rewrite := _plain_rewrite(prefix + text, zone):
             yield problem, f"if you mean this, {rewrite}", rewrite
 
 
@@ -397,8 +360,7 @@ _PROPOSALS: Final[Sequence[Callable[[str, str, str], Iterator[Proposal]]]] = (
     _wrapped_in_aws,
     _zone_first,
     _zone_last,
-    _seven_fields,
-    _six_fields,
+    _year_or_seconds,
     _crontab_line,
     _wrapping,
     _slips,

@@ -6,7 +6,7 @@ instead.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice, pairwise
@@ -27,11 +27,11 @@ from schedd.core.schedule.cron import (
     notes,
     parse,
 )
-from schedd.core.schedule.cron.descriptions import describe_parsed, duration_text
+from schedd.core.schedule.cron.descriptions import MONTHS, describe_parsed, duration_text
 from schedd.core.schedule.cron.dialect import MACROS, is_hashed
 from schedd.core.schedule.cron.fields import FIELDS, FieldSpec
-from schedd.core.schedule.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR
-from schedd.core.schedule.cron.masks import Masks, month_length
+from schedd.core.schedule.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR, Dialect
+from schedd.core.schedule.cron.masks import Masks, lowest, month_length
 from schedd.core.schedule.cron.rewrites import both_days, if_meant, instead
 from schedd.core.schedule.timetable.spreading import fixed, spread
 from schedkit.records import dataclass
@@ -80,18 +80,48 @@ def lint(
         parsed = parse(expression, zone=zone, seed=seed)
     except CronError as error:
         return (_refused(error),)
-    found = [*_zone(parsed)]
+    found: list[LintFinding] = []
+    if doubts := zones.doubts(parsed.zone):
+        found.append(_warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *doubts))
     if crontab:
         found += _unknown_to_cron(parsed)
     if parsed.masks is not None:
-        words = _words(expression)
-        found += _shape(words, parsed)
-        found += _steps(words, parsed, crontab=crontab)
-        found += _days(words, parsed, crontab=crontab)
-        found += _herd(parsed, seed, dst, crontab=crontab)
-        found += _rare(parsed, after)
-        found += _clock_changes(words, parsed, after, dst, crontab=crontab)
+        one = _Linted(parsed, parsed.masks, _words(expression), crontab)
+        found += _shape(one)
+        found += _steps(one)
+        found += _days(one)
+        found += _herd(one, seed, dst)
+        following = parsed.next_after(after)
+        if following is None or following - after > _FAR:
+            when = f"next on {following:%Y-%m-%d}" if following else "never"
+            found.append(_warn("rare", f"doesn't run within a year: {when}", "check day and month"))
+        found += _clock_changes(one, after, dst)
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linted:
+    """A calendar expression. `words`: its fields as written, in lower case; for a macro, its own.
+
+    `crontab`: cron reads it.
+    """
+
+    parsed: CronExpression
+    masks: Masks
+    words: Sequence[str]
+    crontab: bool
+
+    @property
+    def described(self) -> str:
+        return describe_parsed(self.parsed)
+
+    def offer(self, words: Iterable[str], before: str, note: str = "") -> tuple[Rewrite | str, str]:
+        """Return fields to write instead, with the difference. With an `H`, only they are known."""
+        first = self.parsed.text.split()[0]
+        text = " ".join([*([first] if first.upper().startswith("CRON_TZ=") else []), *words])
+        if is_hashed(text):
+            return f"{before}write {text}", ""
+        return instead(self.parsed, text, self.parsed.zone, note), before
 
 
 def _refused(error: CronError) -> LintFinding:
@@ -111,16 +141,10 @@ def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -
 
 
 def _words(expression: str) -> list[str]:
-    """Return the fields as written, in lower case; for a macro, its fields."""
     words = expression.lower().split()
     if words[0].startswith("cron_tz="):
         words.pop(0)
     return MACROS.get(words[0], " ".join(words)).split()
-
-
-def _zone(parsed: CronExpression) -> Iterator[LintFinding]:
-    if found := zones.doubts(parsed.zone):
-        yield _warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *found)
 
 
 # -- A job that can't finish --
@@ -174,59 +198,44 @@ def _unknown_to_cron(parsed: CronExpression) -> Iterator[LintFinding]:
 # -- Six fields --
 
 
-def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding]:
-    masks = parsed.masks
-    assert masks is not None, "asked of calendar expressions alone"
-    if len(words) == 6:
-        yield from _six_fields(words, parsed)
+def _shape(one: _Linted) -> Iterator[LintFinding]:
+    words, hours = one.words, one.masks.hour.bit_count()
+    if len(words) == 6 and not is_hashed(one.parsed.text):
+        yield from _six_fields(one, words)
     minute, hour = words[-5], words[-4]
-    if minute == "*" and hour != "*" and masks.hour.bit_count() <= 2 and "-" not in hour:
-        once = " ".join([*_prefix(parsed), *words[:-5], "0", *words[-4:]])
+    if minute == "*" and hour != "*" and hours <= 2 and "-" not in hour:
         yield _warn(
             "each-minute",
-            f"runs {60 * masks.hour.bit_count()} times a day: {describe_parsed(parsed)}",
-            *_offer(parsed, once, "to run once an hour, "),
+            f"runs {60 * hours} times a day: {one.described}",
+            *one.offer([*words[:-5], "0", *words[-4:]], "to run once an hour, "),
         )
 
 
-def _offer(parsed: CronExpression, text: str, before: str) -> tuple[Rewrite | str, str]:
-    """Return a text to write instead, with the difference. With an `H`, only the text is known."""
-    if is_hashed(text):
-        return f"{before}write {text}", ""
-    return instead(parsed, text, parsed.zone), before
-
-
-def _prefix(parsed: CronExpression) -> list[str]:
-    first = parsed.text.split()[0]
-    return [first] if first.upper().startswith("CRON_TZ=") else []
-
-
-def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding]:
+def _six_fields(one: _Linted, words: Sequence[str]) -> Iterator[LintFinding]:
     """Warn of six fields: seconds are first here; others have a year last, or count from 1."""
-    if is_hashed(parsed.text):
-        return
-    reads = f"in six fields, the first is seconds: the job runs {describe_parsed(parsed)}"
+    reads = f"in six fields, the first is seconds: the job runs {one.described}"
+    dialects: tuple[Dialect, ...] = (WITH_YEAR,)
+    rule, before = "seconds-first", "if you mean this, "
     if "?" in (words[2], words[4]):
-        if meant := if_meant(parsed.text, (AWS, WITH_YEAR), parsed.zone):
-            yield _warn("year-last", f"{reads}; in AWS, the last field is the year", meant, _IF)
+        rule, dialects = "year-last", (AWS, WITH_YEAR)
+        problem = f"{reads}; in AWS, the last field is the year"
     elif "?" in (words[3], words[5]):
-        if meant := if_meant(parsed.text, (QUARTZ_SHORT,), parsed.zone):
-            runs = f"in Quartz, day 1 is Sunday; in schedd, the job runs {describe_parsed(parsed)}"
-            yield _warn("quartz-weekday", runs, meant, _IF)
+        rule, dialects = "quartz-weekday", (QUARTZ_SHORT,)
+        problem = f"in Quartz, day 1 is Sunday; in schedd, the job runs {one.described}"
     elif (
         words[5] == "*"
         and words[2] == "*"
         and words[:2] != ["0", "0"]
         and re.fullmatch(r"[\d,]+", f"{words[0]}{words[1]}")
     ):
-        if meant := if_meant(parsed.text, (WITH_YEAR,), parsed.zone):
-            yield _warn("seconds-first", f"{reads}; the last * looks like a year", meant, _IF)
+        problem = f"{reads}; the last * looks like a year"
     elif not re.fullmatch(r"\d+", words[0]):
-        meant = if_meant(parsed.text, (WITH_YEAR,), parsed.zone)
-        yield _warn("seconds-first", reads, meant or "", "if the first field means minutes, ")
-
-
-_IF: Final = "if you mean this, "
+        problem, before = reads, "if the first field means minutes, "
+    else:
+        return
+    meant = if_meant(one.parsed.text, dialects, one.parsed.zone)
+    if meant or problem == reads:
+        yield _warn(rule, problem, meant or "", before)
 
 
 # -- Steps --
@@ -235,9 +244,8 @@ _STEPPED: Final = re.compile(r"(\*|h|\d+|(?:h\()?\d+-\d+\)?)/(\d+)", re.ASCII)
 _UNITS: Final = {"second": "s", "minute": "m", "hour": "h"}
 
 
-def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[LintFinding]:
-    specs = FIELDS[-len(words) :]
-    for spec, word in zip(specs, words, strict=True):
+def _steps(one: _Linted) -> Iterator[LintFinding]:
+    for spec, word in zip(FIELDS[-len(one.words) :], one.words, strict=True):
         size = 7 if spec.high == 7 else spec.high - spec.low + 1
         for term in word.split(","):
             found = _STEPPED.fullmatch(term)
@@ -246,16 +254,16 @@ def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> It
             step = int(found[2])
             written = term.upper() if term.startswith("h") else term
             if step == 1 and found[1] == "*":
-                plain = " ".join([*_prefix(parsed), *(w if w != word else "*" for w in words)])
+                plain = (w if w != word else "*" for w in one.words)
                 problem = f"{spec.name}: {term} means the same as *"
-                yield _warn("step-of-one", problem, *_offer(parsed, plain, ""))
+                yield _warn("step-of-one", problem, *one.offer(plain, ""))
             elif found[1] not in ("*", "h") and not _whole(found[1], spec.low, size):
                 continue
             elif step >= size:
                 yield _warn(
                     "step-past-range",
                     f"{spec.name}: {written} matches one value, as the field has {size} values",
-                    *_evenly(words, spec, step, parsed, crontab=crontab),
+                    *_evenly(one, spec, step),
                 )
             elif size % step:
                 last = spec.low + (size - 1) // step * step
@@ -263,7 +271,7 @@ def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> It
                     "uneven-step",
                     f"{spec.name}: {written} starts again after {last}, so the last step is"
                     f" {size - last + spec.low}, not {step}",
-                    *_evenly(words, spec, step, parsed, crontab=crontab),
+                    *_evenly(one, spec, step),
                 )
 
 
@@ -273,37 +281,31 @@ def _whole(written: str, low: int, size: int) -> bool:
     return int(first) == low and (not last or int(last) == low + size - 1)
 
 
-def _evenly(
-    words: Sequence[str], spec: FieldSpec, step: int, parsed: CronExpression, *, crontab: bool
-) -> tuple[Rewrite | str, str]:
+def _evenly(one: _Linted, spec: FieldSpec, step: int) -> tuple[Rewrite | str, str]:
     """Return even steps as an interval, if the later fields restrict nothing."""
-    unit, place = _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
+    words, unit, place = one.words, _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
     below = {"0"} if spec.name != "hour" else {"0", *words[-5:-4]}
-    if crontab or unit is None or any(word not in "*?" for word in words[place + 1 :]):
+    restricted = any(word not in "*?" for word in words[place + 1 :])
+    if one.crontab or unit is None or restricted or not below.issuperset(words[:place]):
         return "list the values that you mean", ""
-    if any(word not in below for word in words[:place]):
-        return "list the values that you mean", ""
-    every = instead(parsed, f"@every {step}{unit}", parsed.zone, "all steps are equal")
-    return every, "for equal steps, "
+    text, note = f"@every {step}{unit}", "all steps are equal"
+    return instead(one.parsed, text, one.parsed.zone, note), "for equal steps, "
 
 
 # -- Days --
 
 
-def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[LintFinding]:
-    masks = parsed.masks
-    assert masks is not None, "asked of calendar expressions alone"
-    day, week = words[-3], words[-1]
+def _days(one: _Linted) -> Iterator[LintFinding]:
+    masks, day, week = one.masks, one.words[-3], one.words[-1]
+    special = masks.last_day or masks.before_last or masks.nearest
     by_week = masks.day_of_week != _ALL_WEEKDAYS or masks.nth
-    by_month = (
-        masks.day_of_month != _ALL_DAYS or masks.last_day or masks.before_last or masks.nearest
-    )
+    by_month = masks.day_of_month != _ALL_DAYS or special
     if by_week and by_month and not masks.both_days:
         yield _warn(
             "either-day",
             "both day fields are set, so a day needs to match only one of them: day"
             f" {day} of the month, or weekday {week}",
-            *_both(words, parsed, crontab=crontab),
+            *_both(one),
         )
     if by_week and by_month and masks.both_days:
         yield _warn(
@@ -311,49 +313,33 @@ def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Ite
             f"one day field begins with *, so a day must match both fields: {day} and {week}",
             "to match either field, list the days instead of *",
         )
-    yield from _short_months(masks, bool(by_week and not masks.both_days), crontab=crontab)
-
-
-def _both(
-    words: Sequence[str], parsed: CronExpression, *, crontab: bool
-) -> tuple[Rewrite | str, str]:
-    """Return how to write the days that match both fields."""
-    if crontab:
-        schedule = " ".join([*words[:-1], "*"])
-        return f"to match both: write {schedule}, and test date +\\%u in the command", ""
-    if not is_hashed(parsed.text) and (found := both_days(parsed.text, parsed.zone)):
-        return found, "to match both fields, "
-    return "to use only one day field, write * in the other", ""
-
-
-def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[LintFinding]:
-    days = masks.day_of_month
-    first = (days & -days).bit_length() - 1
-    if (
-        days in (0, _ALL_DAYS)
-        or first < 29
-        or also_by_week
-        or masks.last_day
-        or masks.before_last
-        or masks.nearest
-    ):
-        return
-    names = "January February March April May June July August September October November December"
+    first = lowest(masks.day_of_month)
     short = [
         name
-        for month, name in enumerate(names.split(), 1)
+        for month, name in enumerate(MONTHS, 1)
         if masks.month >> month & 1 and month_length(2001, month) < first
     ]
-    if short:
+    if short and not special and not (by_week and not masks.both_days):
         ends = ", except in leap years" if first == 29 else ""
         yield _warn(
             "short-months",
             f"doesn't run in {', '.join(short)}{ends}: day {first} doesn't exist there",
             "for the last day of a month, write 28-31, and test date -d tomorrow +\\%d in the"
             " command"
-            if crontab
+            if one.crontab
             else "for the last day of a month, write L",
         )
+
+
+def _both(one: _Linted) -> tuple[Rewrite | str, str]:
+    """Return how to write the days that match both fields."""
+    if one.crontab:
+        schedule = " ".join([*one.words[:-1], "*"])
+        return f"to match both: write {schedule}, and test date +\\%u in the command", ""
+    text = one.parsed.text
+    if not is_hashed(text) and (found := both_days(text, one.parsed.zone)):
+        return found, "to match both fields, "
+    return "to use only one day field, write * in the other", ""
 
 
 # -- Changes of the clock --
@@ -362,24 +348,20 @@ _ALL_HOURS: Final = (1 << 24) - 1
 _MOST_LISTED: Final = 6
 
 
-def _clock_changes(
-    words: Sequence[str], parsed: CronExpression, after: datetime, dst: DstPolicy, *, crontab: bool
-) -> Iterator[LintFinding]:
+def _clock_changes(one: _Linted, after: datetime, dst: DstPolicy) -> Iterator[LintFinding]:
     """Warn of times that a clock change skips or repeats, except for jobs of all hours."""
-    masks = parsed.masks
-    assert masks is not None, "asked of calendar expressions alone"
-    if parsed.wildcard and masks.hour == _ALL_HOURS:
+    parsed, words = one.parsed, one.words
+    if parsed.wildcard and one.masks.hour == _ALL_HOURS:
         return
-    hint: str | Rewrite = "choose another hour" + ("" if crontab else ", or set dst")
+    hint: str | Rewrite = "choose another hour" + ("" if one.crontab else ", or set dst")
     before = ""
     if parsed.wildcard:
         hint = "choose another hour"
-        minutes = [value for value in range(60) if masks.minute >> value & 1]
+        minutes = [str(value) for value in range(60) if one.masks.minute >> value & 1]
         if words[-4][0] != "*" and len(minutes) <= _MOST_LISTED and not is_hashed(parsed.text):
-            listed = ",".join(map(str, minutes))
-            text = " ".join([*_prefix(parsed), *words[:-5], listed, *words[-4:]])
             note = "only on days of a clock change: once after the gap, once in the repeated hour"
-            hint, before = instead(parsed, text, parsed.zone, note), "choose another hour; or "
+            fields = [*words[:-5], ",".join(minutes), *words[-4:]]
+            hint, before = one.offer(fields, "choose another hour; or ", note)
     for note in notes(parsed, after, dst):
         yield _warn("clock-change", note, hint, before)
 
@@ -387,23 +369,13 @@ def _clock_changes(
 # -- Common schedules --
 
 
-def _herd(
-    parsed: CronExpression, seed: str, dst: DstPolicy, *, crontab: bool
-) -> Iterator[LintFinding]:
-    masks = parsed.masks
-    assert masks is not None, "asked of calendar expressions alone"
+def _herd(one: _Linted, seed: str, dst: DstPolicy) -> Iterator[LintFinding]:
+    masks = one.masks
     if masks.minute != 1 or masks.second != 1:
         return
     when = {24: "at minute 0 of every hour", 1: "at midnight"}.get(masks.hour.bit_count())
-    if when and masks.hour & 1 and (moved := spread(parsed.text, parsed.zone, seed, dst)):
-        text = fixed(moved, seed) if crontab else moved
+    if when and masks.hour & 1 and (moved := spread(one.parsed.text, one.parsed.zone, seed, dst)):
+        text = fixed(moved, seed) if one.crontab else moved
         difference = "at another minute, equally often"
         rewrite = Rewrite(text, describe(text, seed), difference=difference)
         yield _warn("herd", f"runs {when}, when many jobs start", rewrite, "to spread the load, ")
-
-
-def _rare(parsed: CronExpression, after: datetime) -> Iterator[LintFinding]:
-    found = parsed.next_after(after)
-    if found is None or found - after > _FAR:
-        when = f"next on {found:%Y-%m-%d}" if found else "never"
-        yield _warn("rare", f"doesn't run within a year: {when}", "check day and month")
