@@ -88,22 +88,18 @@ _PASSED_OVER: Final = frozenset({"sudo", "nice", "ionice", "env", "exec", "comma
 _NO_WORK: Final = frozenset({"cd", "test", "true", ":"})
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_:.-]*")
 _SHELLS: Final = frozenset(
-    {"sh", "bash", "dash", "zsh", "python", "python3", "perl", "php", "ruby"}
+    ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "php", "ruby"),
 )
-
 
 _USERS: Final = frozenset({"root", "nobody", "daemon", "www-data", "postgres"})
 """Users of every system. None of them is the name of a program."""
-_PROGRAMS: Final = frozenset(
-    {
-        *("cd", "test", "[", "echo", "export", "set", "source", ".", "if", "for", "while"),
-        *("exec", "eval", "true", "false", ":", "find", "rm", "cp", "mv", "cat", "ls"),
-        *("sh", "bash", "dash", "zsh", "python", "python2", "python3", "perl", "php"),
-        *("ruby", "node", "java", "curl", "wget", "sudo", "su", "nice", "ionice", "flock"),
-        *("timeout", "env", "run-parts", "sleep", "date", "mkdir", "touch", "chown"),
-        *("chmod", "tar", "gzip", "rsync", "logrotate", "certbot", "systemctl", "service"),
-        *("docker", "make", "pg_dump", "mysqldump", "pg_dumpall"),
-    }
+_PROGRAMS: Final = _SHELLS.union(
+    ("cd", "test", "[", "echo", "export", "set", "source", ".", "if", "for", "while"),
+    ("exec", "eval", "true", "false", ":", "find", "rm", "cp", "mv", "cat", "ls"),
+    ("python2", "node", "java", "curl", "wget", "sudo", "su", "nice", "ionice", "flock"),
+    ("timeout", "env", "run-parts", "sleep", "date", "mkdir", "touch", "chown", "chmod"),
+    ("tar", "gzip", "rsync", "logrotate", "certbot", "systemctl", "service", "docker"),
+    ("make", "pg_dump", "mysqldump", "pg_dumpall"),
 )
 """Words that begin a command. None of them is a common user."""
 _HEADER: Final = re.compile(r"#.*\buser(?:-?name)?\b.*\bcommand\b", re.IGNORECASE)
@@ -117,9 +113,8 @@ def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
     for number, line in _lines(text):
         if not line or line.startswith("#"):
             continue
-        if variable := _VARIABLE.fullmatch(line):
-            name = variable[1] or variable[2] or variable[3]
-            environment = {**environment, name: _unquoted(variable[4])}
+        if variable := _variable(line):
+            environment = {**environment, variable[0]: variable[1]}
             continue
         entry = _EVERY.fullmatch(line) or _ENTRY.fullmatch(line)
         if entry is None or _odd_space(entry[1]):
@@ -131,8 +126,10 @@ def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
     traps = [*_traps_of_text(text), *_time_zones(text, [number for number, *_ in entries])]
     if system is None:
         system = _has_users(text, commands)
-        if not system and (users := _perhaps_users(commands)):
-            traps.append(_column(entries[0][0], users))
+        if not system and (users := ", ".join(_perhaps_users(commands))):
+            problem = f"may have a user column ({users}), but is read without one"
+            hint = "give --user-column if this is a system crontab, else --no-user-column"
+            traps.append(CrontabWarning(entries[0][0], "user-column", problem, hint))
     lines: list[CrontabLine] = []
     taken: set[str] = set()
     for number, schedule, rest, zone, variables in entries:
@@ -141,14 +138,17 @@ def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
             user, *others = re.split(r"[ \t]+", rest, maxsplit=1)
             if not others or not _is_user(user):
                 problem = f"{user!r} isn't a user followed by a command: the user is missing"
-                unread.append(
-                    UnreadLine(number, problem, "in a system crontab, write: schedule user command")
-                )
+                hint = "in a system crontab, write: schedule user command"
+                unread.append(UnreadLine(number, problem, hint))
                 continue
             command = others[0]
-        command, stdin = _halves(command)
-        if stdin is not None:
-            traps.append(_percent(number))
+        command, *rest_lines = (part.replace("\\%", "%") for part in _PERCENT.split(command))
+        command, stdin = command.rstrip(), None
+        if rest_lines:
+            stdin = "\n".join(rest_lines) + "\n"
+            problem = "% ends the command: cron passes the rest of the line to standard input"
+            hint = "to write a percent sign, write \\%"
+            traps.append(CrontabWarning(number, "percent", problem, hint))
         name = _name(command, taken)
         lines.append(CrontabLine(number, name, schedule, user, command, stdin, zone, variables))
     return Crontab(
@@ -178,9 +178,8 @@ def _traps_of_text(text: str) -> Iterator[CrontabWarning]:
     if carriage:
         count = f"{len(carriage)} line{'s' if len(carriage) > 1 else ''}"
         problem = f"{count} with CRLF: cron passes the \\r to commands and variables"
-        yield CrontabWarning(
-            carriage[0], "crlf", problem, "save the file with LF: sed -i 's/\\r$//'"
-        )
+        hint = "save the file with LF: sed -i 's/\\r$//'"
+        yield CrontabWarning(carriage[0], "crlf", problem, hint)
     if text and not text.endswith("\n") and lines[-1].strip(" \t"):
         problem = "the last line has no newline: cron ignores this line, or rejects the file"
         yield CrontabWarning(len(lines), "final-newline", problem, "add a newline at the end")
@@ -192,26 +191,13 @@ def _time_zones(text: str, entries: Sequence[int]) -> Iterator[CrontabWarning]:
         return
     zone = ""
     for number, line in _lines(text):
-        variable = _VARIABLE.fullmatch(line)
-        name = variable and (variable[1] or variable[2] or variable[3])
-        if variable and name == "CRON_TZ":
-            zone = _unquoted(variable[4])
-        if variable and name == "TZ" and number < entries[-1] and not zone:
-            given = _unquoted(variable[4])
+        name, given = _variable(line) or ("", "")
+        if name == "CRON_TZ":
+            zone = given
+        if name == "TZ" and number < entries[-1] and not zone:
             problem = f"TZ={given} changes only the time zone of commands, not that of schedules"
             hint = f"for schedules, write CRON_TZ={given} (cronie only), or give --tz"
             yield CrontabWarning(number, "tz", problem, hint)
-
-
-def _percent(number: int) -> CrontabWarning:
-    problem = "% ends the command: cron passes the rest of the line to standard input"
-    return CrontabWarning(number, "percent", problem, "to write a percent sign, write \\%")
-
-
-def _column(number: int, users: Sequence[str]) -> CrontabWarning:
-    problem = f"may have a user column ({', '.join(users)}), but is read without one"
-    hint = "give --user-column if this is a system crontab, else --no-user-column"
-    return CrontabWarning(number, "user-column", problem, hint)
 
 
 def _not_an_entry(line: str) -> tuple[str, str]:
@@ -232,9 +218,14 @@ def _odd_space(text: str) -> str:
     return next((letter for letter in text if letter.isspace() and letter not in " \t"), "")
 
 
-def _unquoted(value: str) -> str:
+def _variable(line: str) -> tuple[str, str] | None:
+    """Return the name and the value that a line sets, without quotes; None: it sets none."""
+    found = _VARIABLE.fullmatch(line)
+    if found is None:
+        return None
+    value = found[4]
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
-    return value[1:-1] if quoted else value
+    return found[1] or found[2] or found[3], value[1:-1] if quoted else value
 
 
 def _has_users(text: str, commands: Sequence[str]) -> bool:
@@ -258,12 +249,6 @@ def _perhaps_users(commands: Sequence[str]) -> list[str]:
 
 def _is_user(word: str) -> bool:
     return _USER.fullmatch(word) is not None and word not in _PROGRAMS
-
-
-def _halves(command: str) -> tuple[str, str | None]:
-    r"""Return the command and its standard input: `%` ends a line, `\%` is a percent sign."""
-    first, *rest = (part.replace("\\%", "%") for part in _PERCENT.split(command))
-    return first.rstrip(), "\n".join(rest) + "\n" if rest else None
 
 
 def _name(command: str, taken: set[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule as schedules
-from schedd.core.schedule.compiled_schedule import CompiledSchedule, Schedule, ScheduleBounds
+from schedd.core.schedule.compiled_schedule import Schedule, ScheduleBounds
 from schedd.core.schedule.cron import EPOCH, ScheduleError
 from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.timetable.minutes import (
@@ -38,7 +38,6 @@ class TimetableEntry:
 
     @property
     def seed(self) -> str:
-        """The text from which `H` is hashed."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -64,17 +63,11 @@ class Wrong:
 
 
 def row_of(entry: TimetableEntry, grid: MinuteGrid) -> Row:
-    """Return the entry's scheduled times within its bounds. Raises ScheduleError."""
-    return row_over(entry, compiled_of(entry), grid)
+    """Return the scheduled times of an entry within its bounds and this grid.
 
-
-def compiled_of(entry: TimetableEntry) -> CompiledSchedule:
-    """Return the entry's compiled schedule. Raises ScheduleError."""
-    return schedules.compile(entry.schedule, entry.seed, _NO_JOB, entry.bounds)
-
-
-def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: MinuteGrid) -> Row:
-    """Return the scheduled times of an entry within its bounds and this grid."""
+    Raises ScheduleError.
+    """
+    compiled = schedules.compile(entry.schedule, entry.seed, _NO_JOB, entry.bounds)
     layers = layers_of(compiled.instants, grid)
     start, end = compiled.bounds.start, compiled.bounds.end
     if start is None and end is None:

@@ -128,9 +128,12 @@ def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: MinuteGrid) -> t
     def spread_out(text: str) -> str:
         return spread(text, schedule.zone, entry.seed, schedule.dst) or text
 
+    def times_of(*texts: str) -> int:
+        changed = replace(entry, schedule=replace(schedule, expressions=texts))
+        return count(row_of(changed, grid).layers)
+
     def together(texts: tuple[str, ...]) -> int:
-        alone = sum(_count(entry, schedule, (text,), grid) for text in texts)
-        return alone - _count(entry, schedule, texts, grid)
+        return sum(map(times_of, texts)) - times_of(*texts)
 
     if len(texts) == 1:
         return (spread_out(texts[0]),)
@@ -144,13 +147,6 @@ def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: MinuteGrid) -> t
     except ScheduleError:
         return texts  # reported by `lint`
     return found
-
-
-def _count(
-    entry: TimetableEntry, schedule: CronSchedule, texts: tuple[str, ...], grid: MinuteGrid
-) -> int:
-    changed = replace(entry, schedule=replace(schedule, expressions=texts))
-    return count(row_of(changed, grid).layers)
 
 
 def _moves(before: TimetableEntry, after: TimetableEntry) -> list[Move]:

@@ -4,18 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
+from heapq import nsmallest
 from typing import Final
 
 from schedd.core.schedule.cron import EPOCH, ScheduleError
 from schedd.core.schedule.cron.expression import SECOND
-from schedd.core.schedule.timetable.entries import (
-    Row,
-    TimetableEntry,
-    Wrong,
-    compiled_of,
-    row_of,
-    row_over,
-)
+from schedd.core.schedule.cron.masks import lowest
+from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, row_of
 from schedd.core.schedule.timetable.minutes import (
     Layers,
     MinuteGrid,
@@ -44,21 +39,14 @@ class MinuteTally:
 
     def add(self, which: int, weight: int = 1) -> None:
         """Add `weight` to each minute whose bit is set in `which`."""
-        at = 0
-        while weight:
-            if weight & 1:
-                self._add_at(which, at)
-            weight >>= 1
-            at += 1
-
-    def _add_at(self, carry: int, at: int) -> None:
-        while carry:
-            while len(self.slices) <= at:
-                self.slices.append(0)
-            before = self.slices[at]
-            self.slices[at] = before ^ carry
-            carry &= before
-            at += 1
+        for bit in range(weight.bit_length()):
+            carry, at = which if weight >> bit & 1 else 0, bit
+            while carry:
+                self.slices += [0] * (at + 1 - len(self.slices))
+                before = self.slices[at]
+                self.slices[at] = before ^ carry
+                carry &= before
+                at += 1
 
     def peak(self) -> tuple[int, int]:
         """Return the greatest count, and the minutes that have it."""
@@ -117,10 +105,7 @@ class BusyMinute:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Starts in each minute of `grid`.
-
-    `hottest`: the minutes with most starts. Minutes with equal entries are listed once.
-    """
+    """Starts in each minute of `grid`. `hottest`: minutes with equal entries are listed once."""
 
     grid: MinuteGrid
     counts: tuple[int, ...]
@@ -128,12 +113,10 @@ class Forecast:
 
     @property
     def total(self) -> int:
-        """The sum of all starts."""
         return sum(self.counts)
 
     @property
     def peak(self) -> int:
-        """The starts of the hottest minute."""
         return max(self.counts, default=0)
 
 
@@ -175,41 +158,18 @@ def forecast(rows: Sequence[Row], grid: MinuteGrid, top: int = 5) -> Forecast:
             continue
         if len(hottest) == top:
             break
-        alike = _alike(rows, minute, grid.minutes)
+        alike, named = (1 << grid.minutes) - 1, []
+        for row in rows:
+            for minutes, seconds in row.layers:
+                starts = minutes >> minute & 1
+                alike &= minutes if starts else ~minutes
+                if starts:
+                    named.append((row.entry, seconds.bit_count()))
         listed |= alike
-        first = (alike & -alike).bit_length() - 1
-        named = _named(rows, _members(rows, minute))
-        hottest.append(
-            BusyMinute(grid.start_of_minute(first), counts[minute], alike.bit_count(), named)
-        )
+        named.sort(key=lambda one: -one[1])
+        first = grid.start_of_minute(lowest(alike))
+        hottest.append(BusyMinute(first, counts[minute], alike.bit_count(), tuple(named)))
     return Forecast(grid, tuple(counts), tuple(hottest))
-
-
-def _alike(rows: Sequence[Row], minute: int, length: int) -> int:
-    """Return the minutes, one bit each, in which the same layers start as in this minute."""
-    found = (1 << length) - 1
-    for row in rows:
-        for minutes, _ in row.layers:
-            found &= minutes if minutes >> minute & 1 else ~minutes
-    return found
-
-
-def _members(rows: Sequence[Row], minute: int) -> tuple[tuple[int, int], ...]:
-    """Return the rows that start in this minute, as (number, starts)."""
-    bit = 1 << minute
-    return tuple(
-        (number, seconds.bit_count())
-        for number, row in enumerate(rows)
-        for minutes, seconds in row.layers
-        if minutes & bit
-    )
-
-
-def _named(
-    rows: Sequence[Row], members: Sequence[tuple[int, int]]
-) -> tuple[tuple[TimetableEntry, int], ...]:
-    named = [(rows[number].entry, starts) for number, starts in members]
-    return tuple(sorted(named, key=lambda one: -one[1]))
 
 
 def beside(
@@ -221,12 +181,10 @@ def beside(
     wrong: list[Wrong] = []
     for entry in entries:
         try:
-            compiled = compiled_of(entry)
+            for number, grid in enumerate(grids):
+                found[number] += bool(row_of(entry, grid).layers)
         except ScheduleError as error:
             wrong.append(Wrong(entry, error))
-            continue
-        for number, grid in enumerate(grids):
-            found[number] += bool(row_over(entry, compiled, grid).layers)
     return found, wrong
 
 
@@ -240,22 +198,16 @@ def collide(rows: Sequence[Row], grid: MinuteGrid, allowed: int = 1, limit: int 
                 by_second[second].add(minutes, times)
     found = 0
     worst: list[tuple[int, int, int]] = []
+    """The seconds with the greatest counts, as (−count, minute, second)."""
     for second, tally in enumerate(by_second):
-        above = tally.above(allowed)
-        found += above.bit_count()
-        worst += _fullest(tally, above, second, limit)
-    worst = sorted(worst)[:limit]
+        if above := tally.above(allowed):
+            found += above.bit_count()
+            counts = tally.counts()
+            full = ((-counts[m], m, second) for m in range(tally.minutes) if above >> m & 1)
+            worst += nsmallest(limit, full)
+    worst = nsmallest(limit, worst)
     named = (_together(rows, grid, minute, second) for _, minute, second in worst)
     return Collisions(found, -worst[0][0] if worst else 0, tuple(named))
-
-
-def _fullest(tally: MinuteTally, above: int, second: int, limit: int) -> list[tuple[int, int, int]]:
-    """Return the `limit` minutes of `above` with the greatest counts: (−count, minute, second)."""
-    if not above:
-        return []
-    counts = tally.counts()
-    minutes = sorted((-counts[m], m, second) for m in range(tally.minutes) if above >> m & 1)
-    return minutes[:limit]
 
 
 def _together(rows: Sequence[Row], grid: MinuteGrid, minute: int, second: int) -> StartsAtOnce:
@@ -268,14 +220,10 @@ def _together(rows: Sequence[Row], grid: MinuteGrid, minute: int, second: int) -
     return StartsAtOnce(grid.start_of_minute(minute) + timedelta(seconds=second), who)
 
 
-# Compare two schedules: the fire times that only one of them has.
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The numbers of fire times only in the first, only in the second, and in both.
-
-    Also the first of each kind, in UTC.
+    """The numbers of fire times only in the first, only in the second, and in both. Also the first
+    of each kind, in UTC.
     """
 
     only_first: int
@@ -286,7 +234,6 @@ class Difference:
 
     @property
     def differ(self) -> bool:
-        """Return whether any fire time differs."""
         return bool(self.only_first or self.only_second)
 
 

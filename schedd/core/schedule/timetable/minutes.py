@@ -22,10 +22,8 @@ from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.scheduled_times import (
     CronInstants,
-    DailyInstants,
     EveryInstants,
     Instants,
-    OneInstant,
 )
 from schedd.core.schedule.zones import Segment
 from schedd.core.schedule.zones import zone as zone_of
@@ -36,6 +34,7 @@ Layers: TypeAlias = tuple[Layer, ...]
 
 _DAY: Final = 1440
 _MINUTE: Final = timedelta(minutes=1)
+_TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,7 @@ def layers_of(instants: Instants, grid: MinuteGrid) -> Layers:
             return layers
         case EveryInstants(interval, phase):
             return _every_layers(interval, phase, grid)
-        case DailyInstants():
-            return _walked(_days_of(instants, grid), grid)
-        case OneInstant(instant):
-            return _walked([(instant - EPOCH) // SECOND], grid)
-    return ()
+    return _walked(_seconds_of(instants, grid), grid)
 
 
 def merged(one: Layers, other: Layers) -> Layers:
@@ -184,7 +179,8 @@ def _expression_layers(expression: CronExpression, dst: DstPolicy, grid: MinuteG
         start, end = segment.start, segment.end
         if not expression.wildcard:
             start, end = fixed_time_span(segment, dst)
-            after_gaps |= _after_gap(segment, masks, dst, grid)
+            if segment.start >= grid.start and runs_after_gap(segment, masks, dst):
+                after_gaps |= 1 << (segment.start - grid.start) // 60
         low, high = max(start, grid.start), min(end, grid.stop)
         if low < high:
             local = _local_minutes(masks, low + segment.offset, high + segment.offset)
@@ -195,70 +191,41 @@ def _expression_layers(expression: CronExpression, dst: DstPolicy, grid: MinuteG
 
 def _changes(zone: str, grid: MinuteGrid) -> Iterator[Segment]:
     """Yield the zone's segments in the grid, cut only at changes of offset."""
-    held: Segment | None = None
-    for segment in zone_of(zone).segments(grid.start - 1, grid.stop - 1):
-        if held is not None and segment.before == segment.offset:
+    segments = zone_of(zone).segments(grid.start - 1, grid.stop - 1)
+    held = next(segments)
+    for segment in segments:
+        if segment.before == segment.offset:
             held = replace(held, end=segment.end, after=segment.after)
-            continue
-        if held is not None:
+        else:
             yield held
-        held = segment
-    if held is not None:
-        yield held
-
-
-def _after_gap(segment: Segment, masks: Masks, dst: DstPolicy, grid: MinuteGrid) -> int:
-    """Return the minute with which the segment begins, if a skipped time runs then; else 0."""
-    if segment.start < grid.start or not runs_after_gap(segment, masks, dst):
-        return 0
-    return 1 << (segment.start - grid.start) // 60
+            held = segment
+    yield held
 
 
 def _local_minutes(masks: Masks, low: int, high: int) -> int:
-    """Return the matching minutes of [low, high), bit 0 for `low`.
-
-    Both are local seconds of whole minutes.
-    """
+    """Return the matching minutes of [low, high), local seconds of whole minutes, from bit 0."""
     first, before = divmod(low // 60, _DAY)
     last = (high // 60 - 1) // _DAY
-    matching = _minutes_of_day(masks.hour, masks.minute).to_bytes(_DAY // 8, "little")
+    hours = (hour for hour in range(24) if masks.hour >> hour & 1)
+    matching = sum(masks.minute << hour * 60 for hour in hours).to_bytes(_DAY // 8, "little")
     idle = bytes(_DAY // 8)
     days = (matching if masks.matches_day(day) else idle for day in range(first, last + 1))
     return (int.from_bytes(b"".join(days), "little") >> before) & _ones(0, (high - low) // 60)
 
 
 @lru_cache(maxsize=4096)
-def _minutes_of_day(hours: int, minutes: int) -> int:
-    found = 0
-    for hour in range(24):
-        if hours >> hour & 1:
-            found |= minutes << hour * 60
-    return found
-
-
-@lru_cache(maxsize=4096)
 def _every_layers(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> Layers:
     if interval < _MINUTE and not interval % SECOND and not phase % SECOND:
         return _short_interval(interval // SECOND, phase // SECOND, grid)
-    return _walked(_ticks(interval, phase, grid), grid)
+    return _walked(_seconds_of(EveryInstants(interval, phase), grid), grid)
 
 
-def _days_of(instants: DailyInstants, grid: MinuteGrid) -> Iterator[int]:
-    """Yield the times of an interval of whole days in the grid, in seconds since 1970 UTC."""
-    found = instants.next_after(grid.start_of_minute(0) - SECOND)
+def _seconds_of(instants: Instants, grid: MinuteGrid) -> Iterator[int]:
+    """Yield the times of a set in the grid, in seconds since 1970 UTC."""
+    found = instants.next_after(grid.start_of_minute(0) - _TICK)
     while found is not None and found < grid.start_of_minute(grid.minutes):
         yield (found - EPOCH) // SECOND
         found = instants.next_after(found)
-
-
-def _ticks(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> Iterator[int]:
-    """Yield each `interval` since 1970 moved by `phase`, in the grid, in whole seconds."""
-    origin = EPOCH + phase
-    at = origin + -((origin - grid.start_of_minute(0)) // interval) * interval
-    stop = grid.start_of_minute(grid.minutes)
-    while at < stop:
-        yield (at - EPOCH) // SECOND
-        at += interval
 
 
 def _short_interval(interval: int, phase: int, grid: MinuteGrid) -> Layers:
@@ -267,19 +234,13 @@ def _short_interval(interval: int, phase: int, grid: MinuteGrid) -> Layers:
     The minutes repeat after as many minutes as the interval has seconds, or fewer.
     """
     period = interval // gcd(interval, 60)
+    each_period = int(("0" * (period - 1) + "1") * (grid.minutes // period + 1), 2)
     found: list[Layer] = []
     for minute in range(min(period, grid.minutes)):
-        start = grid.start + minute * 60
-        first = -(start - phase) % interval
+        first = -(grid.start + minute * 60 - phase) % interval
         seconds = sum(1 << value for value in range(first, 60, interval))
-        found.append((_comb(period, minute, grid.minutes), seconds))
+        found.append(((each_period << minute) & _ones(0, grid.minutes), seconds))
     return _tidy(found)
-
-
-def _comb(period: int, first: int, size: int) -> int:
-    """Return each `period`-th of `size` bits, from bit `first` on."""
-    teeth = int(("0" * (period - 1) + "1") * (size // period + 1), 2)
-    return (teeth << first) & _ones(0, size)
 
 
 def _walked(seconds: Iterable[int], grid: MinuteGrid) -> Layers:
