@@ -21,7 +21,6 @@ from schedclient.calls.pools import Pools
 from schedclient.calls.runs import Runs
 from schedclient.calls.specs import Form, Length, Work, job_message, length_message
 from schedclient.errors import ApiError
-from schedclient.transport import methods
 from schedclient.transport.transport import Settings, Transport, split_endpoints
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
@@ -102,7 +101,7 @@ class Client:
         """
         written, length = work if spec is None else spec, length_message(delay, "delay")
         request = self._submit_request(written, name, length, idempotency_key)
-        return value_of(Run, await self._transport.call(methods.SUBMIT_RUN, request, deadline))
+        return value_of(Run, await self._transport.call(request, deadline))
 
     async def submit_many(
         self,
@@ -130,7 +129,7 @@ class Client:
             except ApiError as error:
                 return error
 
-        make = Batches(self._transport, methods.BATCH_SUBMIT_RUNS, Run, "run", deadline)
+        make = Batches(self._transport, wire.BatchSubmitRunsRequest, Run, "run", deadline)
         return await make.ask(map(request, specs), calls)
 
     def _submit_request(

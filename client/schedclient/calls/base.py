@@ -10,7 +10,6 @@ from typing import Any, Final, Self, TypeVar
 
 from google.protobuf.message import Message
 
-from schedclient.transport.methods import Method
 from schedclient.transport.transport import Transport
 from schedclient.values.base import Value
 from schedclient.values.cluster import AccessToken, Member, Worker
@@ -19,7 +18,6 @@ from schedclient.values.jobs import Backfill, Calendar, Job, Pool
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 
-M = TypeVar("M", bound=Message)
 V = TypeVar("V", bound=Value)
 
 PAGE: Final = 500
@@ -51,34 +49,36 @@ class ClientCalls:
         self._call = transport.call
         self._namespace = namespace
 
-    async def _one(
-        self, of: type[V], method: Method[M, Any], request: M, deadline: float | None
-    ) -> V:
-        return value_of(of, await self._call(method, request, deadline))
+    async def _one(self, of: type[V], request: Message, deadline: float | None) -> V:
+        return value_of(of, await self._call(request, deadline))
+
+    async def _all(self, of: type[V], request: Message, deadline: float | None) -> tuple[V, ...]:
+        """Return the entries of a list that has one page."""
+        return tuple(value_of(of, one) for one in _entries(await self._call(request, deadline)))
 
     async def _pages(
-        self,
-        of: type[V],
-        method: Method[M, Any],
-        request: Any,
-        limit: int | None,
-        deadline: float | None,
+        self, of: type[V], request: Any, limit: int | None, deadline: float | None
     ) -> AsyncIterator[V]:
         """Yield the entries of a list as values, at most `limit`; `deadline` holds for each page.
         `request` has the filters.
         """
-        [entries] = [field.name for field in method.answer.DESCRIPTOR.fields if field.is_repeated]
         left = limit
         while left is None or left > 0:
             request.page_size = PAGE if left is None else min(PAGE, left)
-            page = await self._call(method, request, deadline)
-            for entry in getattr(page, entries):
+            page = await self._call(request, deadline)
+            for entry in _entries(page):
                 yield value_of(of, entry)
             request.page_token = page.next_page_token
             if not request.page_token:
                 return
             if left is not None:
-                left -= len(getattr(page, entries))
+                left -= len(_entries(page))
+
+
+def _entries(answer: Message) -> Any:
+    """Return the list of an answer that has one list."""
+    [entries] = [field.name for field in answer.DESCRIPTOR.fields if field.is_repeated]
+    return getattr(answer, entries)
 
 
 class NamespacedCalls(ClientCalls):

@@ -19,7 +19,6 @@ from schedclient.errors import (
     DeadlineExceeded,
     from_result,
 )
-from schedclient.transport.methods import Method
 from schedclient.transport.transport import Transport
 from schedclient.values.base import Value
 from schedclient.values.reading import value_of
@@ -36,10 +35,10 @@ TOO_MANY: Final = "TOO_MANY_PARTS"
 
 @dataclass
 class Batches(Generic[V]):
-    """Combines requests to calls of `many`, which returns each value `of` in the field `result`."""
+    """Combines requests into requests `many`, whose answer has each value `of` in `result`."""
 
     transport: Transport
-    many: Method[Any, Any]
+    many: Any
     of: type[V]
     result: str
     deadline: float | None = None
@@ -83,8 +82,8 @@ class Batches(Generic[V]):
         end, backoff = loop.time() + timeout, Backoff(0.05, 1.0)
         while batch:
             try:
-                request = self.many.request(requests=batch.values())
-                answer = await self.transport.call(self.many, request, end - loop.time())
+                request = self.many(requests=batch.values())
+                answer = await self.transport.call(request, end - loop.time())
             except ApiError as error:
                 if error.reason == TOO_MANY and len(batch) > 1:
                     return await self._halve([*batch.items()])

@@ -9,7 +9,6 @@ from google.protobuf.message import Message
 
 from schedclient.calls.base import NamespacedCalls, place_of
 from schedclient.calls.specs import Form, read_form
-from schedclient.transport import methods
 from schedclient.values.jobs import Calendar
 from schedproto.v1 import calendar_service_pb2 as wire
 
@@ -47,7 +46,7 @@ class Calendars(NamespacedCalls):
             calendar=_message(fields if spec is None else spec, name, self._namespace),
             validate_only=validate_only,
         )
-        return await self._one(Calendar, methods.APPLY_CALENDAR, request, deadline)
+        return await self._one(Calendar, request, deadline)
 
     async def get(
         self, calendar: Calendar | str, *, version: int = 0, deadline: float | None = None
@@ -55,20 +54,19 @@ class Calendars(NamespacedCalls):
         """Return a calendar, or an earlier `version`, also of a deleted calendar."""
         namespace, name = place_of(calendar, Calendar, self._namespace)
         request = wire.GetCalendarRequest(namespace=namespace, calendar=name, version=version)
-        return await self._one(Calendar, methods.GET_CALENDAR, request, deadline)
+        return await self._one(Calendar, request, deadline)
 
     def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Calendar]:
         """Yield calendars, by name; `deadline` holds for each page."""
         request = wire.ListCalendarsRequest(namespace=self._namespace)
-        return self._pages(Calendar, methods.LIST_CALENDARS, request, limit, deadline)
+        return self._pages(Calendar, request, limit, deadline)
 
     async def delete(self, calendar: Calendar | str, *, deadline: float | None = None) -> None:
         """Delete a calendar. While jobs use it: `FailedPrecondition` with their names."""
         namespace, name = place_of(calendar, Calendar, self._namespace)
-        request = wire.DeleteCalendarRequest(namespace=namespace, calendar=name)
-        await self._call(methods.DELETE_CALENDAR, request, deadline)
+        await self._call(wire.DeleteCalendarRequest(namespace=namespace, calendar=name), deadline)
 
 
 def _message(spec: Form | wire.Calendar, name: str, namespace: str) -> wire.Calendar:

@@ -6,7 +6,6 @@ from schedclient.calls import watching
 from schedclient.calls.base import ClientCalls, id_of
 from schedclient.calls.specs import Length, When, length_message, when_message
 from schedclient.errors import InvalidArgument, Violation
-from schedclient.transport import methods
 from schedclient.values.cluster import (
     AccessToken,
     AuditEntry,
@@ -20,7 +19,6 @@ from schedclient.values.cluster import (
     ShardMove,
     Worker,
 )
-from schedclient.values.reading import value_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import cluster_service_pb2 as wire
 
@@ -30,44 +28,38 @@ class ClusterCalls(ClientCalls):
 
     async def status(self, *, deadline: float | None = None) -> Cluster:
         """Return leader, shards, and the number of runs in progress."""
-        return await self._one(Cluster, methods.GET_CLUSTER, wire.GetClusterRequest(), deadline)
+        return await self._one(Cluster, wire.GetClusterRequest(), deadline)
 
     async def members(self, *, deadline: float | None = None) -> tuple[Member, ...]:
         """Return every member."""
-        answer = await self._call(methods.LIST_MEMBERS, wire.ListMembersRequest(), deadline)
-        return tuple(value_of(Member, one) for one in answer.members)
+        return await self._all(Member, wire.ListMembersRequest(), deadline)
 
     async def shards(self, *, deadline: float | None = None) -> tuple[Shard, ...]:
         """Return every shard, with its owner."""
-        answer = await self._call(methods.LIST_SHARDS, wire.ListShardsRequest(), deadline)
-        return tuple(value_of(Shard, one) for one in answer.shards)
+        return await self._all(Shard, wire.ListShardsRequest(), deadline)
 
     async def transfer_leader(
         self, member: Member | str = "", *, reason: str = "", deadline: float | None = None
     ) -> LeaderTransfer:
         """Transfer leadership to this member, by default to the most suitable one."""
         request = wire.TransferLeaderRequest(member=id_of(member, Member), reason=reason)
-        return await self._one(LeaderTransfer, methods.TRANSFER_LEADER, request, deadline)
+        return await self._one(LeaderTransfer, request, deadline)
 
     async def rebalance(
         self, *, dry_run: bool = False, deadline: float | None = None
     ) -> tuple[ShardMove, ...]:
         """Move every shard to its target owner. Return the moves; `dry_run` only plans them."""
-        request = wire.RebalanceClusterRequest(dry_run=dry_run)
-        answer = await self._call(methods.REBALANCE, request, deadline)
-        return tuple(value_of(ShardMove, one) for one in answer.moves)
+        return await self._all(ShardMove, wire.RebalanceClusterRequest(dry_run=dry_run), deadline)
 
     async def doctor(self, *, deadline: float | None = None) -> Checkup:
         """Run diagnostics: etcd, PostgreSQL, clocks, members, workers."""
-        request = wire.CheckClusterRequest()
-        return await self._one(Checkup, methods.CHECK_CLUSTER, request, deadline)
+        return await self._one(Checkup, wire.CheckClusterRequest(), deadline)
 
     async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
         """Pause all jobs: nothing fires and no run starts until `resume`. Returns when no run can
         start any more.
         """
-        request = wire.PauseClusterRequest(note=note)
-        return await self._one(Cluster, methods.PAUSE_CLUSTER, request, deadline)
+        return await self._one(Cluster, wire.PauseClusterRequest(note=note), deadline)
 
     async def resume(
         self,
@@ -85,7 +77,7 @@ class ClusterCalls(ClientCalls):
         )
         if catch_up_since is not None:
             request.catch_up_since.CopyFrom(when_message(catch_up_since, "catch_up_since"))
-        return await self._one(Cluster, methods.RESUME_CLUSTER, request, deadline)
+        return await self._one(Cluster, request, deadline)
 
 
 class Workers(ClientCalls):
@@ -95,13 +87,12 @@ class Workers(ClientCalls):
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
         """Yield every worker."""
-        request = wire.ListWorkersRequest()
-        return self._pages(Worker, methods.LIST_WORKERS, request, limit, deadline)
+        return self._pages(Worker, wire.ListWorkersRequest(), limit, deadline)
 
     async def get(self, worker: Worker | str, *, deadline: float | None = None) -> Worker:
         """Return a worker by its name."""
         request = wire.GetWorkerRequest(worker=id_of(worker, Worker))
-        return await self._one(Worker, methods.GET_WORKER, request, deadline)
+        return await self._one(Worker, request, deadline)
 
     def watch(
         self, worker: Worker | str, *, deadline: float | None = None
@@ -116,9 +107,7 @@ class Workers(ClientCalls):
             ClusterUnavailable: no endpoint answers.
         """
         request = wire.WatchWorkerRequest(worker=id_of(worker, Worker))
-        return watching.one(
-            self._transport, methods.WATCH_WORKER, request, deadline, Worker, lambda _: False
-        )
+        return watching.one(self._transport, request, deadline, Worker, lambda _: False)
 
     async def drain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
@@ -127,14 +116,14 @@ class Workers(ClientCalls):
         DRAINING once the worker has received the drain.
         """
         request = wire.DrainWorkerRequest(worker=id_of(worker, Worker), reason=reason)
-        return await self._one(Worker, methods.DRAIN_WORKER, request, deadline)
+        return await self._one(Worker, request, deadline)
 
     async def undrain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
     ) -> Worker:
         """Give the worker new work again."""
         request = wire.UndrainWorkerRequest(worker=id_of(worker, Worker), reason=reason)
-        return await self._one(Worker, methods.UNDRAIN_WORKER, request, deadline)
+        return await self._one(Worker, request, deadline)
 
 
 class Audit(ClientCalls):
@@ -151,7 +140,7 @@ class Audit(ClientCalls):
     ) -> AsyncIterator[AuditEntry]:
         """Yield changes and rejections, newest first. `of`: the name of an object."""
         request = wire.ListAuditRequest(action=action, object=of, run_id=run_id)
-        return self._pages(AuditEntry, methods.LIST_AUDIT, request, limit, deadline)
+        return self._pages(AuditEntry, request, limit, deadline)
 
 
 class Access(ClientCalls):
@@ -175,14 +164,13 @@ class Access(ClientCalls):
             namespaces=namespaces,
             lifetime=length_message(lifetime, "lifetime"),
         )
-        return await self._one(NewToken, methods.CREATE_TOKEN, request, deadline)
+        return await self._one(NewToken, request, deadline)
 
     def tokens(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[AccessToken]:
         """Yield tokens, newest first; also tokens that ended in the last 30 days."""
-        request = auth.ListTokensRequest()
-        return self._pages(AccessToken, methods.LIST_TOKENS, request, limit, deadline)
+        return self._pages(AccessToken, auth.ListTokensRequest(), limit, deadline)
 
     async def revoke_token(
         self, token: AccessToken | str, *, deadline: float | None = None
@@ -191,12 +179,11 @@ class Access(ClientCalls):
         Revoking twice is fine.
         """
         request = auth.RevokeTokenRequest(token_id=id_of(token, AccessToken))
-        return await self._one(AccessToken, methods.REVOKE_TOKEN, request, deadline)
+        return await self._one(AccessToken, request, deadline)
 
     async def identity(self, *, deadline: float | None = None) -> Identity:
         """Return the identity that this client is authenticated as."""
-        request = auth.GetIdentityRequest()
-        return await self._one(Identity, methods.GET_IDENTITY, request, deadline)
+        return await self._one(Identity, auth.GetIdentityRequest(), deadline)
 
 
 def _role(word: str) -> auth.Role.ValueType:

@@ -5,9 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 from schedclient.calls import watching
 from schedclient.calls.base import ClientCalls, id_of, new_key
 from schedclient.calls.specs import When, payload_message, when_message
-from schedclient.transport import methods
 from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
-from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -35,14 +33,14 @@ class DeadLetters(ClientCalls):
             resolved=resolved,
             redrive_id=redrive,
         )
-        return self._pages(DeadLetter, methods.LIST_DEAD, request, limit, deadline)
+        return self._pages(DeadLetter, request, limit, deadline)
 
     async def get(
         self, run_id: DeadLetter | Run | str, *, deadline: float | None = None
     ) -> DeadLetter:
         """Return the dead letter of one run, with its resolution."""
         request = wire.GetDeadLetterRequest(run_id=_run_of(run_id))
-        return await self._one(DeadLetter, methods.GET_DEAD, request, deadline)
+        return await self._one(DeadLetter, request, deadline)
 
     async def groups(
         self, *, job: str = "", deadline: float | None = None
@@ -51,8 +49,7 @@ class DeadLetters(ClientCalls):
         1,000 groups.
         """
         request = wire.ListDeadLetterGroupsRequest(namespace=self._namespace, job=job)
-        answer = await self._call(methods.LIST_DEAD_GROUPS, request, deadline)
-        return tuple(value_of(DeadLetterGroup, one) for one in answer.groups)
+        return await self._all(DeadLetterGroup, request, deadline)
 
     async def discard(
         self,
@@ -87,7 +84,8 @@ class DeadLetters(ClientCalls):
             at_most=at_most,
             note=note,
         )
-        return (await self._call(methods.DISCARD_DEAD, request, deadline)).discarded
+        discarded: int = (await self._call(request, deadline)).discarded
+        return discarded
 
     async def redrive(
         self,
@@ -125,7 +123,7 @@ class DeadLetters(ClientCalls):
             note=note,
             idempotency_key="" if dry_run else idempotency_key or new_key(),
         )
-        return await self._one(RedrivePlan, methods.REDRIVE_DEAD, request, deadline)
+        return await self._one(RedrivePlan, request, deadline)
 
 
 def _run_of(given: DeadLetter | Run | str) -> str:
@@ -149,14 +147,14 @@ class Redrives(ClientCalls):
     async def get(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Return a redrive, with the states of its runs."""
         request = wire.GetRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
-        return await self._one(Redrive, methods.GET_REDRIVE, request, deadline)
+        return await self._one(Redrive, request, deadline)
 
     def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
         """Yield redrives, newest first."""
         request = wire.ListRedrivesRequest(namespace=self._namespace)
-        return self._pages(Redrive, methods.LIST_REDRIVES, request, limit, deadline)
+        return self._pages(Redrive, request, limit, deadline)
 
     def watch(
         self, redrive_id: Redrive | str, *, deadline: float | None = None
@@ -172,7 +170,6 @@ class Redrives(ClientCalls):
         request = wire.WatchRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
         return watching.one(
             self._transport,
-            methods.WATCH_REDRIVE,
             request,
             deadline,
             Redrive,
@@ -182,9 +179,9 @@ class Redrives(ClientCalls):
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Stop a redrive: create no more runs until `resume`. Existing runs continue."""
         request = wire.StopRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
-        return await self._one(Redrive, methods.STOP_REDRIVE, request, deadline)
+        return await self._one(Redrive, request, deadline)
 
     async def resume(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Resume a redrive with its remaining dead letters."""
         request = wire.ResumeRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
-        return await self._one(Redrive, methods.RESUME_REDRIVE, request, deadline)
+        return await self._one(Redrive, request, deadline)

@@ -24,9 +24,7 @@ from schedclient.calls.specs import (
     when_message,
 )
 from schedclient.errors import ApiError
-from schedclient.transport import methods
 from schedclient.values.jobs import Backfill, BackfillPlan, Instant, InstantExplanation, Job
-from schedclient.values.reading import value_of
 from schedclient.values.runs import Run
 from schedkit.protojson import named_fields
 from schedproto.v1 import common_pb2, job_pb2
@@ -57,7 +55,7 @@ class Jobs(NamespacedCalls):
             idempotency_key="" if validate_only else idempotency_key or new_key(),
             validate_only=validate_only,
         )
-        return await self._one(Job, methods.CREATE_JOB, request, deadline)
+        return await self._one(Job, request, deadline)
 
     async def create_many(
         self,
@@ -72,7 +70,7 @@ class Jobs(NamespacedCalls):
         A call has hundreds of jobs, and `calls` run at a time; each has the `deadline`. Every job
         has its own key. A job's `after` can't name another one of these: create the parents first.
         """
-        make = Batches(self._transport, methods.BATCH_CREATE_JOBS, Job, "job", deadline)
+        make = Batches(self._transport, wire.BatchCreateJobsRequest, Job, "job", deadline)
         return await make.ask(map(self._create_request, specs), calls)
 
     def _create_request(self, spec: Form | job_pb2.Job) -> wire.CreateJobRequest | ApiError:
@@ -85,15 +83,14 @@ class Jobs(NamespacedCalls):
     async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Return a job."""
         namespace, name = place_of(job, Job, self._namespace)
-        request = wire.GetJobRequest(namespace=namespace, job=name)
-        return await self._one(Job, methods.GET_JOB, request, deadline)
+        return await self._one(Job, wire.GetJobRequest(namespace=namespace, job=name), deadline)
 
     def list(
         self, *, where: str = "", limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Job]:
         """Yield jobs, newest first; `deadline` holds for each page."""
         request = wire.ListJobsRequest(namespace=self._namespace, filter=where)
-        return self._pages(Job, methods.LIST_JOBS, request, limit, deadline)
+        return self._pages(Job, request, limit, deadline)
 
     async def update(
         self,
@@ -129,7 +126,7 @@ class Jobs(NamespacedCalls):
             etag=etag,
             validate_only=validate_only,
         )
-        return await self._one(Job, methods.UPDATE_JOB, request, deadline)
+        return await self._one(Job, request, deadline)
 
     async def delete(
         self, job: Job | str, note: str = "", *, etag: str = "", deadline: float | None = None
@@ -137,7 +134,7 @@ class Jobs(NamespacedCalls):
         """Delete a job. When this returns, no run of it starts. Runs in progress finish."""
         namespace, name = place_of(job, Job, self._namespace)
         request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag, note=note)
-        await self._call(methods.DELETE_JOB, request, deadline)
+        await self._call(request, deadline)
 
     async def pause(
         self,
@@ -159,13 +156,12 @@ class Jobs(NamespacedCalls):
             until=when_message(until, "until"),
             etag=etag,
         )
-        return await self._one(Job, methods.PAUSE_JOB, request, deadline)
+        return await self._one(Job, request, deadline)
 
     async def resume(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Resume a paused job."""
         namespace, name = place_of(job, Job, self._namespace)
-        request = wire.ResumeJobRequest(namespace=namespace, job=name)
-        return await self._one(Job, methods.RESUME_JOB, request, deadline)
+        return await self._one(Job, wire.ResumeJobRequest(namespace=namespace, job=name), deadline)
 
     async def trigger(
         self,
@@ -189,7 +185,7 @@ class Jobs(NamespacedCalls):
             priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
             delay=length_message(delay, "delay"),
         )
-        return await self._one(Run, methods.TRIGGER_JOB, request, deadline)
+        return await self._one(Run, request, deadline)
 
     async def next(
         self,
@@ -211,8 +207,7 @@ class Jobs(NamespacedCalls):
             count=count,
             excluded=excluded,
         )
-        answer = await self._call(methods.LIST_NEXT, request, deadline)
-        return tuple(value_of(Instant, one) for one in answer.instants)
+        return await self._all(Instant, request, deadline)
 
     async def explain(
         self, job: Job | str, at: When, *, deadline: float | None = None
@@ -222,7 +217,7 @@ class Jobs(NamespacedCalls):
         request = wire.ExplainInstantRequest(
             namespace=namespace, job=name, at=when_message(at, "at")
         )
-        return await self._one(InstantExplanation, methods.EXPLAIN_INSTANT, request, deadline)
+        return await self._one(InstantExplanation, request, deadline)
 
     async def backfill(
         self,
@@ -257,14 +252,14 @@ class Jobs(NamespacedCalls):
             rerun=read_form({"rerun": rerun}, wire.BackfillJobRequest).rerun,
         )
         getattr(request, "from").CopyFrom(when_message(first, "first"))
-        return await self._one(BackfillPlan, methods.BACKFILL_JOB, request, deadline)
+        return await self._one(BackfillPlan, request, deadline)
 
     async def get_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> Backfill:
         """Return a backfill, with the states of its runs."""
         request = wire.GetBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
-        return await self._one(Backfill, methods.GET_BACKFILL, request, deadline)
+        return await self._one(Backfill, request, deadline)
 
     def watch_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
@@ -280,7 +275,6 @@ class Jobs(NamespacedCalls):
         request = wire.WatchBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
         return watching.one(
             self._transport,
-            methods.WATCH_BACKFILL,
             request,
             deadline,
             Backfill,
@@ -293,14 +287,14 @@ class Jobs(NamespacedCalls):
         """Yield backfills of one job (default: all jobs), newest first."""
         namespace, name = place_of(job, Job, self._namespace)
         request = wire.ListBackfillsRequest(namespace=namespace, job=name)
-        return self._pages(Backfill, methods.LIST_BACKFILLS, request, limit, deadline)
+        return self._pages(Backfill, request, limit, deadline)
 
     async def cancel_backfill(
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> Backfill:
         """Cancel a backfill: create no more runs, and cancel existing ones."""
         request = wire.CancelBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
-        return await self._one(Backfill, methods.CANCEL_BACKFILL, request, deadline)
+        return await self._one(Backfill, request, deadline)
 
 
 def _need_name(call: str, given: object) -> None:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 from schedclient.calls.base import NamespacedCalls, place_of
 from schedclient.calls.specs import read_form
-from schedclient.transport import methods
 from schedclient.values.jobs import Pool
 from schedproto.v1 import pool_service_pb2 as wire
 
@@ -36,26 +35,23 @@ class Pools(NamespacedCalls):
         pool = read_form(form, wire.Pool)
         pool.namespace = self._namespace
         request = wire.SetPoolRequest(pool=pool, validate_only=validate_only)
-        return await self._one(Pool, methods.SET_POOL, request, deadline)
+        return await self._one(Pool, request, deadline)
 
     async def get(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
         """Return a pool, with its runs in progress and its waiting runs."""
         namespace, name = place_of(pool, Pool, self._namespace)
-        request = wire.GetPoolRequest(namespace=namespace, pool=name)
-        return await self._one(Pool, methods.GET_POOL, request, deadline)
+        return await self._one(Pool, wire.GetPoolRequest(namespace=namespace, pool=name), deadline)
 
     def list(
         self, *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Pool]:
         """Yield pools, by name; `deadline` holds for each page."""
-        request = wire.ListPoolsRequest(namespace=self._namespace)
-        return self._pages(Pool, methods.LIST_POOLS, request, limit, deadline)
+        return self._pages(Pool, wire.ListPoolsRequest(namespace=self._namespace), limit, deadline)
 
     async def delete(self, pool: Pool | str, *, deadline: float | None = None) -> None:
         """Delete a pool. While jobs use it: `FailedPrecondition` with their names."""
         namespace, name = place_of(pool, Pool, self._namespace)
-        request = wire.DeletePoolRequest(namespace=namespace, pool=name)
-        await self._call(methods.DELETE_POOL, request, deadline)
+        await self._call(wire.DeletePoolRequest(namespace=namespace, pool=name), deadline)
 
     async def pause(
         self, pool: Pool | str, note: str = "", *, deadline: float | None = None
@@ -65,10 +61,10 @@ class Pools(NamespacedCalls):
         """
         namespace, name = place_of(pool, Pool, self._namespace)
         request = wire.PausePoolRequest(namespace=namespace, pool=name, note=note)
-        return await self._one(Pool, methods.PAUSE_POOL, request, deadline)
+        return await self._one(Pool, request, deadline)
 
     async def resume(self, pool: Pool | str, *, deadline: float | None = None) -> Pool:
         """Resume a pool: its runs start again, in the order of their wait."""
         namespace, name = place_of(pool, Pool, self._namespace)
         request = wire.ResumePoolRequest(namespace=namespace, pool=name)
-        return await self._one(Pool, methods.RESUME_POOL, request, deadline)
+        return await self._one(Pool, request, deadline)

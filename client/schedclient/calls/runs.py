@@ -13,7 +13,6 @@ from schedclient.errors import (
     FailedPrecondition,
     InvalidArgument,
 )
-from schedclient.transport import methods
 from schedclient.transport.transport import UNREACHABLE
 from schedclient.values.reading import value_of
 from schedclient.values.runs import Attempt, Explanation, LogPiece, Result, Run, RunEvent
@@ -29,8 +28,7 @@ class Runs(ClientCalls):
 
     async def get(self, run_id: Run | str, *, deadline: float | None = None) -> Run:
         """Return a run."""
-        request = wire.GetRunRequest(run_id=id_of(run_id, Run))
-        return await self._one(Run, methods.GET_RUN, request, deadline)
+        return await self._one(Run, wire.GetRunRequest(run_id=id_of(run_id, Run)), deadline)
 
     def list(
         self,
@@ -63,7 +61,7 @@ class Runs(ClientCalls):
                 scheduled_before=when_message(before, "before"),
             )
         )
-        return self._pages(Run, methods.LIST_RUNS, request, limit, deadline)
+        return self._pages(Run, request, limit, deadline)
 
     def watch(
         self, *run_ids: Run | str, job: str = "", deadline: float | None = None
@@ -142,7 +140,7 @@ class Runs(ClientCalls):
         safe.
         """
         request = wire.CancelRunRequest(run_id=id_of(run_id, Run), reason=reason)
-        return await self._one(Run, methods.CANCEL_RUN, request, deadline)
+        return await self._one(Run, request, deadline)
 
     async def retry(
         self, run_id: Run | str, *, payload: object = None, deadline: float | None = None
@@ -151,7 +149,7 @@ class Runs(ClientCalls):
         current definition, with `payload` instead of its own. Repeating returns the same run.
         """
         request = wire.RetryRunRequest(run_id=id_of(run_id, Run), payload=payload_message(payload))
-        return await self._one(Run, methods.RETRY_RUN, request, deadline)
+        return await self._one(Run, request, deadline)
 
     async def logs(
         self,
@@ -174,7 +172,7 @@ class Runs(ClientCalls):
         limit = self._transport.settings.timeout if deadline is None and not follow else deadline
         while True:
             try:
-                async for piece in self._transport.stream(methods.READ_LOGS, request, limit):
+                async for piece in self._transport.stream(request, limit):
                     backoff.reset()
                     stream = piece.fencing_token, piece.stream
                     seen, end = reached.get(stream, 0), piece.offset + len(piece.data)
@@ -199,18 +197,17 @@ class Runs(ClientCalls):
     ) -> tuple[Attempt, ...]:
         """Return every attempt, and every assignment that was lost."""
         request = wire.ListAttemptsRequest(run_id=id_of(run_id, Run))
-        answer = await self._call(methods.LIST_ATTEMPTS, request, deadline)
-        return tuple(value_of(Attempt, one) for one in answer.attempts)
+        return await self._all(Attempt, request, deadline)
 
     async def why(self, run_id: Run | str, *, deadline: float | None = None) -> Explanation:
         """Explain why the run waits, or why it ended as it did."""
         request = wire.ExplainRunRequest(run_id=id_of(run_id, Run))
-        return await self._one(Explanation, methods.EXPLAIN_RUN, request, deadline)
+        return await self._one(Explanation, request, deadline)
 
     async def result(self, run_id: Run | str, *, deadline: float | None = None) -> Result:
         """Return the run's result, of any size, checked against its SHA-256."""
         request = wire.GetRunResultRequest(run_id=id_of(run_id, Run))
-        answer = await self._call(methods.GET_RESULT, request, deadline)
+        answer = await self._call(request, deadline)
         if answer.stored:
             content = await self._content(answer, deadline)
             if answer.json:
@@ -224,7 +221,7 @@ class Runs(ClientCalls):
         request = wire.ReadResultRequest(run_id=answer.run_id)
         limit = self._transport.settings.timeout if deadline is None else deadline
         content = bytearray()
-        async for piece in self._transport.stream(methods.READ_RESULT, request, limit):
+        async for piece in self._transport.stream(request, limit):
             content += piece.data
         if hashlib.sha256(content).hexdigest() != answer.sha256:
             raise FailedPrecondition(

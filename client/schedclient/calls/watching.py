@@ -17,13 +17,11 @@ Invariants
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
 from schedclient.errors import NO_ANSWER, ClusterUnavailable, DeadlineExceeded, NotFound
-from schedclient.transport import methods
-from schedclient.transport.methods import Method
 from schedclient.transport.transport import UNREACHABLE, Transport
 from schedclient.values.base import Value
 from schedclient.values.reading import value_of
@@ -40,11 +38,10 @@ V = TypeVar("V", bound=Value)
 
 async def one(
     transport: Transport,
-    method: Method[Any, Any],
     request: Message,
     deadline: float | None,
     of: type[V],
-    over: Callable[[V], bool],
+    over: Callable[[V], bool] = lambda _: False,
 ) -> AsyncIterator[V]:
     """Yield one object, then each change of it, over any number of streams, until it is `over`."""
     broken, ended, time = Backoff(0.1, 2.0), Backoff(1.25, 5.0), _Time(deadline)
@@ -52,7 +49,7 @@ async def one(
     while True:
         pause = broken
         try:
-            async for message in transport.stream(method, request, time.remaining_seconds):
+            async for message in transport.stream(request, time.remaining_seconds):
                 time.answered()
                 if (facts := _ageless(message)) != last:
                     last = facts
@@ -175,7 +172,7 @@ async def _read(transport: Transport, run_id: str, time: _Time) -> run_pb2.Run |
     while True:
         within = time.of_a_call(transport.settings.timeout)
         try:
-            run = await transport.call(methods.GET_RUN, request, within)
+            run: run_pb2.Run = await transport.call(request, within)
             time.answered()
             return run
         except NotFound:
@@ -194,9 +191,7 @@ async def _events(
     backoff = Backoff(0.1, 2.0)
     while True:
         try:
-            async for event in transport.stream(
-                methods.WATCH_RUNS, request, time.remaining_seconds
-            ):
+            async for event in transport.stream(request, time.remaining_seconds):
                 backoff.reset()
                 time.answered()
                 if event.cursor and not request.run_ids:  # with run_ids a member accepts no cursor

@@ -7,7 +7,7 @@
 
 Invariants
 - Each call has a deadline, which no wait or try exceeds. Streams have one only if asked for.
-- A call that isn't safe to repeat (`Again.UNSENT`) is begun at most once. It is retried only before
+- A call that isn't safe to repeat (`repeatable`) is begun at most once. It is retried only before
   a connection is open, or if the stream was refused (`errors.REFUSED`).
 - A change that one try may have made ends in `DeadlineExceeded`, whatever later tries return.
 - The endpoint that answered last is tried first.
@@ -28,7 +28,8 @@ import random
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any, Final, NoReturn, TypeVar, cast
+from operator import methodcaller
+from typing import Any, Final, NoReturn, cast
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -45,8 +46,8 @@ from schedclient.errors import (
     DeadlineExceeded,
     from_rpc,
 )
-from schedclient.transport import fork
-from schedclient.transport.methods import Again, Method
+from schedclient.transport import fork, methods
+from schedclient.transport.methods import Method
 from schedkit.backoff import Backoff
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import MAX_STREAMS, TLS, Rotation, against_each, check_plaintext, connect
@@ -115,9 +116,6 @@ def with_remedy(failure: ApiError, *, reads: bool) -> ApiError:
         failure.remedy = "call again, or give a longer timeout"
     return failure
 
-
-Req = TypeVar("Req", bound=Message)
-Res = TypeVar("Res", bound=Message)
 
 UNREACHABLE: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
 """The call was never sent: no endpoint answered before the timeout."""
@@ -213,19 +211,15 @@ class Transport:
         if here is not None:
             await here.close()
 
-    async def call(
-        self, method: Method[Req, Res], request: Req, timeout: float | None = None
-    ) -> Res:
+    async def call(self, request: Message, timeout: float | None = None) -> Any:
         """Make a call and return its answer. Raises ApiError: see `schedclient.errors`."""
         channels, use = await self._channels_in_use()
         try:
-            return await channels.call(method, request, timeout)
+            return await channels.call(request, timeout)
         finally:
             channels.uses.discard(use)
 
-    async def stream(
-        self, method: Method[Req, Res], request: Req, timeout: float | None = None
-    ) -> AsyncIterator[Res]:
+    async def stream(self, request: Message, timeout: float | None = None) -> AsyncIterator[Any]:
         """Yield the messages of one stream, from one endpoint. The caller resumes it if it breaks.
         `timeout` seconds cover all of it, including the connection.
 
@@ -234,7 +228,7 @@ class Transport:
         """
         channels, use = await self._channels_in_use()
         try:
-            messages = channels.stream(method, request, timeout, use)
+            messages = channels.stream(request, timeout, use)
             async with contextlib.aclosing(messages):
                 async for message in messages:
                     yield message
@@ -353,7 +347,8 @@ class _Channels:
     def is_open(self) -> bool:
         return bool(self._channels or self._retiring or self.uses)
 
-    async def call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
+    async def call(self, request: Message, timeout: float | None) -> Any:
+        method = methods.method_of(request.DESCRIPTOR)
         tries = Tries(reads=method.reads(request))
         try:
             return await self._call(method, request, timeout, tries)
@@ -367,12 +362,12 @@ class _Channels:
             raise outcome from error
 
     async def _call(
-        self, method: Method[Req, Res], request: Req, timeout: float | None, tries: Tries
-    ) -> Res:
+        self, method: Method, request: Message, timeout: float | None, tries: Tries
+    ) -> Any:
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
         chosen = timeout is not None or self.settings.timeout != TIMEOUT
         backoff = Backoff(0.05, 1.0)
-        answer: grpc.aio.UnaryUnaryCall[Req, Res] | None = None
+        answer: grpc.aio.UnaryUnaryCall[Message, Any] | None = None
         while True:
             await self._connected(deadline)
             if not await self._placed(deadline):
@@ -408,8 +403,9 @@ class _Channels:
             await asyncio.sleep(wait)
 
     async def stream(
-        self, method: Method[Req, Res], request: Req, timeout: float | None, use: _Use
-    ) -> AsyncGenerator[Res, None]:
+        self, request: Message, timeout: float | None, use: _Use
+    ) -> AsyncGenerator[Any, None]:
+        method = methods.method_of(request.DESCRIPTOR)
         connect_within = (
             self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
         )
@@ -418,23 +414,23 @@ class _Channels:
             endpoint = await self._connected(_Deadline(connect_within), STREAMS)
         except ClusterUnavailable as error:
             raise await self._explained(error) from error
-        pieces: grpc.aio.UnaryStreamCall[Req, Res] | None = self._callable(
+        pieces: grpc.aio.UnaryStreamCall[Message, Any] | None = self._callable(
             endpoint, method, stream=True
         )(
             request,
             timeout=None if ends is None else ends.remaining_seconds(),
             metadata=self._metadata,
         )
-        use.stream = pieces if method.resumes else None
+        use.stream = pieces if method.resumed else None
         try:
             while pieces is not None:
                 piece = await pieces.read()
                 if piece is grpc.aio.EOF:
                     return
-                if method.resumes:
+                if method.resumed:
                     pieces = None  # a suspended frame keeps no channel open over a fork
-                yield cast("Res", piece)
-                pieces = use.stream if method.resumes else pieces
+                yield piece
+                pieces = use.stream if method.resumed else pieces
         except asyncio.CancelledError:
             if not use.broken_off or _is_cancelled():
                 raise
@@ -514,10 +510,10 @@ class _Channels:
         except TimeoutError:
             return False
 
-    def _worth_another(self, failure: ApiError, method: Method[Any, Any], left: float) -> bool:
+    def _worth_another(self, failure: ApiError, method: Method, left: float) -> bool:
         if failure.reason == REFUSED:
             return left > 0
-        if method.again is Again.UNSENT or left <= 0:
+        if not method.repeatable or left <= 0:
             return False
         if failure.reason == SILENT and (len(self._order) == 1 or left < ENOUGH):
             return False  # the member has waited for PostgreSQL already
@@ -532,10 +528,10 @@ class _Channels:
         self._order.remove(endpoint)
         self._order.append(endpoint)
 
-    def _try_for(self, method: Method[Any, Any], deadline: _Deadline) -> float:
+    def _try_for(self, method: Method, deadline: _Deadline) -> float:
         """Return the seconds for one try. With other endpoints, one that hangs doesn't get all."""
         left = deadline.remaining_seconds()
-        if method.again is Again.UNSENT or len(self._order) == 1:
+        if not method.repeatable or len(self._order) == 1:
             return left
         return min(left, method.try_timeout)
 
@@ -591,14 +587,14 @@ class _Channels:
             self._channels[endpoint, use] = channel
         return channel
 
-    def _callable(self, endpoint: str, method: Method[Req, Res], *, stream: bool = False) -> Any:
+    def _callable(self, endpoint: str, method: Method, *, stream: bool = False) -> Any:
         key = (endpoint, method.path)
         if key not in self._callables:
             channel = self._channel(endpoint, STREAMS if stream else CALLS)
             make = channel.unary_stream if stream else channel.unary_unary
             self._callables[key] = cast("Any", make)(
                 method.path,
-                request_serializer=method.request.SerializeToString,
+                request_serializer=methodcaller("SerializeToString"),
                 response_deserializer=method.answer.FromString,
             )
         return self._callables[key]

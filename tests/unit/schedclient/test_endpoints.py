@@ -78,7 +78,8 @@ async def test_a_member_that_hangs_costs_one_try_timeout_and_no_more(
 
     from schedclient.transport import methods
 
-    monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, try_timeout=0.2))
+    method = replace(methods.method_of(runs.GetRunRequest.DESCRIPTOR), try_timeout=0.2)
+    monkeypatch.setattr(methods, "method_of", lambda _: method)
     member.say("GetRun", hang)
     other.say("GetRun", RUN)
     async with Client([member.address, other.address], timeout=10) as client:

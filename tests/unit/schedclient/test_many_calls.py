@@ -62,7 +62,8 @@ async def test_queueing_does_not_count_against_the_try_timeout(
     member: Scripted, other: Scripted, monkeypatch: pytest.MonkeyPatch
 ):
     """With two members, a try that has no answer in time is made again at the other."""
-    monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, try_timeout=1.0))
+    method = replace(methods.method_of(runs.GetRunRequest.DESCRIPTOR), try_timeout=1.0)
+    monkeypatch.setattr(methods, "method_of", lambda _: method)
     gate = asyncio.Event()
     answer = Counting(gate=gate)
     for one in (member, other):
