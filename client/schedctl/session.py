@@ -2,12 +2,10 @@
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -15,22 +13,16 @@ from schedclient import (
     ApiError,
     Client,
     ClusterUnavailable,
-    InvalidArgument,
     Misconfigured,
     NotFound,
 )
-from schedclient.calls.specs import when_message
 from schedclient.transport.transport import split_endpoints
 from schedctl import contexts
 from schedctl.contexts import ClusterContext
-from schedkit.clock import utcnow
-from schedkit.text import duration
 
 T = TypeVar("T")
 
 LOCAL: Final = "127.0.0.1:7420"
-TIME: Final = "TIME|+3s"
-"""The metavar of `TimeType`."""
 CONNECT_TIMEOUT: Final = 5.0
 """Seconds until the first connection must be established; `--timeout` overrides it."""
 EXTRA_TIMEOUT: Final = 3.0
@@ -207,88 +199,3 @@ def _token(context: ClusterContext | None) -> str | None:
             f" or name another file: schedctl config set {context.name} --at HOST:PORT --token-file"
             " FILE"
         ) from error
-
-
-class Guard(click.ParamType[str]):
-    """A text that must not be empty, as an unset shell variable would make it."""
-
-    name = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value:
-            self.fail("the value is empty: give a value, or leave the option out", param, ctx)
-        return str(value)
-
-
-class TimeType(click.ParamType[datetime]):
-    """A time: RFC 3339, or relative to now as `+3s`."""
-
-    name = "time"
-    also = "or from now, such as +3s"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        text = str(value)
-        try:
-            if text.startswith("+"):
-                return utcnow() + timedelta(seconds=duration.parse(text[1:]).total_seconds())
-            stamp = when_message(text, self.name)
-        except InvalidArgument as error:
-            self.fail(f"{error.violations[0].problem}, {self.also}", param, ctx)
-        except (ValueError, OverflowError) as error:
-            self.fail(str(error), param, ctx)
-        return cast("datetime", stamp.ToDatetime(tzinfo=UTC))
-
-
-class LocalWhen(TimeType):
-    """As `TimeType`, or a local time without an offset, which stays text."""
-
-    name = "local time"
-    also = "or a local time with --tz, or from now, such as +3s"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the time in UTC, or the text of a local time."""
-        if re.fullmatch(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d)?", str(value), re.ASCII):
-            return str(value)
-        return super().convert(value, param, ctx)
-
-
-class Past(TimeType):
-    """A time: RFC 3339, or an age as `10m`."""
-
-    also = "or an age, such as 10m"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        text = str(value)
-        if not text[:1].isdigit() or "T" in text.upper():
-            return super().convert(value, param, ctx)
-        try:
-            return utcnow() - timedelta(seconds=duration.parse(text).total_seconds())
-        except (ValueError, OverflowError) as error:
-            self.fail(str(error), param, ctx)
-
-
-class Seconds(click.ParamType[float]):
-    """A duration as `30s` or `2m`; a bare number is seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = f"{value:g}s" if isinstance(value, float) else str(value)
-        try:
-            if text.replace(".", "", 1).isdigit():
-                seconds = float(text)
-            elif text.endswith("s") and text[:-1].replace(".", "", 1).isdigit():
-                seconds = float(text[:-1])
-            else:
-                seconds = duration.parse(text).total_seconds()
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if seconds <= 0:
-            self.fail("the time must be more than 0 s", param, ctx)
-        return seconds

@@ -13,7 +13,7 @@ from schedctl.manifests import job_diff, job_steps, manifests, object_steps
 from schedctl.manifests.job_steps import JobStep
 from schedctl.manifests.manifests import ReadManifests
 from schedctl.manifests.object_steps import CalendarStep, PoolStep
-from schedctl.options.global_options import Command, option, pass_session
+from schedctl.options.global_options import Command, flag, option, pass_session
 from schedctl.output import message, show_list, show_warnings
 from schedctl.session import Session
 from schedkit.records import dataclass
@@ -41,11 +41,7 @@ class ApplyPlan:
     multiple=True,
     required=True,
 )
-@option(
-    "--dry-run",
-    "Preview: show the changes, store nothing, exit 1 if there are changes.",
-    is_flag=True,
-)
+@flag("--dry-run", "Preview: show the changes, store nothing, exit 1 if there are changes.")
 @pass_session
 def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
     """Create or update jobs, pools and calendars from manifests.

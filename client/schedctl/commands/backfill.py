@@ -9,10 +9,18 @@ import click
 from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
 from schedctl.commands.changes import change
-from schedctl.options.global_options import Command, key_option, limit_option, option, pass_session
+from schedctl.options.global_options import (
+    Command,
+    flag,
+    key_option,
+    limit_option,
+    option,
+    pass_session,
+)
+from schedctl.options.types import PAST
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
-from schedctl.session import Past, Session
+from schedctl.session import Session
 
 ENDS: Final = ("succeeded", "failed", "skipped", "cancelled")
 WAIT: Final = (
@@ -28,14 +36,14 @@ WAIT: Final = (
     "Start of the range, inclusive: RFC 3339, or an age; 7d is 7 days ago.",
     "first",
     required=True,
-    type=Past(),
+    type=PAST,
 )
 @option(
     "--to TIME|1h",
     "End of the range, inclusive: RFC 3339, or an age; 1h is one hour ago.",
     "last",
     required=True,
-    type=Past(),
+    type=PAST,
 )
 @option(
     "--overlap skip|allow|…",
@@ -55,8 +63,8 @@ WAIT: Final = (
     "Scheduled times that ran already, but run again: those whose run didn't succeed, or all. "
     " [default: omit times that ran]",
 )
-@option("--dry-run", "Preview: show the scheduled times, store nothing.", is_flag=True)
-@option("--wait", WAIT, is_flag=True)
+@flag("--dry-run", "Preview: show the scheduled times, store nothing.")
+@flag("--wait", WAIT)
 @key_option("backfill")
 @pass_session
 def backfill(

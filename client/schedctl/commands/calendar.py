@@ -9,9 +9,10 @@ from schedctl.columns import CALENDARS
 from schedctl.commands.changes import delete_each
 from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
-from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
+from schedctl.options.global_options import CommandGroup, flag, limit_option, option, pass_session
+from schedctl.options.types import GUARD
 from schedctl.output import message, show_list, show_listing
-from schedctl.session import Guard, Session
+from schedctl.session import Session
 
 
 @click.group(cls=CommandGroup)
@@ -63,14 +64,14 @@ def list_calendars(session: Session, limit: int | None) -> None:
 @option(
     "--tz ZONE",
     "IANA time zone in which the calendar is read.  [default: the time zone of each job]",
-    type=Guard(),
+    type=GUARD,
 )
 @option(
     "--roll next|previous|none",
     "Day to which an excluded run moves: the next or the previous day that"
     " isn't excluded.  [default: none: the run is omitted]",
 )
-@option("--dry-run", "Validate the calendar and store nothing.", is_flag=True)
+@flag("--dry-run", "Validate the calendar and store nothing.")
 @pass_session
 def apply(
     session: Session, /, name: str | None, files: tuple[str, ...], dry_run: bool, **flags: Any

@@ -12,10 +12,12 @@ from schedctl.columns import AUDIT, FINDINGS, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.options.global_options import (
     Command,
     CommandGroup,
+    flag,
     limit_option,
     option,
     pass_session,
 )
+from schedctl.options.types import PAST
 from schedctl.output import (
     MARKS,
     ValueTable,
@@ -27,7 +29,7 @@ from schedctl.output import (
     show_listing,
     show_one,
 )
-from schedctl.session import EXTRA_TIMEOUT, Past, Session, known
+from schedctl.session import EXTRA_TIMEOUT, Session, known
 from schedproto.v1 import cluster_service_pb2 as wire
 
 # `schedctl cluster doctor`: the checks of the cluster, and of this machine's clock.
@@ -168,7 +170,7 @@ def transfer_leader(session: Session, member: str | None, reason: str) -> None:
 
 
 @cluster.command()
-@option("--dry-run", "Preview: show the moves, make none, exit 1 if there are moves.", is_flag=True)
+@flag("--dry-run", "Preview: show the moves, make none, exit 1 if there are moves.")
 @pass_session
 def rebalance(session: Session, dry_run: bool) -> None:
     """Move shards (groups of jobs) to the members that should own them; list the moves.
@@ -207,7 +209,7 @@ def pause(session: Session, note: str) -> None:
     "--catch-up-since TIME|AGE",
     "Apply each job's catch-up policy to its scheduled times since this time; 2h is 2 hours"
     " ago.  [default: no catch-up]",
-    type=Past(),
+    type=PAST,
 )
 @pass_session
 def resume(session: Session, catch_up: bool | None, catch_up_since: datetime | None) -> None:

@@ -6,9 +6,10 @@ from datetime import datetime
 import click
 
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import CommandGroup, dst_options, option, pass_session
+from schedctl.options.global_options import CommandGroup, dst_options, flag, option, pass_session
+from schedctl.options.types import TIME, TIME_TYPE
 from schedctl.output import show_data
-from schedctl.session import TIME, Session, TimeType
+from schedctl.session import Session
 from schedkit.clock import utcnow
 
 
@@ -33,7 +34,7 @@ def cron() -> None:
 @option(
     f"--after {TIME}",
     "Time after which scheduled times are shown; +3s is 3 s from now.  [default: now]",
-    type=TimeType(),
+    type=TIME_TYPE,
 )
 @option(
     "--next N",
@@ -67,11 +68,10 @@ def cron() -> None:
     "files",
     multiple=True,
 )
-@option(
+@flag(
     "--jobs",
     "Count how many jobs of the cluster start in the same minutes as the expression.",
     "with_jobs",
-    is_flag=True,
 )
 @pass_session
 def explain(

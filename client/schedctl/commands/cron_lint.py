@@ -8,9 +8,10 @@ from zoneinfo import ZoneInfo
 import click
 
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import Command, dst_options, option, pass_session
+from schedctl.options.global_options import Command, dst_options, flag, option, pass_session
+from schedctl.options.types import TIME, TIME_TYPE
 from schedctl.output import message, show_data, show_objects
-from schedctl.session import TIME, Session, TimeType
+from schedctl.session import Session
 from schedctl.timetables.timetables import (
     ScheduleTable,
     dst_of,
@@ -45,11 +46,11 @@ class ReportedFinding:
 
 @click.command(cls=Command)
 @source_options
-@option("--strict", "Exit with 1 also if the only findings are warnings.", is_flag=True)
+@flag("--strict", "Exit with 1 also if the only findings are warnings.")
 @option(
     f"--after {TIME}",
     "Time after which clock changes are checked; +3s is 3 s from now.  [default: now]",
-    type=TimeType(),
+    type=TIME_TYPE,
 )
 @pass_session
 def lint(

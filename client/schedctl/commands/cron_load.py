@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from schedctl.options.global_options import Command, option, pass_session
+from schedctl.options.global_options import Command, flag, option, pass_session
 from schedctl.output import message, show_data, show_rows, stamp
 from schedctl.session import Session
 from schedctl.timetables import flattened
@@ -41,11 +41,10 @@ SHOWN_MOVES: Final = 20
     show_default=True,
     type=click.IntRange(1, 100),
 )
-@option(
+@flag(
     "--rewritten",
     "Print the changed schedules that spread the starts: a new crontab, a patch of manifests,"
     " or commands for jobs. Nothing is stored.",
-    is_flag=True,
 )
 @pass_session
 def forecast(
@@ -223,7 +222,7 @@ def _data(found: Forecast, rows: Sequence[Row], flat: Flattened | None) -> dict[
     show_default=True,
     type=click.IntRange(1, 1000),
 )
-@option("--strict", "Exit with 1 if a time is listed.", is_flag=True)
+@flag("--strict", "Exit with 1 if a time is listed.")
 @pass_session
 def collide(
     session: Session,

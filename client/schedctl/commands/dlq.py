@@ -14,6 +14,7 @@ from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
 from schedctl.options.global_options import (
     CommandGroup,
+    flag,
     flag_of,
     key_option,
     limit_option,
@@ -21,10 +22,10 @@ from schedctl.options.global_options import (
     pass_session,
 )
 from schedctl.options.job_options import read_payload
+from schedctl.options.types import RUN_RATE
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.run_follower import RUN_FAILED, all_succeeded, follow_to_end
 from schedctl.session import Session
-from schedkit.text import rate as rates
 
 WAIT: Final = (
     "Show progress, and wait until all runs have ended. Exit with 1 if a run didn't succeed or the"
@@ -50,7 +51,7 @@ def dlq() -> None:
     "redrive_id",
     default="",
 )
-@option("--resolved", "Also list redriven and discarded dead letters.", is_flag=True)
+@flag("--resolved", "Also list redriven and discarded dead letters.")
 @limit_option
 @pass_session
 def list_dead(
@@ -147,34 +148,18 @@ def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:
     yield "Error", run.error
 
 
-class RedriveRateType(click.ParamType[float]):
-    """A rate of runs, as `100/s`, `6/m` or `90/h`; a bare number is per second."""
-
-    name = "rate"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the runs per second, more than 0."""
-        try:
-            count, per = rates.parse(str(value), bare="s")
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return float(count) / per.total_seconds()
-
-
 @dlq.command()
 @choosing
 @option(
     "--rate 100/s|6/m",
     "Highest rate at which new runs are created.  [default: 10/s]",
-    type=RedriveRateType(),
+    type=RUN_RATE,
 )
 @option(
     "--payload JSON|@FILE|-", "Payload of the new runs.  [default: the payload of each old run]"
 )
-@option("--dry-run", "Preview: show the number of dead letters, store nothing.", is_flag=True)
-@option("--wait", WAIT, is_flag=True)
+@flag("--dry-run", "Preview: show the number of dead letters, store nothing.")
+@flag("--wait", WAIT)
 @option("--note", "Note to store in the audit log.  [default: no note]", default="")
 @key_option("redrive")
 @pass_session
@@ -224,7 +209,7 @@ def stop(session: Session, redrive_id: str) -> None:
 
 @dlq.command()
 @click.argument("redrive_id", metavar="REDRIVE")
-@option("--wait", WAIT, is_flag=True)
+@flag("--wait", WAIT)
 @pass_session
 def resume(session: Session, redrive_id: str, wait: bool) -> None:
     """Resume a stopped redrive."""

@@ -15,6 +15,7 @@ from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
 from schedctl.options.global_options import (
     CommandGroup,
+    flag,
     key_option,
     limit_option,
     option,
@@ -29,6 +30,7 @@ from schedctl.options.job_options import (
     work_options,
 )
 from schedctl.options.notifications import notice_options
+from schedctl.options.types import GUARD, TIME, TIME_TYPE
 from schedctl.output import (
     message,
     show_data,
@@ -39,7 +41,7 @@ from schedctl.output import (
     show_one,
     show_warnings,
 )
-from schedctl.session import TIME, Guard, Session, TimeType
+from schedctl.session import Session
 from schedproto.v1 import job_pb2
 
 
@@ -55,13 +57,9 @@ for command in (backfill, backfills, cancel_backfill):
 @job.command()
 @click.argument("name")
 @key_option("job")
-@option("--dry-run", "Validate the job and store nothing.", is_flag=True)
+@flag("--dry-run", "Validate the job and store nothing.")
 @schedule_options
-@option(
-    "--paused",
-    "Create the job paused: it doesn't run on schedule until `job resume`.",
-    is_flag=True,
-)
+@flag("--paused", "Create the job paused: it doesn't run on schedule until `job resume`.")
 @work_options
 @notice_options("  [default: no notification]")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
@@ -153,16 +151,12 @@ def describe(session: Session, name: str) -> None:
 
 @job.command()
 @click.argument("name")
-@option(
-    "--dry-run",
-    "Preview: show the change, store nothing, exit 1 if there is a change.",
-    is_flag=True,
-)
+@flag("--dry-run", "Preview: show the change, store nothing, exit 1 if there is a change.")
 @option(
     "--etag",
     "Version of the job, the field etag of `job get -o json`. If the job has another etag,"
     " nothing is changed.  [default: any etag]",
-    type=Guard(),
+    type=GUARD,
 )
 @edit_options
 @notice_options(" '' removes the notification.  [default: unchanged]")
@@ -232,7 +226,7 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
     f"--until {TIME}",
     "Time at which the job is resumed automatically; +3s is 3 s from now.  [default: the pause"
     " has no end]",
-    type=TimeType(),
+    type=TIME_TYPE,
 )
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
@@ -265,11 +259,9 @@ def resume(session: Session, name: str) -> None:
 )
 @option("--delay DURATION", "Time to wait before the run starts.  [default: 0s]")
 @key_option("run")
-@option("--wait", "Wait until the run has ended, then print its output.", is_flag=True)
-@option("--follow", "Wait as with --wait, and print the output as it arrives.", is_flag=True)
-@option(
-    "--exit-status", "Wait as with --wait, and exit with the exit code of the job.", is_flag=True
-)
+@flag("--wait", "Wait until the run has ended, then print its output.")
+@flag("--follow", "Wait as with --wait, and print the output as it arrives.")
+@flag("--exit-status", "Wait as with --wait, and exit with the exit code of the job.")
 @pass_session
 def trigger(
     session: Session,
@@ -299,7 +291,7 @@ def trigger(
 @option(
     f"--after {TIME}",
     "Time after which scheduled times are listed; +3s is 3 s from now.  [default: now]",
-    type=TimeType(),
+    type=TIME_TYPE,
 )
 @option(
     "--count N",
@@ -308,7 +300,7 @@ def trigger(
     show_default=True,
     type=click.IntRange(1, 1000),
 )
-@option("--excluded", "Also list the excluded times.", is_flag=True)
+@flag("--excluded", "Also list the excluded times.")
 @pass_session
 def next_instants(
     session: Session, name: str, after: datetime | None, count: int, excluded: bool
@@ -337,7 +329,7 @@ def next_instants(
     f"--at {TIME}",
     "Scheduled time to explain; +3s is 3 s from now.",
     required=True,
-    type=TimeType(),
+    type=TIME_TYPE,
 )
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:

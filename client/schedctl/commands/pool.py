@@ -9,31 +9,16 @@ from schedctl.columns import POOLS
 from schedctl.commands.changes import change, delete_each, resume_one
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
+from schedctl.options.global_options import CommandGroup, flag, limit_option, option, pass_session
+from schedctl.options.types import POOL_RATE
 from schedctl.output import message, show_fields, show_listing, show_one
 from schedctl.session import Session, existing
-from schedkit.protojson import FormErrors, from_json, rate_text
 from schedkit.records import dataclass
-from schedproto.v1 import pool_service_pb2
 
 
 @click.group(cls=CommandGroup)
 def pool() -> None:
     """Manage pools: jobs that share a concurrency limit or a rate limit."""
-
-
-class PoolRateType(click.ParamType[str]):
-    """A rate limit, as `100/m` or `3/30s`."""
-
-    name = "rate"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the shortest text of the rate."""
-        try:
-            read = from_json({"rate": str(value)}, pool_service_pb2.Pool)
-        except FormErrors as error:
-            self.fail(error.problems[0].message, param, ctx)
-        return rate_text(read.rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +33,10 @@ class PoolEdit:
     def check(self) -> None:
         """Reject an empty change, and options that contradict each other."""
         limits, rates = (self.limit, self.no_limit), (self.rate, self.no_rate)
-        for flag, (given, none) in (("limit", limits), ("rate", rates)):
+        for name, (given, none) in (("limit", limits), ("rate", rates)):
             if given is not None and none:
                 raise CommandFailure(
-                    f"--{flag} can't be combined with --no-{flag}", remedy="give one of them"
+                    f"--{name} can't be combined with --no-{name}", remedy="give one of them"
                 )
         if not any((*limits, *rates)):
             raise CommandFailure(
@@ -98,19 +83,15 @@ def describe(session: Session, name: str) -> None:
     "Concurrency limit: the highest number of runs in progress at once.  [default: unchanged]",
     type=click.IntRange(min=1),
 )
-@option("--no-limit", "Remove the concurrency limit.", is_flag=True)
+@flag("--no-limit", "Remove the concurrency limit.")
 @option(
     "--rate 100/m|3/30s",
     "Rate limit: the highest number of starts in a period; 3/30s is 3 starts"
     " in 30 s.  [default: unchanged]",
-    type=PoolRateType(),
+    type=POOL_RATE,
 )
-@option("--no-rate", "Remove the rate limit.", is_flag=True)
-@option(
-    "--dry-run",
-    "Preview: show the change, store nothing, exit 1 if there is a change.",
-    is_flag=True,
-)
+@flag("--no-rate", "Remove the rate limit.")
+@flag("--dry-run", "Preview: show the change, store nothing, exit 1 if there is a change.")
 @pass_session
 def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> None:
     """Create a pool, or change the given limits. The change is shown first.

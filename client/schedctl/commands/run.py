@@ -13,12 +13,14 @@ from schedctl.failure import CommandFailure
 from schedctl.options.global_options import (
     Command,
     CommandGroup,
+    flag,
     key_option,
     limit_option,
     option,
     pass_session,
 )
 from schedctl.options.job_options import job_of, need_action, read_payload, submit_options
+from schedctl.options.types import GUARD
 from schedctl.output import (
     ValueTable,
     event,
@@ -30,7 +32,7 @@ from schedctl.output import (
     show_one,
     stamp,
 )
-from schedctl.session import Guard, Session
+from schedctl.session import Session
 
 
 @click.group(cls=CommandGroup)
@@ -136,12 +138,12 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 
 
 @click.command(cls=Command)
-@option("--job", "Job whose runs to print: id or name.  [default: all jobs]", type=Guard())
+@option("--job", "Job whose runs to print: id or name.  [default: all jobs]", type=GUARD)
 @option(
     "--after CURSOR",
     "Cursor (position) of an earlier event: print only the changes after that event. "
     " [default: begin with the runs in progress]",
-    type=Guard(),
+    type=GUARD,
 )
 @pass_session
 def events(session: Session, job: str | None, after: str | None) -> None:
@@ -167,7 +169,7 @@ def _event_line(one: RunEvent) -> str:
 
 @run.command()
 @click.argument("run_ids", nargs=-1, required=True, metavar="RUN…")
-@option("--exit-status", "Exit with the exit code of the run's command.", is_flag=True)
+@flag("--exit-status", "Exit with the exit code of the run's command.")
 @pass_session
 def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
     """Wait until runs have ended. Exits with 1 if a run failed, and with 7 after `--timeout`."""
@@ -206,7 +208,7 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
 
 @run.command()
 @click.argument("run_id")
-@option("-f --follow", "Print new output until the run has ended.", is_flag=True)
+@flag("-f --follow", "Print new output until the run has ended.")
 @option(
     "--token",
     "Fencing token of the attempt whose output to print, as `run attempts` shows it."
@@ -214,7 +216,7 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
     type=int,
     default=0,
 )
-@option("--timestamps", "Print the worker's UTC time before each line.", is_flag=True)
+@flag("--timestamps", "Print the worker's UTC time before each line.")
 @pass_session
 def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bool) -> None:
     """Print the output of a run, byte for byte: its stdout on stdout, its stderr on stderr."""
@@ -306,13 +308,9 @@ def why(session: Session, run_id: str) -> None:
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
-@option("--wait", "Wait until the run has ended, then print its output.", is_flag=True)
-@option("--follow", "Wait as with --wait, and print the output as it arrives.", is_flag=True)
-@option(
-    "--exit-status",
-    "Wait as with --wait, and exit with the exit code of the command.",
-    is_flag=True,
-)
+@flag("--wait", "Wait until the run has ended, then print its output.")
+@flag("--follow", "Wait as with --wait, and print the output as it arrives.")
+@flag("--exit-status", "Wait as with --wait, and exit with the exit code of the command.")
 @option("--name", "Name to show as the job of the run.  [default: no name]", default="")
 @option("--delay DURATION", "Time to wait before the run starts.  [default: 0s]")
 @key_option("run")

@@ -9,7 +9,7 @@ import click
 from schedclient import Client, Worker
 from schedctl.columns import WORKERS
 from schedctl.commands.cluster import read_with_troubles
-from schedctl.options.global_options import CommandGroup, limit_option, option, pass_session
+from schedctl.options.global_options import CommandGroup, flag, limit_option, option, pass_session
 from schedctl.output import message, show_fields, show_list, show_one
 from schedctl.run_follower import follow_to_end
 from schedctl.session import Session
@@ -63,10 +63,9 @@ def describe(session: Session, name: str) -> None:
 @worker.command()
 @click.argument("name")
 @option("--reason", "Reason to show with the drain.  [default: no reason]", default="")
-@option(
+@flag(
     "--wait",
     "Show progress, and wait until the worker's runs have ended and their results are stored.",
-    is_flag=True,
 )
 @pass_session
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:

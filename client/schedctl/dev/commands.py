@@ -20,7 +20,7 @@ from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartK
 from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess
 from schedctl.failure import Trouble, show
-from schedctl.options.global_options import option
+from schedctl.options.global_options import flag, option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,9 +90,7 @@ def group() -> None:
     is_flag=True,
     default=None,
 )
-@option(
-    "--detach", "Return when the cluster is ready, and leave the cluster running.", is_flag=True
-)
+@flag("--detach", "Return when the cluster is ready, and leave the cluster running.")
 @option(
     "--timeout SECONDS",
     "Time limit for the start, in seconds.",

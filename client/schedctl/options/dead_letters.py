@@ -13,8 +13,8 @@ import click
 from schedclient import DeadLetterGroup
 from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure
-from schedctl.options.global_options import option
-from schedctl.session import Guard, Past
+from schedctl.options.global_options import flag, option
+from schedctl.options.types import GUARD, PAST
 from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 
@@ -95,7 +95,7 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             "--until TIME|10m",
             "Select only runs that failed for good at or before this time, for example the"
             " time in column LAST of `dlq groups`; 10m is 10 minutes ago.  [default: now]",
-            type=Past(),
+            type=PAST,
         ),
         option(
             "--of",
@@ -103,18 +103,18 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
             " `dlq groups`); needs --group.  [default: both]",
             type=click.Choice(["job", "submitted"]),
         ),
-        option("--all", "Select all unresolved dead letters.", "every", is_flag=True),
+        flag("--all", "Select all unresolved dead letters.", "every"),
         option(
             "--job JOB",
             "Job of the dead letters to select: id or name.  [default: all jobs]",
-            type=Guard(),
+            type=GUARD,
         ),
         option(
             "--group FINGERPRINT",
             "Select only dead letters with this fingerprint, a hash of the error that `dlq"
             " groups` shows.  [default: all fingerprints]",
             "fingerprint",
-            type=Guard(),
+            type=GUARD,
         ),
         click.argument("run_ids", nargs=-1, metavar="[RUN…]"),
     ):

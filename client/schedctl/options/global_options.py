@@ -12,7 +12,8 @@ import click
 from click.core import ParameterSource
 
 from schedctl.failure import CommandFailure
-from schedctl.session import OUTPUTS, Guard, Seconds, Session
+from schedctl.options.types import GUARD, SECONDS
+from schedctl.session import OUTPUTS, Session
 from schedkit.protojson.problems import did_you_mean
 
 P = ParamSpec("P")
@@ -73,7 +74,7 @@ def _globals() -> list[click.Option]:
         ),
         option(
             "--timeout",
-            type=Seconds(),
+            type=SECONDS,
             help="Time limit of each call, and of commands that wait; in seconds, or as"
             " 2m.  [default: 20s; waiting has no limit]",
         ),
@@ -189,6 +190,11 @@ def option(written: str, text: str, *names: str, **settings: Any) -> Callable[[C
     return click.option(*flags, *names, metavar=value, help=text, **settings)
 
 
+def flag(written: str, text: str, *names: str) -> Callable[[C], C]:
+    """Return a decorator that adds an option without a value, as `option` does."""
+    return option(written, text, *names, is_flag=True)
+
+
 def dst_options(command: Callable[P, R]) -> Callable[P, R]:
     """Add the options for fixed times at clock changes."""
     gap = option(
@@ -214,7 +220,7 @@ def key_option(of: str) -> Callable[[C], C]:
         "Key that makes a repeated call safe: for 24 h, a call with the same key returns the"
         f" same {of} and creates no other.  [default: no key]"
     )
-    return option("--idempotency-key KEY", text, type=Guard())
+    return option("--idempotency-key KEY", text, type=GUARD)
 
 
 limit_option = option(

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from schedctl.failure import CommandFailure, standard_input, wrong_flag
 from schedctl.options import notifications
 from schedctl.options.global_options import flag_of, option
-from schedctl.session import TIME, Guard, LocalWhen, TimeType
+from schedctl.options.types import GUARD, LOCAL_TIME, TIME, TIME_TYPE
 from schedkit.protojson import FormErrors, Problem, from_json, standard
 from schedproto.v1 import common_pb2, job_pb2
 
@@ -256,15 +256,15 @@ def _options(table: Mapping[str, str], **settings: Mapping[str, Any]) -> Callabl
 
 
 _MANY: Final = {"multiple": True}
-_TIME: Final = {"type": TimeType()}
+_TIME: Final = {"type": TIME_TYPE}
 _SETTINGS: Final[dict[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("header", "metadata", "env", "require", "prefer", "cron", "label"), _MANY),
     **dict.fromkeys(("exclude_calendar", "exclude_cron"), _MANY),
     **dict.fromkeys(("start", "end"), _TIME),
-    "at": {"type": LocalWhen()},
+    "at": {"type": LOCAL_TIME},
     "on_demand": {"is_flag": True},
     "with_output": {"default": None},
-    "tz": {"type": Guard()},
+    "tz": {"type": GUARD},
 }
 work_options: Final = _options(_WORK, **_SETTINGS)
 submit_options: Final = _options(_SUBMITTED, **_SETTINGS)

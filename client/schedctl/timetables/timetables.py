@@ -21,8 +21,9 @@ from schedctl.manifests import manifests
 from schedctl.manifests.file_kinds import FileKind, Foreign, kind_of
 from schedctl.manifests.manifests import CalendarManifest, ManifestFault
 from schedctl.options.global_options import option
+from schedctl.options.types import TIME, TIME_TYPE, WINDOW
 from schedctl.output import message
-from schedctl.session import TIME, Session, TimeType
+from schedctl.session import Session
 from schedd.core.ids import Id
 from schedd.core.schedule import compiled_schedule, local_times
 from schedd.core.schedule.calendars.open_times import FARTHEST
@@ -56,13 +57,9 @@ from schedd.core.schedule.timetable.entries import TimetableEntry, Wrong
 from schedd.core.schedule.timetable.lint import LintFinding, never_finishes
 from schedkit.clock import utcnow
 from schedkit.records import dataclass, replace
-from schedkit.text import duration
 from schedproto.v1 import calendar_service_pb2, job_pb2
 
 SHOWN_LEFT_OUT: Final = 10
-LONGEST: Final = timedelta(days=3 * 366)
-"""The longest window."""
-
 TIMEOUT: Final = timedelta(hours=1)
 """The default timeout of a job."""
 
@@ -121,37 +118,18 @@ def source_options(command: F) -> F:
     return command
 
 
-class SpanType(click.ParamType[timedelta]):
-    """The length of a window: `7d`, `36h`."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        if isinstance(value, timedelta):
-            return value
-        try:
-            span = duration.parse(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not timedelta(seconds=1) <= span <= LONGEST:
-            self.fail(f"the time window must be from 1s to {LONGEST.days}d", param, ctx)
-        return span
-
-
 def window_options(length: str) -> Callable[[F], F]:
     start = option(
         f"--from {TIME}",
         "Start of the time window to examine; +3s is 3 s from now.  [default: now]",
         "start",
-        type=TimeType(),
+        type=TIME_TYPE,
     )
     span = option(
         "--for DURATION",
         "Length of the time window to examine, such as 36h or 7d.",
         "span",
-        type=SpanType(),
+        type=WINDOW,
         default=length,
         show_default=True,
     )
