@@ -237,7 +237,7 @@ class CheckupCollector:
             return self._facts(one, self.examine_member(), self.clock.now())
         before = self.clock.now()
         try:
-            answer = await self.peers.examine(one.grpc)
+            answer = await self.peers.call(one.grpc, wire.ExamineRequest(), wire.ExamineResponse)
         except Unavailable as error:
             return MemberFacts(one, away=str(error))
         return self._facts(one, answer, before + (self.clock.now() - before) / 2)

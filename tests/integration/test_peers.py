@@ -346,13 +346,15 @@ async def test_about_a_thousand_workers_each_member_is_asked_once(
     for one in workers[1:]:
         peer.workers.attach(one, WorkerFrameQueue())
     asked: list[int] = []
-    ask = peers.workers
+    ask = peers.call
 
-    async def counted(endpoint: str, request: wire.WorkersRequest) -> wire.WorkersResponse:
+    async def counted(
+        endpoint: str, request: wire.WorkersRequest, answer: type[wire.WorkersResponse]
+    ) -> wire.WorkersResponse:
         asked.append(len(request.incarnations))
-        return await ask(endpoint, request)
+        return await ask(endpoint, request, answer)
 
-    monkeypatch.setattr(peers, "workers", counted)
+    monkeypatch.setattr(peers, "call", counted)
     here = WorkerRegistry(SetClock(), lambda _event: None)
     here.elsewhere = Relay(peers)
     found = await here.views(workers)

@@ -9,16 +9,15 @@ import grpc
 
 from schedd.api.errors import LimitReachedError
 from schedd.api.runs.stream_readers import Places
-from schedd.core.ids import Id, IncarnationId
+from schedd.core.ids import Id, IncarnationId, JobId, RunId, ShardId
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.auth_interceptor import AuthInterceptor
 from schedd.rpc.peers import peer_changes
-from schedd.rpc.peers.wake_ups import WakeUpTargets, take_nudge
-from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, put, streaming, unary
+from schedd.rpc.peers.wake_ups import WakeUpTargets
+from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, Context, put, streaming, unary
 from schedd.rpc.status import abort, abort_with
 from schedd.rpc.workers import frames, worker_views
 from schedd.rpc.workers.relay import pass_on
-from schedd.rpc.workers.worker_views import known_refusals
 from schedd.watch.change_bus import ChangeBus
 from schedkit.bounds import FRAME
 from schedproto.v1 import peer_service_pb2 as wire
@@ -37,63 +36,71 @@ class PeerService:
         stands: Callable[[], wire.ExamineResponse],
         changes: ChangeBus,
     ) -> None:
-        self._changes = changes
+        self._here, self._workers, self._stands, self._changes = here, workers, stands, changes
         self._places = Places(MOST_LISTENING, MOST_LISTENING)
-        self._stands = stands
-        self._here = here
-        self._workers = workers
 
     def serve(self, server: grpc.aio.Server, gate: AuthInterceptor) -> None:
         table = {
-            "WakeUp": unary(self.nudge, wire.WakeUpRequest, wire.WakeUpResponse, bounds=FRAME),
+            "WakeUp": unary(self._wake_up, wire.WakeUpRequest, wire.WakeUpResponse, bounds=FRAME),
             "Relay": unary(
-                *(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
+                *(self._relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
                 bounds=FRAME,
             ),
-            "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse, bounds=FRAME),
-            "Refusals": unary(
-                self.refusals, wire.RefusalsRequest, wire.RefusalsResponse, bounds=FRAME
+            "Examine": unary(
+                self._examine, wire.ExamineRequest, wire.ExamineResponse, bounds=FRAME
             ),
-            "Workers": unary(self.workers, wire.WorkersRequest, wire.WorkersResponse, bounds=FRAME),
+            "Refusals": unary(
+                self._refusals, wire.RefusalsRequest, wire.RefusalsResponse, bounds=FRAME
+            ),
+            "Workers": unary(
+                self._attached, wire.WorkersRequest, wire.WorkersResponse, bounds=FRAME
+            ),
             "Changes": streaming(
-                self.changes, wire.ChangesRequest, wire.ChangesResponse, bounds=FRAME
+                self._stream_changes, wire.ChangesRequest, wire.ChangesResponse, bounds=FRAME
             ),
         }
         put(server, gate, "schedd.v1.PeerService", table)
 
-    async def examine(self, _request: object, _context: object) -> wire.ExamineResponse:
+    async def _examine(self, _request: object, _context: object) -> wire.ExamineResponse:
         """Return the state that only this member knows."""
         return self._stands()
 
-    async def nudge(self, request: wire.WakeUpRequest, _context: object) -> wire.WakeUpResponse:
-        take_nudge(self._here, request)
+    async def _wake_up(self, request: wire.WakeUpRequest, _context: object) -> wire.WakeUpResponse:
+        """Wake this member's loops for these rows."""
+        self._here.jobs_changed([JobId(Id.parse(text)) for text in request.job_ids])
+        self._here.runs_ready([ShardId(shard) for shard in request.shards])
+        self._here.runs_changed([(RunId(Id.parse(text)), None) for text in request.run_ids])
+        if request.cluster:
+            self._here.cluster_changed()
         return wire.WakeUpResponse()
 
-    async def relay(
-        self,
-        request: wire.RelayRequest,
-        context: grpc.aio.ServicerContext[wire.RelayRequest, wire.RelayResponse],
-    ) -> wire.RelayResponse:
+    async def _relay(self, request: wire.RelayRequest, context: Context) -> wire.RelayResponse:
         try:
             incarnation = IncarnationId(Id.parse(request.incarnation))
             return await pass_on(self._workers, incarnation, request.frame)
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
 
-    async def refusals(
-        self,
-        request: wire.RefusalsRequest,
-        _context: object,
+    async def _refusals(
+        self, request: wire.RefusalsRequest, _context: object
     ) -> wire.RefusalsResponse:
-        return known_refusals(self._workers, request)
+        """Return the refusals of a job that this member received."""
+        said = self._workers.refusals(JobId(Id.parse(request.job_id)), request.generation)
+        refused = [
+            wire.RefusalsResponse.Refused(incarnation=str(incarnation), why=why)
+            for incarnation, why in said.items()
+        ]
+        return wire.RefusalsResponse(refused=refused)
 
-    async def workers(self, request: wire.WorkersRequest, _context: object) -> wire.WorkersResponse:
-        return worker_views.attached_views(self._workers, request)
+    async def _attached(
+        self, request: wire.WorkersRequest, _context: object
+    ) -> wire.WorkersResponse:
+        ids = {IncarnationId(Id(one)) for one in request.incarnations}
+        views = [view for view in self._workers.workers() if view.incarnation.id in ids]
+        return wire.WorkersResponse(received=map(worker_views.reported, views))
 
-    async def changes(
-        self,
-        request: wire.ChangesRequest,
-        context: grpc.aio.ServicerContext[wire.ChangesRequest, wire.ChangesResponse],
+    async def _stream_changes(
+        self, request: wire.ChangesRequest, context: Context
     ) -> AsyncIterator[wire.ChangesResponse]:
         """Stream the runs that change at this member."""
         try:

@@ -29,16 +29,7 @@ DEADLINE: Final = 1.0
 LOOK_EVERY: Final = 10.0
 
 
-A = TypeVar(
-    "A",
-    wire.WakeUpResponse,
-    wire.RelayResponse,
-    wire.ExamineResponse,
-    wire.RefusalsResponse,
-    wire.WorkersResponse,
-)
-
-B = TypeVar("B", bound=Message)
+A = TypeVar("A", bound=Message)
 
 
 class Peers:
@@ -57,25 +48,29 @@ class Peers:
         """Check soon for members that have left."""
         self._waker.wake()
 
-    async def nudge(self, endpoint: str, request: wire.WakeUpRequest) -> None:
-        """Send a wake-up. Raises Unavailable."""
-        await self._call(endpoint, "WakeUp", request, wire.WakeUpResponse)
-
-    async def relay(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse:
-        """Relay a frame through this member. Raises Unavailable."""
-        return await self._call(endpoint, "Relay", request, wire.RelayResponse)
-
-    async def examine(self, endpoint: str) -> wire.ExamineResponse:
-        """Return the member's own state. Raises Unavailable."""
-        return await self._call(endpoint, "Examine", wire.ExamineRequest(), wire.ExamineResponse)
-
-    async def refusals(self, endpoint: str, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
-        """Return which workers have refused a job. Raises Unavailable."""
-        return await self._call(endpoint, "Refusals", request, wire.RefusalsResponse)
-
-    async def workers(self, endpoint: str, request: wire.WorkersRequest) -> wire.WorkersResponse:
-        """Return the state of the workers attached to it. Raises Unavailable."""
-        return await self._call(endpoint, "Workers", request, wire.WorkersResponse)
+    async def call(self, endpoint: str, request: Message, answer: type[A]) -> A:
+        """Make the call of this request to a member. Raises Unavailable."""
+        method = request.DESCRIPTOR.name.removesuffix("Request")
+        call: grpc.aio.UnaryUnaryMultiCallable[Any, A] = self._channel(endpoint).unary_unary(
+            f"/schedd.v1.PeerService/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        try:
+            response: A = await call(request, timeout=DEADLINE)
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(
+                f"the call {method} to member {endpoint} failed: {error.code().name}; check"
+                " the network, and the log of that member"
+            ) from error
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # The channel was closed during the call: the member has left.
+            raise Unavailable(
+                f"the call {method} to member {endpoint} failed: the member has left the cluster"
+            ) from None
+        return _within_bounds(response, endpoint, method)
 
     async def changes(
         self, endpoint: str, request: wire.ChangesRequest
@@ -123,39 +118,6 @@ class Peers:
             _, channel = self._channels.popitem()
             await channel.close()
 
-    async def _call(
-        self,
-        endpoint: str,
-        method: str,
-        request: wire.WakeUpRequest
-        | wire.RelayRequest
-        | wire.ExamineRequest
-        | wire.RefusalsRequest
-        | wire.WorkersRequest,
-        answer: type[A],
-    ) -> A:
-        channel = self._channel(endpoint)
-        call: grpc.aio.UnaryUnaryMultiCallable[Any, A] = channel.unary_unary(
-            f"/schedd.v1.PeerService/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )
-        try:
-            response: A = await call(request, timeout=DEADLINE)
-        except grpc.aio.AioRpcError as error:
-            raise Unavailable(
-                f"the call {method} to member {endpoint} failed: {error.code().name}; check"
-                " the network, and the log of that member"
-            ) from error
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            # The channel was closed during the call: the member has left.
-            raise Unavailable(
-                f"the call {method} to member {endpoint} failed: the member has left the cluster"
-            ) from None
-        return _within_bounds(response, endpoint, method)
-
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._rotation.turned():
             self._retired += self._channels.values()
@@ -170,7 +132,7 @@ class Peers:
         return channel
 
 
-def _within_bounds(answer: B, endpoint: str, call: str) -> B:
+def _within_bounds(answer: A, endpoint: str, call: str) -> A:
     """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
         raise Unavailable(f"member {endpoint} sent an invalid answer to {call}: {problem(found)}")

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Final, NoReturn, Protocol
 
 from schedd.cluster.observer import Observer
-from schedd.core.ids import Hint, Id, JobId, RunId, ShardId
+from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import StoredDefinition
 from schedd.rpc.peers.peers import Peers
@@ -39,27 +39,6 @@ class WakeUpTargets(Protocol):
     def cluster_changed(self) -> None: ...
 
 
-class _NoLoops:
-    """No loops run yet."""
-
-    def jobs_changed(self, jobs: Iterable[JobId]) -> None:
-        """Do nothing."""
-
-    def runs_ready(self, shards: Iterable[ShardId]) -> None:
-        """Do nothing."""
-
-    def runs_created(
-        self, runs: Iterable[LiveRun], definitions: Sequence[StoredDefinition]
-    ) -> None:
-        """Do nothing."""
-
-    def runs_changed(self, hints: Sequence[Hint]) -> None:
-        """Do nothing."""
-
-    def cluster_changed(self) -> None:
-        """Do nothing."""
-
-
 @dataclass(slots=True)
 class _Gathered:
     jobs: set[JobId] = field(default_factory=set)
@@ -73,7 +52,7 @@ class WakeUpSender:
     def __init__(self, cluster: Observer, peers: Peers) -> None:
         self._cluster = cluster
         self._peers = peers
-        self._here: WakeUpTargets = _NoLoops()
+        self._here: WakeUpTargets | None = None
         self._waker = Waker()
         self._gathered: dict[str, _Gathered] = defaultdict(_Gathered)
         self._sending: set[str] = set()
@@ -87,7 +66,8 @@ class WakeUpSender:
     def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
         """Wake the owners of these jobs' timers, which were written."""
         own = self._cluster.owned()
-        self._here.jobs_changed([job for job, shard in changed if shard in own])
+        if self._here is not None:
+            self._here.jobs_changed([job for job, shard in changed if shard in own])
         for job, shard in changed:
             gathered = self._for(shard)
             if gathered is not None and len(gathered.jobs) < MOST:
@@ -96,7 +76,8 @@ class WakeUpSender:
     def runs_ready(self, shards: Sequence[ShardId]) -> None:
         """Wake the owners of these shards: runs became ready."""
         own = self._cluster.owned()
-        self._here.runs_ready([shard for shard in shards if shard in own])
+        if self._here is not None:
+            self._here.runs_ready([shard for shard in shards if shard in own])
         for shard in shards:
             if shard not in own and (gathered := self._for(shard)) is not None:
                 gathered.shards.add(shard)
@@ -110,7 +91,8 @@ class WakeUpSender:
         runs = [run for run in runs if not run.token]
         self.runs_changed([run.hint for run in runs])
         own = self._cluster.owned()
-        if here := [run for run in runs if run.shard in own]:
+        here = [run for run in runs if run.shard in own]
+        if here and self._here is not None:
             jobs = {run.job_id for run in here}
             self._here.runs_created(here, [one for one in definitions if one.job_id in jobs])
         if elsewhere := [run.shard for run in runs if run.shard not in own]:
@@ -120,11 +102,13 @@ class WakeUpSender:
         """Publish that these runs changed, for subscribers only. Other members subscribe to this
         one (`peer_changes`).
         """
-        self._here.runs_changed(hints)
+        if self._here is not None:
+            self._here.runs_changed(hints)
 
     def cluster_changed(self) -> None:
         """Publish that the cluster was paused or resumed, or that the shard map has changed."""
-        self._here.cluster_changed()
+        if self._here is not None:
+            self._here.cluster_changed()
         for endpoint in self._peers.endpoints():
             self._gathered[endpoint].cluster = True
         self._waker.wake()
@@ -157,18 +141,9 @@ class WakeUpSender:
                     shards=sorted(what.shards),
                     cluster=what.cluster,
                 )
-                await self._peers.nudge(endpoint, request)
+                await self._peers.call(endpoint, request, wire.WakeUpResponse)
         except Unavailable as away:
             log.debug("%s", away)
         finally:
             self._sending.discard(endpoint)
             self._waker.wake()
-
-
-def take_nudge(here: WakeUpTargets, request: wire.WakeUpRequest) -> None:
-    """Wake this member's loops for these rows."""
-    here.jobs_changed([JobId(Id.parse(text)) for text in request.job_ids])
-    here.runs_ready([ShardId(shard) for shard in request.shards])
-    here.runs_changed([(RunId(Id.parse(text)), None) for text in request.run_ids])
-    if request.cluster:
-        here.cluster_changed()

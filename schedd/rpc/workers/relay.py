@@ -168,7 +168,7 @@ class Relay:
 
     async def _one(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse | None:
         try:
-            return await self._peers.relay(endpoint, request)
+            return await self._peers.call(endpoint, request, wire.RelayResponse)
         except Unavailable as away:
             log.debug("%s", away)
             return None

@@ -42,28 +42,22 @@ async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerVi
             for request in requests
         ]
     newest: dict[bytes, _Reported] = {}
-    for reported in (one for answer in answers for one in answer.result()):
-        before = newest.get(reported.incarnation)
-        if before is None or reported.seconds_since_heartbeat < before.seconds_since_heartbeat:
-            newest[reported.incarnation] = reported
+    for found in (one for answer in answers for one in answer.result()):
+        before = newest.get(found.incarnation)
+        if before is None or found.seconds_since_heartbeat < before.seconds_since_heartbeat:
+            newest[found.incarnation] = found
     return [_view(one, newest[one.id]) for one in away if one.id in newest]
-
-
-def attached_views(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
-    ids = {IncarnationId(Id(one)) for one in request.incarnations}
-    found = [_reported(view) for view in workers.workers() if view.incarnation.id in ids]
-    return wire.WorkersResponse(received=found)
 
 
 async def _one(peers: Peers, endpoint: str, request: wire.WorkersRequest) -> Sequence[_Reported]:
     try:
-        return (await peers.workers(endpoint, request)).received
+        return (await peers.call(endpoint, request, wire.WorkersResponse)).received
     except Unavailable as away:
         log.debug("%s", away)
         return ()
 
 
-def _reported(view: WorkerView) -> _Reported:
+def reported(view: WorkerView) -> _Reported:
     return _Reported(
         incarnation=view.incarnation.id,
         draining=view.draining,
@@ -118,19 +112,8 @@ class AskedRefusals:
             return here
         request = wire.RefusalsRequest(job_id=str(job), generation=generation)
         try:
-            answer = await self._peers.refusals(owner.grpc, request)
+            answer = await self._peers.call(owner.grpc, request, wire.RefusalsResponse)
             return {IncarnationId(Id.parse(one.incarnation)): one.why for one in answer.refused}
         except Unavailable as away:
             log.debug("%s", away)
         return here
-
-
-def known_refusals(workers: WorkerRegistry, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
-    """Return the refusals that this member received."""
-    job = JobId(Id.parse(request.job_id))
-    said = workers.refusals(job, request.generation)
-    refused = [
-        wire.RefusalsResponse.Refused(incarnation=str(incarnation), why=why)
-        for incarnation, why in said.items()
-    ]
-    return wire.RefusalsResponse(refused=refused)

@@ -24,7 +24,9 @@ class OnePeer:
     def endpoints(self) -> list[str]:
         return ["m2:1"]
 
-    async def relay(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse:
+    async def call(
+        self, endpoint: str, request: wire.RelayRequest, answer: type[wire.RelayResponse]
+    ) -> wire.RelayResponse:
         self.cancels += request.frame.cancels
         return wire.RelayResponse()
 
