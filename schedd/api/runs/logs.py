@@ -11,13 +11,12 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from schedd.api.errors import FailedPreconditionError
-from schedd.api.runs import broadcasts
 from schedd.api.runs.cursors import LogPosition
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.run_records import RunRecord
+from schedd.core.runs.run_records import RunFilter, RunRecord
 from schedd.watch.change_bus import RunWaiter
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -30,6 +29,8 @@ LOOK_EVERY: Final = 0.15
 """Seconds after which a followed run is read again. Changes that another member stores, for example
 its start, are seen by this only. All readers of a run share one statement.
 """
+NAMED: Final = 20
+"""Children of a broadcast that an error names."""
 
 
 class Reached:
@@ -171,13 +172,30 @@ async def followed(
             if run.state not in LIVE or (asked and asked in sent):
                 return
             if run.children is not None:  # a broadcast that has just started
-                raise await broadcasts.no_log(services, record)
+                raise await no_log(services, record)
             if running and (not asked or running == asked):
                 reach = reached.setdefault(running, Reached(running))
                 async for piece in _as_it_comes(services, run, reach, changes):
                     yield piece
             else:
                 await changes.wait(LOOK_EVERY)
+
+
+async def no_log(services: Services, record: RunRecord) -> FailedPreconditionError:
+    """Return the error for the log of a broadcast, which names the children that have one."""
+    wanted = RunFilter(str(record.run.job_id), parent=record.run.key.run_id)
+    children, _ = await services.store.list_runs(record.namespace, None, NAMED, wanted)
+    more = (record.run.children or 0) - len(children)
+    names = "; ".join(
+        f"{each.run.key.run_id} ({each.run.target}, {each.run.state})" for each in children
+    )
+    return FailedPreconditionError(
+        f"the run is a broadcast and has no log of its own; its child runs have logs: {names}"
+        + (f"; and {more} more" if more > 0 else ""),
+        reason="IS_BROADCAST",
+        remedy=f"list the child runs: `schedctl run list --parent {record.run.key.run_id}`; then"
+        " see the log of a child run: `schedctl run logs RUN`",
+    )
 
 
 async def _read(services: Services, run_id: RunId) -> RunRecord | None:

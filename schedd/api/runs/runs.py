@@ -20,7 +20,7 @@ from schedd.api.errors import (
 from schedd.api.field_bounds import id_of
 from schedd.api.jobs import backfills, stored_jobs
 from schedd.api.jobs.stored_jobs import namespace_of
-from schedd.api.runs import broadcasts, logs
+from schedd.api.runs import logs
 from schedd.api.runs.cursors import LogPosition, refused
 from schedd.api.runs.logs import damaged
 from schedd.api.runs.why import explain
@@ -182,7 +182,7 @@ async def read_logs(
     """Return the log of an attempt; with `follow`, of the run until it has ended."""
     record = await _find(services, request.run_id)
     if record.run.children is not None:
-        raise await broadcasts.no_log(services, record)
+        raise await logs.no_log(services, record)
     run_id, token = record.run.key.run_id, Token(request.fencing_token)
     await _check_attempt(services, record, token)
     after = LogPosition.read(request.resume_after)
@@ -331,7 +331,14 @@ async def retry_run(
     found = await services.store.get_run(run_id)
     if found is None:
         raise unknown(str(run_id))
-    broadcasts.check_no_child(found)
+    if (parent := found.run.parent) is not None:
+        raise FailedPreconditionError(
+            f"run {found.run.key.run_id} can't be retried alone: it is a child of a"
+            f" broadcast, for worker {found.run.target} only",
+            reason="IS_CHILD",
+            remedy="when the broadcast has ended, run the broadcast again on the workers that"
+            f" failed: schedctl run retry {parent}",
+        )
     _check_again(found)
     after = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
     before = audit_state(found)

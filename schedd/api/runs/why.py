@@ -1,17 +1,16 @@
 """Explain why a run waits, or why it ended: checks in the order in which they can block a run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from schedd.api import availability, views
 from schedd.api.cluster.cluster import lost_now, running_workers
-from schedd.api.runs import broadcasts
-from schedd.api.runs.broadcasts import CHANGE, REFUSED, holders
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import Need, able, need_of
 from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
-from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
+from schedd.core.ids import NO_TOKEN, IncarnationId
 from schedd.core.jobs import labels
 from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap
 from schedd.core.runs.lifecycle import LIVE, Reason, State
@@ -20,6 +19,7 @@ from schedd.core.runs.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.runs.records import WorkerView
 from schedd.core.runs.retry import MAX_LOSSES
 from schedd.core.runs.run_records import RunFilter, RunRecord
+from schedd.core.timers.cluster_pauses import Pause
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -56,58 +56,55 @@ ENDS: Final = {
 }
 """The description of each reason."""
 
+REFUSED: Final = "Does a worker accept the run?"
+CHANGE: Final = "change the job, or start a worker that can run it; the run is offered again later"
+PRE_DISPATCHED: Final = 100
+"""The newest waiting runs of a job that are read: pre-dispatched and returned ones are among them.
+"""
+NAMED: Final = 10
+"""Workers that an answer names."""
+CHILDREN: Final = 20
+"""Children of a broadcast that an answer lists."""
+
 
 async def explain(services: Services, record: RunRecord) -> wire.ExplainRunResponse:
     run = record.run
     if run.state not in LIVE:
         return _explain_end(record)
     if run.state is State.RUNNING and run.children is not None:
-        return await broadcasts.explained(services, record)
+        return await _explain_broadcast(services, record)
     if record.pre_dispatched:
-        return _explain_response(
-            f"The run is pre-dispatched: {run.worker} starts it when it is due.", []
-        )
+        answer = f"The run is pre-dispatched: {run.worker} starts it when it is due."
+        return wire.ExplainRunResponse(answer=answer)
     if run.state is State.RUNNING:
         checks = [*_blocks(services, run), *_lost(run)]
-        return _explain_response(f"The run is in progress: {_in_progress(record)}.", checks)
-    paused = await _cluster(services)
-    checks = [*_trusted(services), *paused, *_checks_of_waiting_run(services, record), *_lost(run)]
-    definition = await _definition(services, run.job_id)
-    if definition is not None:
+        answer = f"The run is in progress: {_in_progress(record)}."
+        return wire.ExplainRunResponse(answer=answer, checks=checks)
+    paused = await services.pauses.present()
+    checks = [*_checks_of_waiting_run(services, record, paused), *_lost(run)]
+    stored = await services.store.definition(run.job_id)
+    if stored is not None:
+        definition = JobDefinition.read(stored).parsed
         said = await services.refusals.refusals_of_job(run.shard, run.job_id, definition.generation)
-        checks += [
-            *await _overlap(services, record, definition),
-            *await _needs(services, record.run, definition, said),
-        ]
+        checks += await _overlap(services, record, definition)
+        checks += await _needs(services, run, definition, said)
         checks += await _pool(services, definition)
-        checks += _late(services, record.run, definition)
+        if run.late:  # last, because all others are more specific
+            remedy = f"wait, or run `schedctl run cancel {run.key.run_id}`"
+            checks.append(_check("Is the run late?", waits_late(services, definition), remedy))
     checks.sort(key=lambda check: check.question != REFUSED)  # it was due and dispatched then
     wrong = next((check for check in checks if check.remedy), None)
-    if wrong is not None:
-        reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
-        answer = _explain_response(f"The run waits: {reason}.", checks)
-        answer.refused = checks[0].question == REFUSED
-        return answer
-    return _explain_response("The run is ready: it is dispatched next.", checks)
+    if wrong is None:
+        answer = "The run is ready: it is dispatched next."
+        return wire.ExplainRunResponse(answer=answer, checks=checks)
+    reason = wrong.answer.removeprefix("yes, ").removeprefix("no, ")
+    return wire.ExplainRunResponse(
+        answer=f"The run waits: {reason}.", checks=checks, refused=checks[0].question == REFUSED
+    )
 
 
-def _trusted(services: Services) -> Iterator[Check]:
-    if not services.cluster.trusted():
-        yield Check(
-            question="Is this member's view of the cluster current?",
-            answer=availability.UNTRUSTED,
-            remedy="schedctl cluster doctor",
-        )
-
-
-async def _cluster(services: Services) -> list[Check]:
-    pause = await services.pauses.present()
-    question = "Is the cluster paused?"
-    if pause is None:
-        return [Check(question=question, answer="no")]
-    answer = f"yes, it is {views.paused(pause)}"
-    remedy = "schedctl cluster resume" + " --catch-up-since T" * pause.recovering
-    return [Check(question=question, answer=answer, remedy=remedy)]
+def _check(question: str, answer: str, remedy: str = "") -> Check:
+    return Check(question=question, answer=answer, remedy=remedy)
 
 
 def _explain_end(record: RunRecord) -> wire.ExplainRunResponse:
@@ -120,8 +117,26 @@ def _explain_end(record: RunRecord) -> wire.ExplainRunResponse:
     elif record.excluded_by:
         why += f": {record.excluded_by}"
     text = f"The run ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
-    checks = [Check(question="What was the error?", answer=record.error)] if record.error else []
-    return _explain_response(text + ".", [*checks, *_lost(run)])
+    checks = [_check("What was the error?", record.error)] if record.error else []
+    return wire.ExplainRunResponse(answer=text + ".", checks=[*checks, *_lost(run)])
+
+
+async def _explain_broadcast(services: Services, record: RunRecord) -> wire.ExplainRunResponse:
+    """Explain a started broadcast, which no worker runs, by the states of its children."""
+    wanted = RunFilter(str(record.run.job_id), parent=record.run.key.run_id)
+    most = record.run.children or 0
+    children, _ = await services.store.list_runs(record.namespace, None, most, wanted)
+    states = Counter(each.run.state for each in children)
+    counted = ", ".join(f"{states[state]} {state}" for state in State if states[state])
+    what = "is being cancelled" if record.run.cancelling else "is in progress"
+    left = [each.run for each in children if each.finished_at is None]
+    return wire.ExplainRunResponse(
+        answer=f"The run {what}: a broadcast to {len(children)} workers; children: {counted}.",
+        checks=[
+            _check(f"On {run.target}?", str(run.state), f"schedctl run why {run.key.run_id}")
+            for run in left[:CHILDREN]
+        ],
+    )
 
 
 def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
@@ -130,26 +145,26 @@ def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
         seconds = block.blocked_for.ToTimedelta().total_seconds()
         what = f"for {seconds:.1f} s, at {block.place}; {block.waiting} other coroutines wait"
         if (block.key.run_id, block.key.fencing_token) == (str(run.key.run_id), run.token):
-            yield Check(
-                question="Does the run's handler block the event loop?",
-                answer=f"yes, handler {block.handler!r} has blocked the event loop {what}",
-                remedy="replace the blocking call by an await, or use a plain `def`",
+            yield _check(
+                "Does the run's handler block the event loop?",
+                f"yes, handler {block.handler!r} has blocked the event loop {what}",
+                "replace the blocking call by an await, or use a plain `def`",
             )
         else:
-            yield Check(
-                question="Does another run block an event loop of the worker?",
-                answer=f"yes, handler {block.handler!r} of run {block.key.run_id} has blocked"
+            yield _check(
+                "Does another run block an event loop of the worker?",
+                f"yes, handler {block.handler!r} of run {block.key.run_id} has blocked"
                 f" an event loop {what}",
-                remedy=f"schedctl run why {block.key.run_id}",
+                f"schedctl run why {block.key.run_id}",
             )
 
 
 def _lost(run: LiveRun) -> Iterator[Check]:
     if run.losses:
         times = "once" if run.losses == 1 else f"{run.losses} times"
-        yield Check(
-            question="Was the worker lost during the run?",
-            answer=f"yes, {times}; after {MAX_LOSSES} losses the run fails (TOO_MANY_LOSSES)",
+        yield _check(
+            "Was the worker lost during the run?",
+            f"yes, {times}; after {MAX_LOSSES} losses the run fails (TOO_MANY_LOSSES)",
         )
 
 
@@ -163,38 +178,37 @@ def _in_progress(record: RunRecord) -> str:
     return f"{text}; its worker will {'kill' if run.killing else 'end'} it, because {why}"
 
 
-def _checks_of_waiting_run(services: Services, record: RunRecord) -> Iterator[Check]:
+def _checks_of_waiting_run(
+    services: Services, record: RunRecord, pause: Pause | None
+) -> Iterator[Check]:
     run = record.run
-    if record.paused:
-        name = record.job
-        yield Check(
-            question="Is the job paused?",
-            answer=f"yes, job {name} is paused",
-            remedy=f"schedctl job resume {name}",
-        )
+    if not services.cluster.trusted():
+        question = "Is this member's view of the cluster current?"
+        yield _check(question, availability.UNTRUSTED, "schedctl cluster doctor")
+    if pause is None:
+        yield _check("Is the cluster paused?", "no")
     else:
-        yield Check(question="Is the job paused?", answer="no")
+        remedy = "schedctl cluster resume" + " --catch-up-since T" * pause.recovering
+        yield _check("Is the cluster paused?", f"yes, it is {views.paused(pause)}", remedy)
+    if record.paused:
+        remedy = f"schedctl job resume {record.job}"
+        yield _check("Is the job paused?", f"yes, job {record.job} is paused", remedy)
+    else:
+        yield _check("Is the job paused?", "no")
     left = (run.ready_at - services.clock.now()).total_seconds()
     if left > 0:
         retrying = run.state is State.RETRYING
         what = "its backoff before the next attempt ends" if retrying else "the run is due"
-        when = f"{what} in {left:.1f} s"
-        yield Check(
-            question="Is the run due?",
-            answer=f"no, {when}",
-            remedy=f"wait, or run `schedctl run cancel {run.key.run_id}`",
-        )
+        remedy = f"wait, or run `schedctl run cancel {run.key.run_id}`"
+        yield _check("Is the run due?", f"no, {what} in {left:.1f} s", remedy)
     else:
-        yield Check(question="Is the run due?", answer="yes")
+        yield _check("Is the run due?", "yes")
     view = services.cluster.view()
-    owner = view.member(view.assigned.get(run.shard))
-    yield Check(
-        question="Does the shard of the job have an owner?",
-        answer=f"yes, {owner.name} owns shard {run.shard}"
-        if owner
-        else f"no, shard {run.shard} has no owner",
-        remedy="" if owner else "schedctl cluster members",
-    )
+    question = "Does the shard of the job have an owner?"
+    if (owner := view.member(view.assigned.get(run.shard))) is not None:
+        yield _check(question, f"yes, {owner.name} owns shard {run.shard}")
+    else:
+        yield _check(question, f"no, shard {run.shard} has no owner", "schedctl cluster members")
 
 
 async def _pool(services: Services, definition: Definition) -> list[Check]:
@@ -204,49 +218,43 @@ async def _pool(services: Services, definition: Definition) -> list[Check]:
     usage = (await services.pools.usage([definition.pool])).get(definition.pool)
     question = f"Does pool {name} have capacity?"
     if usage is None:
-        remedy = f"schedctl pool set {name}"
-        return [Check(question=question, answer=f"no, pool {name} not found", remedy=remedy)]
+        return [_check(question, f"no, pool {name} not found", f"schedctl pool set {name}")]
     if usage.room:
-        return [Check(question=question, answer="yes")]
-    command = "resume" if usage.paused else "set"
-    return [
-        Check(
-            question=question,
-            answer=f"no, pool {name} is full: {usage.why_full}"
-            if not usage.paused
-            else f"no, pool {name} is paused",
-            remedy=(
-                f"wait, or run `schedctl pool {command} {name}{' --limit N' * (command == 'set')}`"
-            ),
-        )
-    ]
+        return [_check(question, "yes")]
+    if usage.paused:
+        remedy = f"wait, or run `schedctl pool resume {name}`"
+        return [_check(question, f"no, pool {name} is paused", remedy)]
+    remedy = f"wait, or run `schedctl pool set {name} --limit N`"
+    return [_check(question, f"no, pool {name} is full: {usage.why_full}", remedy)]
 
 
 async def _needs(
     services: Services, run: LiveRun, definition: Definition, said: Mapping[IncarnationId, str]
 ) -> list[Check]:
     """Check the workers for a run. `said`: why workers have rejected it."""
+    question = "Can a worker execute the run?"
     workers = await running_workers(services)
     need = need_of(definition, run)
     if need.worker is not None:
-        return broadcasts.waits_for(need, workers, said)
-    if need.each:
+        return waits_for(need, workers, said)
+    to_all = need.each
+    if to_all:
         need = replace(need, each=False)
         workers = [one for one in workers if not one.draining]
     fit = [one for one in workers if able(one.incarnation, need)]
     if not fit:
-        return [await _no_worker(services, need, definition, workers)]
-    if need_of(definition, run).each:
-        answer = f"yes, {len(fit)} can, and each gets its own run"
-        return [Check(question="Can a worker execute the run?", answer=answer)]
+        return [_check(question, *await _no_worker(services, need, definition, workers))]
+    if to_all:
+        return [_check(question, f"yes, {len(fit)} can, and each gets its own run")]
     whys = sorted({why for one in fit if (why := said.get(one.incarnation.id)) is not None})
     able_so_far = [one for one in fit if one.incarnation.id not in said]
     if not able_so_far:
-        return [_refused(len(fit), whys)]
+        answer = f"no, all suitable workers ({len(fit)}) have rejected it: {'; '.join(whys)}"
+        return [_check(REFUSED, answer, CHANGE)]
     no = len(fit) - len(able_so_far)
     but = f", {no} {'has' if no == 1 else 'have'} rejected it: {'; '.join(whys)}" if no else ""
     fit = able_so_far
-    checks = [Check(question="Can a worker execute the run?", answer=f"yes, {len(fit)} can{but}")]
+    checks = [_check(question, f"yes, {len(fit)} can{but}")]
     takers = [one for one in fit if one.speaks and not (one.draining or one.refusal_reason)]
     if not any(one.free >= definition.slots for one in takers):
         checks.append(_taken(fit, takers))
@@ -255,9 +263,9 @@ async def _needs(
 
 async def _no_worker(
     services: Services, need: Need, definition: Definition, workers: Sequence[WorkerView]
-) -> Check:
-    """Return the check for a run that no running worker can run: what is missing, and which lost or
-    drained worker has it.
+) -> tuple[str, str]:
+    """Return what is missing for a run that no running worker can run, with the lost or drained
+    worker that has it; and the remedy.
     """
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     if any(able(one.incarnation, replace(need, require=())) for one in workers):
@@ -269,7 +277,11 @@ async def _no_worker(
     if any(able(one, need) for one in anywhere):
         what += f" of namespace {need.namespace!r}, which no worker's certificate names"
     but, remedy = "", "schedctl worker list -o wide"
-    if stopped := await _stopped(services, need, workers):
+    names = {one.incarnation.worker for one in workers}
+    drained = [one.worker for one in await services.worker_store.drains()]
+    drained = [worker for worker in drained if worker not in names]
+    were = await services.worker_store.newest_of(drained) if drained else []
+    if stopped := sorted(one.worker for one in were if able(one, need)):
         isnt = "is drained and stopped" if len(stopped) == 1 else "are drained and stopped"
         but = f"; {', '.join(stopped)} could, but {isnt}"
         if len(stopped) == 1:
@@ -277,32 +289,7 @@ async def _no_worker(
     elif lost := [one.worker for one in (await lost_now(services)).workers if able(one, need)]:
         but = f"; {', '.join(_few(lost))} could, but {'is' if len(lost) == 1 else 'are'} lost"
         remedy = f"start worker {lost[0]} again"
-    return Check(
-        question="Can a worker execute the run?",
-        answer=f"no connected worker runs {what}{but}",
-        remedy=remedy,
-    )
-
-
-async def _stopped(services: Services, need: Need, there: Sequence[WorkerView]) -> list[str]:
-    """Return the drained and stopped workers that could run it, by their last registration."""
-    names = {one.incarnation.worker for one in there}
-    drained = [
-        drain.worker for drain in await services.worker_store.drains() if drain.worker not in names
-    ]
-    if not drained:
-        return []
-    were = await services.worker_store.newest_of(drained)
-    return sorted(one.worker for one in were if able(one, need))
-
-
-def _refused(asked: int, whys: Sequence[str]) -> Check:
-    """Return the check for a run that all suitable workers have rejected."""
-    return Check(
-        question=REFUSED,
-        answer=f"no, all suitable workers ({asked}) have rejected it: {'; '.join(whys)}",
-        remedy=CHANGE,
-    )
+    return f"no connected worker runs {what}{but}", remedy
 
 
 def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
@@ -323,16 +310,15 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
         more = f" ({', '.join(leaving)} draining)" if leaving else ""
         answer = f"no, {'; '.join(full + silent)}{more}"
         remedy = _remedy(refusing) if full else "schedctl worker list"
-        return Check(question="Does a suitable worker accept runs?", answer=answer, remedy=remedy)
-    remedy = "schedctl worker list"
+        return _check("Does a suitable worker accept runs?", answer, remedy)
+    question = "Is a slot free?"
     if not takers:
         answer = f"no, all suitable workers are draining: {', '.join(leaving)}"
-    else:
-        remedy = holders({one.incarnation.worker for one in takers})
-        more = "; ".join([f"{', '.join(leaving)} draining"] * bool(leaving) + full + silent)
-        whose = fit[0].incarnation.worker if len(fit) == 1 else f"{len(fit)} workers"
-        answer = f"no, all slots of {whose} are in use" + (f" ({more})" if more else "")
-    return Check(question="Is a slot free?", answer=answer, remedy=remedy)
+        return _check(question, answer, "schedctl worker list")
+    more = "; ".join([f"{', '.join(leaving)} draining"] * bool(leaving) + full + silent)
+    whose = fit[0].incarnation.worker if len(fit) == 1 else f"{len(fit)} workers"
+    answer = f"no, all slots of {whose} are in use" + (f" ({more})" if more else "")
+    return _check(question, answer, _holders({one.incarnation.worker for one in takers}))
 
 
 def _remedy(refusing: Sequence[WorkerView]) -> str:
@@ -351,17 +337,43 @@ def _few(texts: Iterable[str]) -> list[str]:
     return named[:NAMED] + [f"{len(named) - NAMED:,} more"] * (len(named) > NAMED)
 
 
-def _late(services: Services, run: LiveRun, definition: Definition) -> list[Check]:
-    """Return the check of a late run. It is last, because all others are more specific."""
-    if not run.late:
-        return []
-    return [
-        Check(
-            question="Is the run late?",
-            answer=waits_late(services, definition),
-            remedy=f"wait, or run `schedctl run cancel {run.key.run_id}`",
-        )
-    ]
+def _holders(workers: Collection[str]) -> str:
+    """Return the command that lists the runs in the slots of these workers."""
+    of = f" --worker {next(iter(workers))}" if len(workers) == 1 else ""
+    return f"schedctl run list --state RUNNING{of}"
+
+
+def waits_for(
+    need: Need, workers: Sequence[WorkerView], said: Mapping[IncarnationId, str]
+) -> list[Check]:
+    """Check a waiting child of a broadcast: whether its worker is running, can run it, has rejected
+    it (`said`: reasons), and has a free slot.
+    """
+    name = need.worker
+    question = f"Is worker {name} available? The run is for this worker only"
+    mine = [one for one in workers if one.incarnation.worker == name]
+    fit = [one for one in mine if able(one.incarnation, need)]
+    if not mine:
+        answer = f"no, worker {name} isn't connected"
+    elif not fit:
+        answer = f"no, worker {name} is connected, but can't run it any more"
+    elif all(one.draining for one in fit):
+        answer = f"no, worker {name} is draining"
+    elif all(one.heartbeats_missing for one in fit):
+        answer = f"no member receives heartbeats of worker {name}"
+    elif all(one.refusal_reason for one in fit):
+        answer = f"worker {name} accepts no runs: {fit[0].refusal_reason}"
+        remedy = refusal_of(fit[0].refusal_reason).remedy_for(fit[0].incarnation.worker)
+        return [_check(question, answer, remedy)]
+    elif why := next((said[one.incarnation.id] for one in fit if one.incarnation.id in said), ""):
+        return [_check(REFUSED, f"worker {name} has rejected it: {why}", CHANGE)]
+    else:
+        checks = [_check(question, "yes")]
+        if not any(one.free >= need.slots for one in fit):
+            remedy = _holders({one.incarnation.worker for one in fit})
+            checks.append(_check("Is a slot free?", f"no, all slots of {name} are in use", remedy))
+        return checks
+    return [_check(question, answer, "schedctl worker list")]
 
 
 def waits_late(services: Services, definition: Definition) -> str:
@@ -374,13 +386,6 @@ def waits_late(services: Services, definition: Definition) -> str:
         f" at {rate:g}/s, oldest first, after runs that are due now, in at most {left:.0%} of the"
         " slots"
     )
-
-
-PRE_DISPATCHED: Final = 100
-"""The newest waiting runs of a job that are read: pre-dispatched and returned ones are among them.
-"""
-NAMED: Final = 10
-"""Workers that an answer names."""
 
 
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:
@@ -404,22 +409,9 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
     word = policy.lower() + (f": {limit}" if policy is Overlap.ALLOW else "")
     question = f"Do other runs of its job block it (overlap: {word})?"
     if len(others) < limit:
-        return [Check(question=question, answer="no")]
-    first, state = (
-        others[0].run,
-        Reason.PRE_DISPATCHED if others[0].pre_dispatched else others[0].state,
-    )
+        return [_check(question, "no")]
+    first = others[0].run
+    state = Reason.PRE_DISPATCHED if others[0].pre_dispatched else others[0].state
     status = "is being cancelled" if first.cancelling else f"is {state}"
     answer = f"yes, run {first.key.run_id} of its job {status}; it starts when that has ended"
-    return [Check(question=question, answer=answer, remedy=f"schedctl run why {first.key.run_id}")]
-
-
-async def _definition(services: Services, job_id: JobId) -> Definition | None:
-    stored = await services.store.definition(job_id)
-    if stored is None:
-        return None
-    return JobDefinition.read(stored).parsed
-
-
-def _explain_response(text: str, checks: list[Check]) -> wire.ExplainRunResponse:
-    return wire.ExplainRunResponse(answer=text, checks=checks)
+    return [_check(question, answer, f"schedctl run why {first.key.run_id}")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schedd.api.runs.broadcasts import REFUSED, waits_for
+from schedd.api.runs.why import REFUSED, waits_for
 from schedd.core.dispatch.placement import Need
 from schedd.core.runs.records import WorkerView
 from support.runs import worker
