@@ -48,12 +48,8 @@ from schedkit.net.certificates import listed_names, not_after
 from schedkit.records import dataclass, replace
 from schedkit.tasks import Loop
 
-# The cache of a member for rows of access tokens.
+# The cached rows of access tokens.
 #
-#     lookup ─▶ row, with the time at which the lookup began ─▶ fresh? known?
-#                ▲ revoked: this token, or an ancestor, was revoked here
-#
-# Invariants
 # - Of two lookups the one that began later counts. A revocation here overrides all lookups that
 #   began before it.
 # - At most MOST rows are cached. Unknown ids are evicted first, so requests with invented ids never
@@ -224,10 +220,7 @@ class Authentication:
         return who
 
     async def of_header(self, authorization: str, *, lately: bool = False) -> CallerIdentity:
-        """Return the identity for `Bearer schedd_…`. Raises UnauthenticatedError,
-        MemberUnavailableError,
-        Unavailable.
-        """
+        """Return the identity for `Bearer schedd_…`. Raises what `identify_caller` raises."""
         if authorization[: len(BEARER)].lower() != BEARER:
             raise _unknown(
                 "the Authorization header isn't valid: it must be `Bearer TOKEN`", "BAD_TOKEN"
@@ -251,7 +244,6 @@ class Authentication:
         )
 
     def is_certified(self, who: CallerIdentity | UnknownSubject | None) -> bool:
-        """Return whether a certificate has a known subject and hasn't expired."""
         return isinstance(who, CallerIdentity) and not who.has_expired(self._clock.now())
 
     async def of_token(self, text: str, *, lately: bool = False) -> CallerIdentity:
@@ -260,7 +252,9 @@ class Authentication:
         token = None if parts is None else await self._stored(*parts, lately=lately)
         if parts is None or token is None or not token.is_of(parts[1]):
             raise _unknown("the access token isn't valid in this cluster", "BAD_TOKEN")
-        return self._valid(token)
+        if (over := self._token_over(token)) is not None:
+            raise over
+        return token.identity
 
     async def check(self, who: CallerIdentity) -> None:
         """Raise UnauthenticatedError if credentials expired or were revoked meanwhile."""
@@ -293,11 +287,6 @@ class Authentication:
         self._rows.revoked(token, boottime())
         self._readers.revoked()
 
-    def _valid(self, token: AccessTokenRecord) -> CallerIdentity:
-        if (over := self._token_over(token)) is not None:
-            raise over
-        return token.identity
-
     def _token_over(self, token: AccessTokenRecord) -> UnauthenticatedError | None:
         if token.revoked:
             return token_revoked_error()
@@ -307,12 +296,12 @@ class Authentication:
 
     def _expiry_error(self, who: CallerIdentity) -> UnauthenticatedError | None:
         """Return why credentials aren't valid any more, by the cached rows; None: they are."""
-        if who.token is None:
-            if who.has_expired(self._clock.now()):
-                return _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
-            return None
         if who.has_expired(self._clock.now()):
+            if who.token is None:
+                return _unknown("the client certificate has expired", "CERTIFICATE_EXPIRED")
             return _unknown("the access token has expired", "TOKEN_EXPIRED")
+        if who.token is None:
+            return None
         if who.token not in self._rows:  # evicted: `_refresh` reads it again
             return None
         if (token := self._rows.row(who.token)) is None:

@@ -8,8 +8,8 @@ Invariant: namespaces are isolated. An object in a namespace that the caller may
 reported as not found.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 from google.protobuf.message import Message
 
@@ -19,6 +19,9 @@ from schedd.api.field_bounds import id_of
 from schedd.api.services import Services
 from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedd.core.ids import BackfillId, Id, RedriveId, RunId
+from schedd.core.runs.redrive import RedriveRecord
+from schedd.core.runs.run_records import RunRecord
+from schedd.core.timers.backfill import BackfillRecord
 
 ASK: Final = "ask an admin for a token with that role: `schedctl auth token create`"
 
@@ -52,25 +55,25 @@ async def authorize_request(
         namespaces = await _of_named(services, who, rule.where, request)
     for namespace in sorted(namespaces):
         if not who.may(rule.role, namespace):
-            raise _lacking(who, method, rule.role, _named(namespace))
+            where = "all namespaces" if namespace == EVERY else f"namespace {namespace[:130]}"
+            raise _lacking(who, method, rule.role, where)
 
 
 def _rule(who: CallerIdentity, method: str) -> Rule:
     """Return the rule of a method. Raises PermissionDeniedError for a caller of another kind."""
     rule = POLICY.get(method)
     if rule is None:
-        raise _denied(
+        raise PermissionDeniedError(
             f"the call {_short(method)} isn't allowed for any caller: this member has no"
             " access rule for this call",
-            "NO_POLICY",
-            "upgrade the member",
+            reason="NO_POLICY",
+            remedy="upgrade the member",
         )
     if IdentityKind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
-        raise _denied(
+        raise PermissionDeniedError(
             f"the call {_short(method)} requires the certificate of a {rule.kind.value}; the caller"
             f" is {who.actor}",
-            "WRONG_KIND",
-            "",
+            reason="WRONG_KIND",
         )
     return rule
 
@@ -85,7 +88,7 @@ async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Me
     ids = {id_of(of.field, text): text for text in of.ids(request)}
     if not ids:
         return beside or {EVERY}
-    found = await _NAMESPACES_OF[of.what](services, [*ids])
+    found = await _namespaces_of(services, of.what, [*ids])
     for each, text in ids.items():
         if each not in found or not who.may(Role.VIEWER, found[each]):
             word = of.what.value
@@ -97,33 +100,26 @@ async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Me
     return set(found.values()) | beside
 
 
-async def _of_runs(services: Services, runs: Sequence[Id]) -> dict[Id, str]:
-    records = await services.store.get_runs([RunId(run) for run in runs])
-    return {record.run.key.run_id: record.namespace for record in records}
+async def _namespaces_of(services: Services, what: What, ids: Sequence[Id]) -> dict[Id, str]:
+    """Return the namespace of each of these objects that exists."""
+    if what is What.RUN:
+        runs = await services.store.get_runs([RunId(each) for each in ids])
+        return {record.run.key.run_id: record.namespace for record in runs}
+    found: dict[Id, str] = {}
+    one: RunRecord | BackfillRecord | RedriveRecord | None
+    for each in ids:
+        if what is What.DEAD_LETTER:
+            letter = await services.dead_letters.get(RunId(each))
+            one = letter.run if letter else None
+        elif what is What.BACKFILL:
+            one = await services.backfills.get(BackfillId(each))
+        else:
+            one = await services.dead_letters.redrive(RedriveId(each))
+        if one is not None:
+            found[each] = one.namespace
+    return found
 
 
-async def _of_letters(services: Services, letters: Sequence[Id]) -> dict[Id, str]:
-    records = [await services.dead_letters.get(RunId(each)) for each in letters]
-    return {each: one.run.namespace for each, one in zip(letters, records, strict=True) if one}
-
-
-async def _of_backfills(services: Services, backfills: Sequence[Id]) -> dict[Id, str]:
-    records = [await services.backfills.get(BackfillId(each)) for each in backfills]
-    return {each: one.namespace for each, one in zip(backfills, records, strict=True) if one}
-
-
-async def _of_redrives(services: Services, redrives: Sequence[Id]) -> dict[Id, str]:
-    records = [await services.dead_letters.redrive(RedriveId(each)) for each in redrives]
-    return {each: one.namespace for each, one in zip(redrives, records, strict=True) if one}
-
-
-_Look: TypeAlias = Callable[[Services, Sequence[Id]], Awaitable[dict[Id, str]]]
-_NAMESPACES_OF: Final[dict[What, _Look]] = {
-    What.RUN: _of_runs,
-    What.DEAD_LETTER: _of_letters,
-    What.BACKFILL: _of_backfills,
-    What.REDRIVE: _of_redrives,
-}
 _LISTS: Final = {
     What.RUN: "run list",
     What.DEAD_LETTER: "dlq list",
@@ -137,15 +133,7 @@ def _lacking(who: CallerIdentity, method: str, role: Role, where: str) -> Permis
         f"the call {_short(method)} requires the role {role.word} in {where}; {who.actor}"
         " doesn't have it"
     )
-    return _denied(what, "ROLE_MISSING", ASK)
-
-
-def _denied(what: str, reason: str, remedy: str) -> PermissionDeniedError:
-    return PermissionDeniedError(what, reason=reason, remedy=remedy)
-
-
-def _named(namespace: str) -> str:
-    return "all namespaces" if namespace == EVERY else f"namespace {namespace[:130]}"
+    return PermissionDeniedError(what, reason="ROLE_MISSING", remedy=ASK)
 
 
 def _short(method: str) -> str:

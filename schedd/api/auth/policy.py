@@ -18,9 +18,11 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
+from schedd.api.request_bounds import SERVICES
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.core.auth.rights import EVERY, IdentityKind, Role
 from schedkit.records import dataclass
+from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
 
 class What(Enum):
@@ -87,118 +89,64 @@ OPEN: Final = Rule(None, kind=IdentityKind.ANYBODY)
 KNOWN: Final = Rule(None)
 """For all authenticated users, with any role."""
 
-
 _NAMESPACE: Final = In("namespace")
-_VIEW: Final = Rule(Role.VIEWER, _NAMESPACE)
-_OPERATE: Final = Rule(Role.OPERATOR, _NAMESPACE)
-_DEFINE: Final = Rule(Role.ADMIN, _NAMESPACE)
 _RUN: Final = Of(What.RUN, "run_id")
 _BACKFILL: Final = Of(What.BACKFILL, "backfill_id")
 _REDRIVE: Final = Of(What.REDRIVE, "redrive_id")
-_VIEW_RUN: Final = Rule(Role.VIEWER, _RUN)
-_OPERATE_RUN: Final = Rule(Role.OPERATOR, _RUN)
-_VIEW_ALL: Final = Rule(Role.VIEWER)
-_OPERATE_ALL: Final = Rule(Role.OPERATOR)
-_ADMIN_ALL: Final = Rule(Role.ADMIN)
-_MEMBER: Final = Rule(None, kind=IdentityKind.MEMBER)
 
-_JOBS: Final = {
-    "CreateJob": Rule(Role.ADMIN, In("job.namespace")),
-    "BatchCreateJobs": Rule(Role.ADMIN, In("requests.job.namespace")),
-    "GetJob": _VIEW,
-    "ListJobs": _VIEW,
-    "UpdateJob": Rule(Role.ADMIN, In("job.namespace")),
-    "DeleteJob": _DEFINE,
-    "PauseJob": _OPERATE,
-    "ResumeJob": _OPERATE,
-    "TriggerJob": _OPERATE,
-    "BackfillJob": _OPERATE,
-    "GetBackfill": Rule(Role.VIEWER, _BACKFILL),
-    "ListBackfills": _VIEW,
-    "WatchBackfill": Rule(Role.VIEWER, _BACKFILL),
-    "CancelBackfill": Rule(Role.OPERATOR, _BACKFILL),
-    "ListNextInstants": _VIEW,
-    "ExplainInstant": _VIEW,
-    "ExplainCron": _VIEW,
-}
-_RUNS: Final = {
-    "SubmitRun": _DEFINE,
-    "BatchSubmitRuns": Rule(Role.ADMIN, In("requests.namespace")),
-    "GetRun": _VIEW_RUN,
-    "ListRuns": _VIEW,
-    "WatchRuns": Rule(Role.VIEWER, Of(What.RUN, "run_ids", _NAMESPACE)),
-    "CancelRun": _OPERATE_RUN,
-    "RetryRun": _OPERATE_RUN,
-    "ListAttempts": _VIEW_RUN,
-    "GetRunResult": _VIEW_RUN,
-    "ReadResult": _VIEW_RUN,
-    "ReadLogs": _VIEW_RUN,
-    "ExplainRun": _VIEW_RUN,
-    "ListDeadLetters": _VIEW,
-    "GetDeadLetter": Rule(Role.VIEWER, Of(What.DEAD_LETTER, "run_id")),
-    "ListDeadLetterGroups": _VIEW,
-    "DiscardDeadLetters": _OPERATE,
-    "RedriveDeadLetters": _OPERATE,
-    "GetRedrive": Rule(Role.VIEWER, _REDRIVE),
-    "WatchRedrive": Rule(Role.VIEWER, _REDRIVE),
-    "ListRedrives": _VIEW,
-    "StopRedrive": Rule(Role.OPERATOR, _REDRIVE),
-    "ResumeRedrive": Rule(Role.OPERATOR, _REDRIVE),
-}
-_CLUSTER: Final = {
-    "GetCluster": _VIEW_ALL,
-    "ListMembers": _VIEW_ALL,
-    "ListShards": _VIEW_ALL,
-    "TransferLeader": _ADMIN_ALL,
-    "RebalanceCluster": _ADMIN_ALL,
-    "PauseCluster": _ADMIN_ALL,
-    "ResumeCluster": _ADMIN_ALL,
-    "CheckCluster": Rule(Role.VIEWER, lately=True),
-    "ListWorkers": _VIEW_ALL,
-    "GetWorker": _VIEW_ALL,
-    "WatchWorker": _VIEW_ALL,
-    "DrainWorker": _OPERATE_ALL,
-    "UndrainWorker": _OPERATE_ALL,
-    "ListAudit": _ADMIN_ALL,
-}
-_CALENDARS: Final = {
-    "ApplyCalendar": Rule(Role.ADMIN, In("calendar.namespace")),
-    "GetCalendar": _VIEW,
-    "ListCalendars": _VIEW,
-    "DeleteCalendar": _DEFINE,
-}
-_POOLS: Final = {
-    "SetPool": Rule(Role.ADMIN, In("pool.namespace")),
-    "GetPool": _VIEW,
-    "ListPools": _VIEW,
-    "DeletePool": _DEFINE,
-    "PausePool": _OPERATE,
-    "ResumePool": _OPERATE,
-}
-_AUTH: Final = {
-    "CreateToken": Rule(Role.ADMIN, In("namespaces", EVERY)),
-    "ListTokens": _ADMIN_ALL,
-    "RevokeToken": _ADMIN_ALL,
-    "GetIdentity": KNOWN,
-}
-_SERVICES: Final[Mapping[str, Mapping[str, Rule]]] = {
-    "schedd.v1.JobService": _JOBS,
-    "schedd.v1.RunService": _RUNS,
-    "schedd.v1.ClusterService": _CLUSTER,
-    "schedd.v1.CalendarService": _CALENDARS,
-    "schedd.v1.PoolService": _POOLS,
-    "schedd.v1.AuthService": _AUTH,
-    "schedd.v1.WorkerService": {"Attach": Rule(None, kind=IdentityKind.WORKER)},
-    "schedd.v1.PeerService": dict.fromkeys(
-        ("WakeUp", "Relay", "Examine", "Refusals", "Changes", "Workers"), _MEMBER
-    ),
-    "grpc.health.v1.Health": dict.fromkeys(("Check", "Watch"), OPEN),
-    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": KNOWN},
-}
+_VIEW: Final = Rule(Role.VIEWER, _NAMESPACE)
+_OPERATE: Final = Rule(Role.OPERATOR, _NAMESPACE)
+_VIEW_ALL: Final = Rule(Role.VIEWER)
+_ADMIN_ALL: Final = Rule(Role.ADMIN)
+
+_RULES: Final = (
+    # Objects of a namespace
+    (_VIEW, "GetJob ListJobs ListBackfills ListNextInstants ExplainInstant ExplainCron"),
+    (_VIEW, "ListRuns ListDeadLetters ListDeadLetterGroups ListRedrives"),
+    (_VIEW, "GetCalendar ListCalendars GetPool ListPools"),
+    (_OPERATE, "PauseJob ResumeJob TriggerJob BackfillJob PausePool ResumePool"),
+    (_OPERATE, "DiscardDeadLetters RedriveDeadLetters"),
+    (Rule(Role.ADMIN, _NAMESPACE), "SubmitRun DeleteJob DeleteCalendar DeletePool"),
+    (Rule(Role.ADMIN, In("requests.namespace")), "BatchSubmitRuns"),
+    (Rule(Role.ADMIN, In("job.namespace")), "CreateJob UpdateJob"),
+    (Rule(Role.ADMIN, In("requests.job.namespace")), "BatchCreateJobs"),
+    (Rule(Role.ADMIN, In("calendar.namespace")), "ApplyCalendar"),
+    (Rule(Role.ADMIN, In("pool.namespace")), "SetPool"),
+    (Rule(Role.ADMIN, In("namespaces", EVERY)), "CreateToken"),
+    # Objects by id
+    (Rule(Role.VIEWER, _RUN), "GetRun ListAttempts GetRunResult ReadResult ReadLogs ExplainRun"),
+    (Rule(Role.OPERATOR, _RUN), "CancelRun RetryRun"),
+    (Rule(Role.VIEWER, Of(What.RUN, "run_ids", _NAMESPACE)), "WatchRuns"),
+    (Rule(Role.VIEWER, Of(What.DEAD_LETTER, "run_id")), "GetDeadLetter"),
+    (Rule(Role.VIEWER, _BACKFILL), "GetBackfill WatchBackfill"),
+    (Rule(Role.OPERATOR, _BACKFILL), "CancelBackfill"),
+    (Rule(Role.VIEWER, _REDRIVE), "GetRedrive WatchRedrive"),
+    (Rule(Role.OPERATOR, _REDRIVE), "StopRedrive ResumeRedrive"),
+    # The cluster, and access to it
+    (_VIEW_ALL, "GetCluster ListMembers ListShards ListWorkers GetWorker WatchWorker"),
+    (Rule(Role.VIEWER, lately=True), "CheckCluster"),
+    (Rule(Role.OPERATOR), "DrainWorker UndrainWorker"),
+    (_ADMIN_ALL, "TransferLeader RebalanceCluster PauseCluster ResumeCluster"),
+    (_ADMIN_ALL, "ListAudit ListTokens RevokeToken"),
+    (KNOWN, "GetIdentity"),
+    # Calls of workers and members
+    (Rule(None, kind=IdentityKind.WORKER), "Attach"),
+    (Rule(None, kind=IdentityKind.MEMBER), "WakeUp Relay Examine Refusals Changes Workers"),
+)
+_NAMED: Final = {name: rule for rule, names in _RULES for name in names.split()}
 
 POLICY: Final[Mapping[str, Rule]] = {
-    f"{service}.{method}": rule
-    for service, rules in _SERVICES.items()
-    for method, rule in rules.items()
+    **{
+        method.full_name: _NAMED[method.name]
+        for service in (
+            *SERVICES,
+            worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"],
+            peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"],
+        )
+        for method in service.methods
+        if method.name in _NAMED
+    },
+    **dict.fromkeys(("grpc.health.v1.Health.Check", "grpc.health.v1.Health.Watch"), OPEN),
+    "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo": KNOWN,
 }
 """Full name of a method → its rule."""
