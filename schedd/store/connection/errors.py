@@ -104,6 +104,14 @@ _BUGS: Final = frozenset(
 )
 """Codes of a statement that is wrong on every database."""
 
+_OF_A_VALUE: Final = (
+    psycopg2.ProgrammingError,
+    psycopg2.DataError,
+    psycopg2.NotSupportedError,
+    psycopg2.IntegrityError,
+)
+"""Without a code: the driver itself rejected the statement's values, and no server answered."""
+
 _LOST: Final = ("08", "25006", "25P0", "53", "55000", "57P", "58", "XX000")
 """The connection or the server ended, or can't serve now: a COMMIT may have taken effect."""
 
@@ -121,26 +129,31 @@ _LOGIN_REMEDY: Final = (
     "Make postgres.dsn and the role agree (ALTER ROLE … LOGIN PASSWORD …), and check pg_hba.conf; a"
     " reload (SIGHUP) applies a changed user or password"
 )
-_GRANT_REMEDY: Final = (
-    "`schedd migrate` prints the GRANT statements that are missing (docs/databases.md, Roles)"
-)
-_MISSING_REMEDY: Final = "Create, restore or rename the database, or change postgres.dsn"
 _CONNECT_REMEDY: Final = (
     "Grant the privilege: GRANT CONNECT ON DATABASE … TO the role of postgres.dsn"
 )
 _SCHEMA_REMEDY: Final = (
     "Check search_path of the role and the database, finish the restore, or run `schedd migrate`"
 )
-_READ_ONLY_REMEDY: Final = (
-    "Set default_transaction_read_only = off for server, database and role (if ALTER fails as"
-    " read-only, run SET default_transaction_read_only = off before it), or point postgres.dsn at"
-    " the primary"
-)
-_DISK_REMEDY: Final = "Make room on PostgreSQL's disk"
-_RLS_REMEDY: Final = (
-    "Disable row-level security of schedd's tables, or give the role BYPASSRLS: schedd must see"
-    " every row"
-)
+_REJECTIONS: Final = {
+    "3D000": ("database_missing", "PostgreSQL doesn't serve the database"),
+    "42501": ("permission_denied", "PostgreSQL denies a privilege"),
+    "42501 row-level security": ("permission_denied", "PostgreSQL hides rows from schedd"),
+    READ_ONLY: ("read_only", "PostgreSQL is read-only"),
+    "53100": ("disk_full", "PostgreSQL's disk is full"),
+}
+"""Code → reason, and what happened."""
+_REMEDIES: Final = {
+    "3D000": "Create, restore or rename the database, or change postgres.dsn",
+    "42501": "`schedd migrate` prints the GRANT statements that are missing"
+    " (docs/databases.md, Roles)",
+    "42501 row-level security": "Disable row-level security of schedd's tables, or give the role"
+    " BYPASSRLS: schedd must see every row",
+    READ_ONLY: "Set default_transaction_read_only = off for server, database and role (if ALTER"
+    " fails as read-only, run SET default_transaction_read_only = off before it), or point"
+    " postgres.dsn at the primary",
+    "53100": "Make room on PostgreSQL's disk",
+}
 WAITED_REMEDY: Final = (
     "Find what delays statements (pg_stat_activity: locks, disk, processor), and check"
     " statement_timeout and lock_timeout of the role and the database (docs/operations/schema.md)"
@@ -152,13 +165,15 @@ _LOCKED_REMEDY: Final = (
 _STARTING: Final = re.compile(
     r"the database system is (?:starting up|not yet accepting connections|in recovery mode)"
 )
-_STARTING_REMEDY: Final = "Wait until PostgreSQL has started; its log shows the progress"
 _FULL: Final = re.compile(r"too many (?:connections|clients)|connection slots are reserved")
 _LIMITED: Final = re.compile(r'too many connections for (role|database) "(.*)"')
 _FULL_REMEDY: Final = (
     "Raise max_connections (present value: SHOW max_connections): ALTER SYSTEM SET max_connections"
     " = n, then restart PostgreSQL; or end other sessions (SELECT * FROM pg_stat_activity)"
 )
+
+
+_SENT: Final = " (COMMIT was sent: it may have taken effect)"
 
 
 def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRule]:
@@ -169,19 +184,19 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
     if isinstance(error, psycopg2.Error):  # raised outside of SQLAlchemy's statements
         error = DBAPIError("", {}, error)
     if committing and isinstance(error, Unsent):  # COMMIT has no value that it could reject
-        return _unknown(f"PostgreSQL: {_line(error.orig)}"), RetryRule.NONE
+        return OutcomeUnknown(f"PostgreSQL: {_line(error.orig)}{_SENT}"), RetryRule.NONE
     if not isinstance(error, DBAPIError):
         return _judge_library(error), RetryRule.NONE
-    code, words = sqlstate(error), _first_line(error)
+    code, words = sqlstate(error), _line(error.orig) if error.orig else "no answer"
     text = f"PostgreSQL: {words}"
     if code in _CONFLICTS:
         return Unavailable(text), RetryRule.AT_ONCE
-    if not code and not error.connection_invalidated and _by_the_driver(error.orig):
+    if not code and not error.connection_invalidated and isinstance(error.orig, _OF_A_VALUE):
         return BrokenData(text), RetryRule.NONE
     rejected = _rejected(code, words, error)
     lost = error.connection_invalidated or not code or code.startswith(_LOST) or code in _WAITED
     if committing and (lost or code == "40003"):
-        return _unknown(text), RetryRule.NONE
+        return OutcomeUnknown(f"{text}{_SENT}"), RetryRule.NONE
     if rejected is not None:
         return rejected, RetryRule.NONE
     if code in _BUGS:
@@ -204,18 +219,17 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRu
     return Unavailable(f"{text} (SQLSTATE {code})"), RetryRule.NONE
 
 
-def _unknown(text: str) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{text} (COMMIT was sent: it may have taken effect)")
-
-
 def _lost(words: str) -> DatabaseUnavailable:
     if _FULL.search(words):
         message = f"PostgreSQL has no connection left: {words.rpartition('FATAL:')[2].strip()}"
         remedy = _limit_remedy(words)
         return DatabaseUnavailable(message, reason="no_connection", remedy=remedy)
     if starting := _STARTING.search(words):
-        message = f"PostgreSQL is starting: {starting[0]}"
-        return DatabaseUnavailable(message, reason="starting", remedy=_STARTING_REMEDY)
+        return DatabaseUnavailable(
+            f"PostgreSQL is starting: {starting[0]}",
+            reason="starting",
+            remedy="Wait until PostgreSQL has started; its log shows the progress",
+        )
     return DatabaseUnavailable(f"PostgreSQL: {words}")
 
 
@@ -272,37 +286,16 @@ def _judge_unsent(cause: BaseException) -> Exception:
     return BrokenData(f"the PostgreSQL driver rejects a value: {text}")
 
 
-def _by_the_driver(original: BaseException | None) -> bool:
-    """Return whether the driver itself rejected the statement's values: no server answered."""
-    return isinstance(
-        original,
-        psycopg2.ProgrammingError
-        | psycopg2.DataError
-        | psycopg2.NotSupportedError
-        | psycopg2.IntegrityError,
-    )
-
-
 def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
     """Return the rejection with its cause and remedy; None for every other failure."""
     if not code:
         return _rejected_by_all(error)
-    if code in {"28000", "28P01"} or code.startswith(("28", "0L", "0P")):
+    if code.startswith(("28", "0L", "0P")):
         return _login(words)
-    if code == "3D000":
-        return _no_database(words)
-    if code == "42501" and "row-level security" in words:
-        return Rejected(
-            "permission_denied", f"PostgreSQL hides rows from schedd: {words}", _RLS_REMEDY
-        )
-    if code == "42501":
-        return Rejected(
-            "permission_denied", f"PostgreSQL denies a privilege: {words}", _GRANT_REMEDY
-        )
-    if code == READ_ONLY:
-        return Rejected("read_only", f"PostgreSQL is read-only: {words}", _READ_ONLY_REMEDY)
-    if code == "53100":
-        return Rejected("disk_full", f"PostgreSQL's disk is full: {words}", _DISK_REMEDY)
+    hidden = code == "42501" and "row-level security" in words
+    kind = "42501 row-level security" if hidden else code
+    if kind in _REJECTIONS:
+        return _rejection(kind, words)
     if code.startswith(("42", "3F")) and code not in _BUGS:
         return SchemaMismatch(
             f"The database's schema isn't the one this schedd needs: {words}", _SCHEMA_REMEDY
@@ -325,7 +318,7 @@ def _rejected_connection(line: str) -> Rejected | None:
     _, _, words = line.rpartition("FATAL:")
     words = words.strip()
     if _DATABASE.search(line) and ("does not exist" in line or "not currently accepting" in line):
-        return _no_database(words)
+        return _rejection("3D000", words)
     return _login(words) if _LOGIN.search(line) else None
 
 
@@ -336,14 +329,9 @@ def _login(words: str) -> Rejected:
     return Rejected("login_rejected", f"PostgreSQL rejects the login{named}: {words}", remedy)
 
 
-def _no_database(words: str) -> Rejected:
-    return Rejected(
-        "database_missing", f"PostgreSQL doesn't serve the database: {words}", _MISSING_REMEDY
-    )
-
-
-def _first_line(error: DBAPIError) -> str:
-    return _line(error.orig) if error.orig is not None else "no answer"
+def _rejection(kind: str, words: str) -> Rejected:
+    reason, what = _REJECTIONS[kind]
+    return Rejected(reason, f"{what}: {words}", _REMEDIES[kind])
 
 
 def _line(error: BaseException) -> str:
