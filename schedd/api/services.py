@@ -26,12 +26,12 @@ from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
 from schedd.store.access_tokens import AccessTokenStore
 from schedd.store.cluster.cluster_pauses import PauseStore
-from schedd.store.cluster.membership_store import MembershipStore
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.membership import MembershipStore
+from schedd.store.cluster.workers import WorkerStore
 from schedd.store.jobs.calendars import CalendarStore
 from schedd.store.jobs.pools import PoolStore
-from schedd.store.results.chain_store import ChainStore
-from schedd.store.results.dead_letter_store import DeadLetterStore
+from schedd.store.results.chain_joins import ChainStore
+from schedd.store.results.redrives import DeadLetterStore
 from schedd.store.timers.backfill_store import BackfillStore
 from schedd.store.user_store import UserStore
 from schedd.watch.change_bus import Watchers

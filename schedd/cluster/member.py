@@ -40,7 +40,7 @@ from schedd.core.ids import ShardId, TenureId, new_id
 from schedd.core.runs.model import AuditRecord, Tenure
 from schedd.ports import Coordination, KeepLease, LeaseKeeper
 from schedd.runtime.cluster_clock import DatabaseClock
-from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.membership import MembershipStore
 from schedd.store.cluster.recovery import RecoveryStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff

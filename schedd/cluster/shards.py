@@ -25,7 +25,7 @@ from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.runs.model import ShardRow
-from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.membership import MembershipStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.records import dataclass

@@ -28,7 +28,7 @@ from schedd.core.cluster.worker_liveness import (
 from schedd.core.ids import Id, IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.ports import Coordination
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.workers import WorkerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable

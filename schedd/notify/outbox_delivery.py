@@ -33,7 +33,7 @@ from schedd.core.jobs.receiver_limits import AT_ONCE, Receivers
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.ports import Sender
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.notify.outbox_store import NotificationStore
+from schedd.store.notify.outbox_claims import NotificationStore
 from schedkit.clock import boottime
 from schedkit.records import replace
 from schedkit.set_aside import set_aside

@@ -17,7 +17,7 @@ from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
-from schedd.store.notify.outbox_store import NotificationStore
+from schedd.store.notify.outbox_claims import NotificationStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.set_aside import each, set_aside

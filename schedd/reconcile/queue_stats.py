@@ -19,7 +19,7 @@ from schedd.core.ids import JobId
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.reconcile.stats_store import StatisticsStore
+from schedd.store.reconcile.stats import StatisticsStore
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 15.0

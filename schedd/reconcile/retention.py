@@ -20,7 +20,7 @@ from schedd.core.runs.model import RunKey
 from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.ports import ResultObjects
-from schedd.store.reconcile.retention_store import RetentionStore
+from schedd.store.reconcile.retention import RetentionStore
 from schedkit.clock import boottime
 from schedkit.set_aside import each
 from schedkit.tasks import Loop

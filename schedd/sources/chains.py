@@ -24,7 +24,7 @@ from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.store.results.chain_store import ChainStore
+from schedd.store.results.chain_joins import ChainStore
 from schedkit.errors import TookTooLong
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop

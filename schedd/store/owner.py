@@ -5,7 +5,7 @@ lock shard rows, alone ─→ the items whose shards are still owned ─→ body
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -13,33 +13,26 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
-from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.model import (
     Claim,
     Draft,
     Firing,
     FiringToSlot,
     LiveRun,
-    Loss,
     OverlapCandidates,
-    RunKey,
 )
 from schedd.core.runs.records import (
     Assignments,
-    FailedTooOften,
     FireOutcome,
     OverlapOutcome,
-    Resumption,
     Submit,
     SubmitOutcome,
     SubmitToSlot,
-    Unstarted,
 )
-from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fence import lock_free_shards
-from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
+from schedd.store.cluster.fenced_transaction import fenced, fenced_batches, in_fence, shards_of
 from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.dispatch import assign, broadcasts, overlap, pool_limits
 from schedd.store.jobs import job_rows, owner_changes
@@ -64,6 +57,11 @@ BEFORE_CLOSE = failpoints.blocking("close.before_commit")
 BEFORE_PART = failpoints.blocking("part.before_commit")
 BEFORE_RESCUE = failpoints.blocking("rescue.before_commit")
 BEFORE_SUBMIT = failpoints.blocking("submit.before_commit")
+
+
+def _feed(connection: Connection, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
+    """Create the next runs of these backfills, up to their `max_parallel`."""
+    return backfill_feed.feed(connection, claim.tenure, wanted, shards_of(wanted))
 
 
 @operations("owner")
@@ -137,7 +135,7 @@ class OwnerStore:
             lost, answer = await fenced(self.database, claim, batch, body)
             return FireOutcome(*(answer or ([], [])), lost)
 
-        answers, broken = await halved(firings, write) if firings else ([], [])
+        answers, broken = await halved(firings, write)
         return FireOutcome(
             [run for _, each in answers for run in each.runs],
             [job for _, each in answers for job in each.refused],
@@ -168,7 +166,7 @@ class OwnerStore:
             return lost, answer or assign.NOTHING
 
         distinct = list({draft.run.key.run_id: draft for draft in drafts}.values())
-        answers, broken = await halved(distinct, write) if distinct else ([], [])
+        answers, broken = await halved(distinct, write)
         outcomes = [outcome for _, (_, outcome) in answers]
         batches = [each for outcome in outcomes for each in outcome.assigned]
         unread = {key for outcome in outcomes for key in outcome.unread}
@@ -226,19 +224,15 @@ class OwnerStore:
         """
 
         def body(connection: Connection, mine: Sequence[Closing]) -> ClosedBroadcasts:
-            closed = broadcasts.close(connection, mine, shards_of(mine))
+            answer = broadcasts.close(connection, mine, shards_of(mine))
             BEFORE_CLOSE()
-            return closed
+            return answer
 
-        async def write(batch: Sequence[Closing]) -> ClosedBroadcasts:
-            _, answer = await fenced(self.database, claim, batch, body)
-            return answer or ClosedBroadcasts([], [], [])
-
-        answers, _ = await halved(closings, write) if closings else ([], [])
+        closed = await fenced_batches(self.database, claim, closings, body)
         return ClosedBroadcasts(
-            [run for _, each in answers for run in each.ended],
-            [one for _, each in answers for one in each.waited],
-            [run for _, each in answers for run in each.cancelled],
+            [run for each in closed for run in each.ended],
+            [one for each in closed for one in each.waited],
+            [run for each in closed for run in each.cancelled],
         )
 
     pools = in_transaction(pool_limits.usage)
@@ -249,83 +243,26 @@ class OwnerStore:
         """
 
         def body(connection: Connection, mine: Sequence[OverlapCandidates]) -> OverlapOutcome:
-            parted = overlap.part(connection, claim.tenure, mine)
+            answer = overlap.part(connection, claim.tenure, mine)
             BEFORE_PART()
-            return parted
+            return answer
 
-        async def write(batch: Sequence[OverlapCandidates]) -> OverlapOutcome:
-            _, answer = await fenced(self.database, claim, batch, body)
-            return answer or OverlapOutcome([], [])
-
-        answers, _ = await halved(candidates, write) if candidates else ([], [])
+        parted = await fenced_batches(self.database, claim, candidates, body)
         return OverlapOutcome(
-            [each for _, parted in answers for each in parted.ended],
-            [run for _, parted in answers for run in parted.cancelled],
-            sum(parted.skipped for _, parted in answers),
-            sum(parted.overlapped for _, parted in answers),
+            [run for each in parted for run in each.ended],
+            [run for each in parted for run in each.cancelled],
+            sum(each.skipped for each in parted),
+            sum(each.overlapped for each in parted),
         )
 
     backfills = in_transaction(backfill_feed.with_room)
 
-    async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
-        """Create the next runs of these backfills, up to their `max_parallel`."""
-
-        def body(connection: Connection, mine: Sequence[OpenBackfill]) -> list[LiveRun]:
-            return backfill_feed.feed(connection, claim.tenure, mine, shards_of(mine))
-
-        return await fenced_rows(self.database, claim, wanted, body)
-
+    feed = in_fence(_feed)
     redrives = in_transaction(redrive_feed.to_feed)
-
-    async def redrive(
-        self,
-        claim: Claim,
-        wanted: Sequence[OpenRedrive],
-        lines: Mapping[JobId, RedriveLine],
-    ) -> list[LiveRun]:
-        """Create the next runs of these redrives, in any shard, as many as their rates allow.
-        `lines`: by job; letters of other jobs wait.
-        """
-
-        def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
-            return redrive_feed.feed(connection, claim.tenure, mine, lines)
-
-        return await fenced_rows(self.database, claim, wanted, body)
-
-    async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
-        """Return runs whose assignment never started to their state before it."""
-
-        def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
-            return rescue.give_back(connection, mine, shards_of(mine))
-
-        return await fenced_rows(self.database, claim, unstarted, body)
-
-    async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
-        """Record incarnations and assignments as lost, and retry or end the runs."""
-
-        def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
-            rescued = rescue.rescue(connection, mine, shards_of(mine), claim.tenure)
-            BEFORE_RESCUE()
-            return rescued
-
-        return await fenced_rows(self.database, claim, losses, body)
-
+    redrive = in_fence(redrive_feed.feed)
+    give_back = in_fence(rescue.give_back_own)
+    rescue = in_fence(rescue.rescue, BEFORE_RESCUE)
     read_due_pause_changes = in_transaction(owner_changes.read_due_pause_changes)
-
-    async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
-        """Resume these jobs, unless they changed since they were read."""
-        return await fenced_rows(
-            self.database, claim, ended, lambda c, mine: owner_changes.resume(c, claim.tenure, mine)
-        )
-
-    async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
-        """Pause these jobs, unless they changed since they were read."""
-        return await fenced_rows(self.database, claim, failed, owner_changes.pause_failing)
-
-    async def end_waiting(self, claim: Claim, ends: Sequence[DeadlineExpiry]) -> list[RunKey]:
-        """End waiting runs of the claim's shards that are past their deadline."""
-
-        def body(connection: Connection, mine: Sequence[DeadlineExpiry]) -> list[RunKey]:
-            return deadlines.end_waiting(connection, claim.tenure, mine, shards_of(mine))
-
-        return await fenced_rows(self.database, claim, ends, body)
+    resume = in_fence(owner_changes.resume)
+    pause_failing = in_fence(owner_changes.pause_failing)
+    end_waiting = in_fence(deadlines.end_waiting)

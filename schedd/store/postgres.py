@@ -12,9 +12,9 @@ from schedd.store import access_tokens
 from schedd.store.access_tokens import AccessTokenStore
 from schedd.store.cluster import checkup, cluster_events, workers
 from schedd.store.cluster.cluster_pauses import PauseStore
-from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.membership import MembershipStore
 from schedd.store.cluster.recovery import RecoveryStore
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.workers import WorkerStore
 from schedd.store.connection import write_probe
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import pool_limits
@@ -22,12 +22,12 @@ from schedd.store.dispatch.unstarted import forget_expired
 from schedd.store.jobs import chains
 from schedd.store.jobs.calendars import CalendarStore
 from schedd.store.jobs.pools import PoolStore
-from schedd.store.notify.outbox_store import NotificationStore
+from schedd.store.notify.outbox_claims import NotificationStore
 from schedd.store.owner import OwnerStore
-from schedd.store.reconcile.retention_store import RetentionStore
-from schedd.store.reconcile.stats_store import StatisticsStore
-from schedd.store.results.chain_store import ChainStore
-from schedd.store.results.dead_letter_store import DeadLetterStore
+from schedd.store.reconcile.retention import RetentionStore
+from schedd.store.reconcile.stats import StatisticsStore
+from schedd.store.results.chain_joins import ChainStore
+from schedd.store.results.redrives import DeadLetterStore
 from schedd.store.results.result_writes import ResultWrites
 from schedd.store.runs.change_stream import ChangeStore
 from schedd.store.schema import partitions, revisions

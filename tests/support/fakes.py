@@ -43,7 +43,7 @@ from schedd.core.runs.model import AuditRecord, Claim, RunKey, ShardRow, Tenure
 from schedd.core.runs.records import DatabaseProbe, StoredDefinition, WaitingRun
 from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.ports import LeaseKeeper
-from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.membership import MembershipStore
 from schedd.store.cluster.recovery import RecoveryStore
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable

@@ -43,7 +43,7 @@ from schedd.core.cluster.partition import assign
 from schedd.core.cluster.shard_map import ShardMap, encode
 from schedd.core.ids import TenureId, Timeline
 from schedd.ports import Coordination
-from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.membership import MembershipStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime

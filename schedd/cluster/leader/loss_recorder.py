@@ -19,9 +19,9 @@ from schedd.core.cluster.statistics import LOOK_EVERY as READ_EVERY
 from schedd.core.cluster.statistics import StatsWatch
 from schedd.core.events import ClusterWatched, DatabaseSeen, Emit
 from schedd.core.ids import IncarnationId
-from schedd.store.cluster.membership_store import MembershipStore
-from schedd.store.cluster.worker_store import WorkerStore
-from schedd.store.reconcile.stats_store import StatisticsStore
+from schedd.store.cluster.membership import MembershipStore
+from schedd.store.cluster.workers import WorkerStore
+from schedd.store.reconcile.stats import StatisticsStore
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
 

@@ -17,7 +17,7 @@ from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId,
 from schedd.core.cluster.membership import HEIR, LEADER, encode_leader
 from schedd.core.ids import TenureId, Term
 from schedd.ports import Coordination
-from schedd.store.cluster.membership_store import MembershipStore
+from schedd.store.cluster.membership import MembershipStore
 from schedkit.records import dataclass
 from schedkit.tasks import guard, heed_cancellation
 

@@ -22,7 +22,7 @@ from schedd.core.ids import IncarnationId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord, Incarnation, RunKey
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.workers import WorkerStore
 from schedd.store.results.result_writes import ResultWrites
 from schedd.store.user_store import UserStore
 from schedkit.clock import boottime

@@ -21,10 +21,19 @@ from sqlalchemy import Connection
 from schedd.core.cluster.cluster_events import LEADER, ClusterEventRecord, EventKind, LossReason
 from schedd.core.ids import Epoch, Id, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
+from schedd.core.runs.records import DatabaseProbe
 from schedd.store.cluster import cluster_events
-from schedd.store.cluster.fence import lock_shards
+from schedd.store.cluster.fence import application_name, ending_blockers, lock_shards
+from schedd.store.connection import database_identity
+from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.connection.primary_selection import TIMELINE
 from schedd.store.statements import arrays
+from schedd.store.statements.operations import operations
+from schedkit import failpoints
+from schedkit.records import dataclass
+
+BEFORE_FENCE = failpoints.blocking("fence.before_commit")
+BEFORE_TAKE = failpoints.blocking("take.before_commit")
 
 FLOOR = "extract(epoch FROM clock_timestamp())::bigint - 1704067200"
 """Seconds since 2024: greater than any epoch of a restored backup."""
@@ -263,3 +272,82 @@ def release(connection: Connection, claim: Claim) -> None:
     connection.exec_driver_sql(
         "UPDATE shards SET owner = NULL WHERE id = ANY (%s::int[])", (arrays.numbers(owned),)
     )
+
+
+@operations("membership")
+@dataclass(frozen=True, slots=True)
+class MembershipStore:
+    """Tenures, the leader's term, and the shards' owners and epochs."""
+
+    database: Database
+
+    async def probe(self) -> DatabaseProbe:
+        """Read the server's clock, timeline and role. Raises Unavailable if the database isn't the
+        known one.
+        """
+        known = self.database.lineage.known
+        probe = await self.database.read(database_identity.probe_server)
+        database_identity.compare(self.database.lineage, probe, known)
+        return probe
+
+    cluster_id = in_autocommit(cluster_id)
+
+    async def open_tenure(self, tenure: Tenure) -> None:
+        """Write the tenure's row, and connect under its name from now on."""
+        self.database.rename(application_name(tenure.id))
+        await self.database.call(open_tenure, tenure)
+
+    unfenced_tenures = in_autocommit(unfenced_tenures)
+    fenced = in_autocommit(fenced)
+
+    async def fence_own(self, tenure: TenureId, why: str = "") -> None:
+        """Fence the member's own tenure: a clean shutdown. With `why`, the member counts as lost
+        until it returns.
+        """
+        lost = LossReason.TENURE_ENDED if why else None
+        await self.database.call(fence, [tenure], lost=lost, why=why)
+
+    async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
+        """Fence these tenures if the term is still this one. False: the term has ended. Ends
+        sessions that block the write.
+        """
+
+        def body(connection: Connection) -> bool:
+            if not holds_term(connection, term):
+                return False
+            with ending_blockers(self.database, connection, tenures):
+                fence(connection, tenures, lost=LossReason.LEASE_EXPIRED)
+            BEFORE_FENCE()
+            return True
+
+        return await self.database.call(body)
+
+    losses = in_autocommit(cluster_events.losses)
+    returns = in_autocommit(cluster_events.returns)
+    foreign_members = in_autocommit(foreign_members)
+    event_before_term = in_autocommit(cluster_events.before_term)
+    events_after = in_autocommit(cluster_events.after)
+    read_term = in_autocommit(read_term)
+    raise_term = in_transaction(raise_term)
+    read_shards = in_autocommit(read_shards)
+    read_shards_of = in_autocommit(read_shards_of)
+
+    async def take_shards(
+        self, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
+    ) -> dict[ShardId, Epoch]:
+        """Take the shards among these that have the seen epoch, and are free, owned by this tenure
+        or by a fenced one. Returns the new epochs. Ends blocking sessions of fenced tenures.
+        """
+
+        def body(connection: Connection) -> dict[ShardId, Epoch]:
+            with ending_blockers(self.database, connection):
+                taken = take_shards(connection, tenure, timeline, seen)
+            BEFORE_TAKE()
+            return taken
+
+        return await self.database.call(body) if seen else {}
+
+    async def release(self, claim: Claim) -> None:
+        """Release the shards that the claim still owns."""
+        if claim.epochs:
+            await self.database.call(release, claim)

@@ -16,9 +16,12 @@ from schedd.core.cluster.cluster_events import (
 )
 from schedd.core.ids import IncarnationId, TenureId
 from schedd.core.runs.model import Incarnation
-from schedd.store.cluster import cluster_events
+from schedd.store.cluster import cluster_events, drains
+from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.statements import arrays
+from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import INCARNATION_COLUMNS, decoded, incarnation
+from schedkit.records import dataclass
 
 REGISTER = f"""
 INSERT INTO incarnations ({INCARNATION_COLUMNS})
@@ -250,3 +253,23 @@ def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
             for worker, lost_at in returned
         ],
     )
+
+
+@operations("workers")
+@dataclass(frozen=True, slots=True)
+class WorkerStore:
+    """Incarnations and drains of workers."""
+
+    database: Database
+
+    register = in_transaction(register)
+    incarnations = in_autocommit(incarnations)
+    ended_and_drained = in_autocommit(ended_and_drained)
+    of_worker = in_autocommit(of_worker)
+    newest_of = in_autocommit(newest_of)
+    drain = in_transaction(drains.begin)
+    undrain = in_transaction(drains.end)
+    drains = in_autocommit(drains.drains)
+    lose = in_transaction(lose)
+    registered = in_autocommit(registered)
+    note_seen = in_transaction(note_seen)

@@ -445,7 +445,7 @@ class Database:
             record.invalidate()
 
 
-class _Store(Protocol):
+class HasDatabase(Protocol):
     """A class whose methods are transactions."""
 
     @property
@@ -454,11 +454,11 @@ class _Store(Protocol):
 
 def in_transaction(
     body: Callable[Concatenate[Connection, P], T],
-) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[HasDatabase, P], Coroutine[Any, Any, T]]:
     """Return the method of a store that runs this body in one transaction, by `Database.call`."""
 
     @wraps(body)
-    async def method(store: _Store, /, *arguments: P.args, **named: P.kwargs) -> T:
+    async def method(store: HasDatabase, /, *arguments: P.args, **named: P.kwargs) -> T:
         return await store.database.call(body, *arguments, **named)
 
     return method
@@ -466,11 +466,11 @@ def in_transaction(
 
 def in_autocommit(
     body: Callable[Concatenate[Connection, P], T],
-) -> Callable[Concatenate[_Store, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[HasDatabase, P], Coroutine[Any, Any, T]]:
     """Return the method of a store that runs this body, which only reads, by `Database.read`."""
 
     @wraps(body)
-    async def method(store: _Store, /, *arguments: P.args, **named: P.kwargs) -> T:
+    async def method(store: HasDatabase, /, *arguments: P.args, **named: P.kwargs) -> T:
         return await store.database.read(body, *arguments, **named)
 
     return method

@@ -12,7 +12,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.ids import JobId, ShardId
+from schedd.core.runs.model import Claim
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.store.jobs import job_pauses, jobs
 from schedd.store.results import failure_counts
@@ -35,7 +36,7 @@ def read_due_pause_changes(
     )
 
 
-def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]) -> list[JobId]:
+def resume(connection: Connection, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
     """Resume these jobs, by id. Returns those that were resumed."""
     done: list[JobId] = []
     for one in sorted(ended, key=lambda one: one.job_id):
@@ -47,13 +48,15 @@ def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]
             one.entry,
             one.generation,
             one.until,
-            tenure=tenure,
+            tenure=claim.tenure,
         )
         done += [one.job_id] if isinstance(answer, JobRecord) else []
     return done
 
 
-def pause_failing(connection: Connection, failed: Sequence[FailedTooOften]) -> list[JobId]:
+def pause_failing(
+    connection: Connection, _: Claim, failed: Sequence[FailedTooOften]
+) -> list[JobId]:
     """Pause these jobs, by id. Returns those that were paused. Their failure counts are reset."""
     done: list[JobId] = []
     for one in sorted(failed, key=lambda one: one.job_id):

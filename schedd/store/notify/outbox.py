@@ -29,7 +29,7 @@ from schedd.core.jobs.notifications import (
     follow,
 )
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import RunKey
+from schedd.core.runs.model import Claim, RunKey
 from schedd.store.schema.tables import notices
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
@@ -129,7 +129,7 @@ def write_notifications(connection: Connection, happened: Iterable[NotifiableEve
     _write(connection, due, now)
 
 
-def tell_late(connection: Connection, late: Sequence[NotifiableEvent]) -> list[RunId]:
+def tell_late(connection: Connection, _: Claim, late: Sequence[NotifiableEvent]) -> list[RunId]:
     """Write notifications for the runs among these that still wait for their first start and
     weren't reported late. Returns their ids. The caller holds the locks of their shards.
     """

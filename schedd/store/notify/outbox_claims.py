@@ -32,11 +32,18 @@ from schedd.core.jobs.notifications import (
     Overdue,
     PendingNotification,
 )
-from schedd.core.runs.model import AuditRecord
+from schedd.core.runs.model import AuditRecord, Claim
 from schedd.store import audit
-from schedd.store.notify import outbox_reroute
+from schedd.store.cluster.fenced_transaction import in_fence, shards_of
+from schedd.store.connection.database import Database, in_transaction
+from schedd.store.notify import outbox, outbox_reroute
 from schedd.store.statements import arrays
+from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import decoded
+from schedkit import failpoints
+from schedkit.records import dataclass
+
+AFTER_CLAIM = failpoints.awaited("notify.after_claim")
 
 OF_EACH: Final = 4
 """Rows of one job and channel in one read."""
@@ -162,16 +169,14 @@ def counted(connection: Connection, shards: Collection[ShardId]) -> int:
     return int(found.scalar_one())
 
 
-def claim(
-    connection: Connection,
-    tenure: TenureId,
-    wanted: Sequence[PendingNotification],
-    shards: Collection[ShardId],
+def claim_notifications(
+    connection: Connection, claim: Claim, wanted: Sequence[PendingNotification]
 ) -> list[OutboxNotification]:
     """Claim these notifications for one try each, if they are still free. The receiver comes from a
     definition: if that isn't the newest any more, nothing is claimed. Notifications with `instead`
     move to those channels first.
     """
+    shards = shards_of(wanted)
     if rerouted := [one for one in wanted if one.instead]:
         outbox_reroute.instead(connection, rerouted, shards)
         wanted = [one for one in wanted if not one.instead]
@@ -180,7 +185,7 @@ def claim(
         "ids": arrays.ids(one.notification_id for one in wanted),
         "ways": arrays.texts(one.way.value for one in wanted),
         "shards": arrays.numbers(shards),
-        "tenure": tenure,
+        "tenure": claim.tenure,
     }
     return [
         OutboxNotification(
@@ -201,7 +206,7 @@ def claim(
 
 
 def record_outcomes(
-    connection: Connection, outcomes: Sequence[DeliveryOutcome]
+    connection: Connection, _: Claim, outcomes: Sequence[DeliveryOutcome]
 ) -> list[DeliveryOutcome]:
     """Record the outcomes of tries. Returns them."""
     again = [one for one in outcomes if one.wait is not None]
@@ -234,11 +239,11 @@ def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue
 
 
 def expire(
-    connection: Connection, shards: Collection[ShardId]
+    connection: Connection, _: Claim, wanted: Sequence[Overdue]
 ) -> list[tuple[NotificationChannel, int]]:
     """Expire overdue notifications, with an audit entry for each job. Returns counts by channel."""
     arguments = {
-        "shards": arrays.numbers(shards),
+        "shards": arrays.numbers(shards_of(wanted)),
         "after": ABANDONED_AFTER,
         "limit": MOST_EXPIRED,
     }
@@ -283,3 +288,28 @@ def _abandoned(one: DeliveryOutcome) -> AuditRecord:
         run_id=abandoned.run_id,
         source=f"notification:{abandoned.notification_id}",
     )
+
+
+@operations("notifications")
+@dataclass(frozen=True, slots=True)
+class NotificationStore:
+    """Reads and writes of an owner for the outbox. Each write is fenced."""
+
+    database: Database
+
+    waiting = in_transaction(waiting)
+    counted = in_transaction(counted)
+    _claim = in_fence(claim_notifications)
+
+    async def claim(
+        self, claim: Claim, wanted: Sequence[PendingNotification]
+    ) -> list[OutboxNotification]:
+        """Claim these notifications for one try each, if they are still free."""
+        claimed = await self._claim(claim, wanted)
+        await AFTER_CLAIM()
+        return claimed
+
+    record_outcomes = in_fence(record_outcomes)
+    overdue = in_transaction(overdue)
+    expire = in_fence(expire)
+    tell_late = in_fence(outbox.tell_late)

@@ -9,15 +9,15 @@ none during a cluster pause: edits and pauses lock the shard's row, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import ShardId, TenureId
 from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import RunKey
+from schedd.core.runs.model import Claim, RunKey
+from schedd.store.cluster.fenced_transaction import shards_of
 from schedd.store.notify import outbox
 from schedd.store.results import failure_counts
 from schedd.store.statements import arrays
@@ -54,21 +54,18 @@ SELECT scheduled_at, run_id FROM ended
 
 
 def end_waiting(
-    connection: Connection,
-    tenure: TenureId,
-    ends: Sequence[DeadlineExpiry],
-    shards: Collection[ShardId],
+    connection: Connection, claim: Claim, ends: Sequence[DeadlineExpiry]
 ) -> list[RunKey]:
     """End the runs among these that still wait; return them."""
     keys = key_arguments([end.key for end in ends])
     lock_runs(connection, keys)
     arguments = keys | {
-        "shards": arrays.numbers(shards),
+        "shards": arrays.numbers(shards_of(ends)),
         "states": arrays.texts(end.state.value for end in ends),
         "reasons": arrays.texts(end.reason.value for end in ends),
         "fingerprints": arrays.texts(end.fingerprint for end in ends),
         "generations": arrays.numbers(end.generation for end in ends),
-        "tenure": tenure,
+        "tenure": claim.tenure,
     }
     rows = connection.exec_driver_sql(END_WAITING, arguments)
     ended = {RunKey(*row) for row in rows}

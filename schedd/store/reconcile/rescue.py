@@ -21,12 +21,13 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection
 
 from schedd.core.cluster.cluster_events import EventKind
-from schedd.core.ids import ShardId, TenureId
+from schedd.core.ids import ShardId
 from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import LiveRun, Loss, RunKey
+from schedd.core.runs.model import Claim, LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import cluster_pauses, workers
+from schedd.store.cluster.fenced_transaction import shards_of
 from schedd.store.notify import outbox
 from schedd.store.results import failure_counts
 from schedd.store.statements import arrays
@@ -137,17 +138,19 @@ def give_back(
     return back
 
 
-def rescue(
-    connection: Connection, losses: Sequence[Loss], shards: Collection[ShardId], owner: TenureId
-) -> list[RunKey]:
-    """Retry or end the runs, and record their incarnations as lost. An earlier record stays.
+def give_back_own(
+    connection: Connection, _: Claim, unstarted: Sequence[Unstarted]
+) -> list[LiveRun]:
+    """Return runs whose assignment never started to their state before it."""
+    return give_back(connection, unstarted, shards_of(unstarted))
 
-    `owner`: the tenure that owns the shards.
-    """
+
+def rescue(connection: Connection, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
+    """Retry or end the runs, and record their incarnations as lost. An earlier record stays."""
     keys = key_arguments([loss.key for loss in losses])
     lock_runs(connection, keys)
     arguments = keys | {
-        "shards": arrays.numbers(shards),
+        "shards": arrays.numbers(shards_of(losses)),
         "tokens": arrays.numbers([loss.token for loss in losses]),
         "incarnations": arrays.ids([loss.incarnation for loss in losses]),
         "states": arrays.texts([loss.state.value for loss in losses]),
@@ -187,5 +190,5 @@ def rescue(
     # Only incarnations of changed runs: the others may get work again.
     keys_moved = set(moved)
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
-    workers.lose(connection, gone, EventKind.WORKER_LOST, owner)
+    workers.lose(connection, gone, EventKind.WORKER_LOST, claim.tenure)
     return moved

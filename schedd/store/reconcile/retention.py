@@ -23,11 +23,18 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.runs.lifecycle import TERMINAL
-from schedd.core.runs.model import RunKey
+from schedd.core.runs.model import Claim, RunKey
 from schedd.core.runs.retention import EndedRun, OldRuns, Unwanted
+from schedd.store.cluster.fenced_transaction import in_fence, shards_of
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
+from schedd.store.statements.operations import operations
+from schedkit import failpoints
 from schedkit.objects import log_key, place_of
+from schedkit.records import dataclass
+
+BEFORE_DELETE = failpoints.blocking("retention.before_commit")
 
 _ENDED: Final = ", ".join(f"'{state.value}'" for state in sorted(TERMINAL, key=str))
 
@@ -232,9 +239,7 @@ def old_runs_of(
     return [*_ended_runs(rows)]
 
 
-def delete_runs(
-    connection: Connection, chosen: Sequence[EndedRun], shards: Iterable[ShardId]
-) -> list[RunId]:
+def delete_runs(connection: Connection, _: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
     """Delete these runs with all their rows. Returns those that were deleted."""
     submitted = arrays.ids({run.job_id for run in chosen if run.ephemeral})
     connection.exec_driver_sql(LOCK_TIMERS, (submitted,))
@@ -245,7 +250,7 @@ def delete_runs(
         keys
         | {
             "waiting": arrays.flags(run.waits for run in chosen),
-            "shards": arrays.numbers(shards),
+            "shards": arrays.numbers(shards_of(chosen)),
         },
     )
     rows = gone.all()
@@ -265,7 +270,7 @@ def delete_runs(
     return [RunId(run) for run, *_ in rows]
 
 
-def delete_logs(connection: Connection, chosen: Sequence[EndedRun]) -> list[RunId]:
+def delete_logs(connection: Connection, _: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
     """Delete the output of these runs. Returns those that had any."""
     lock_runs(connection, key_arguments([run.key for run in chosen]))
     gone = connection.exec_driver_sql(
@@ -300,13 +305,13 @@ def unwanted(connection: Connection, shards: Sequence[ShardId], limit: int) -> l
     return [Unwanted(place, ShardId(shard)) for place, shard in rows]
 
 
-def put_aside(connection: Connection, stuck: Sequence[Unwanted]) -> list[str]:
+def put_aside(connection: Connection, _: Claim, stuck: Sequence[Unwanted]) -> list[str]:
     """Move objects that couldn't be removed to the end of the order."""
     places = arrays.texts(one.place for one in stuck)
     return [*connection.exec_driver_sql(PUT_ASIDE, (places,)).scalars()]
 
 
-def forget_objects(connection: Connection, removed: Sequence[Unwanted]) -> list[str]:
+def forget_objects(connection: Connection, _: Claim, removed: Sequence[Unwanted]) -> list[str]:
     """Forget objects that were removed from the result store."""
     places = arrays.texts(one.place for one in removed)
     return [*connection.exec_driver_sql(FORGET_OBJECTS, (places,)).scalars()]
@@ -326,3 +331,22 @@ def _ended_runs(rows: Iterable[Any]) -> Iterable[EndedRun]:
                 waits,
                 queued,
             )
+
+
+@operations("retention")
+@dataclass(frozen=True, slots=True)
+class RetentionStore:
+    """Pages of old data are hints, read without a lock. Deletions check each row again, fenced."""
+
+    database: Database
+
+    old_runs = in_transaction(old_runs)
+    old_letters = in_transaction(old_letters)
+    old_logs = in_transaction(old_logs)
+    with_retention = in_transaction(with_retention)
+    old_runs_of = in_transaction(old_runs_of)
+    delete_runs = in_fence(delete_runs, BEFORE_DELETE)
+    delete_logs = in_fence(delete_logs)
+    unwanted = in_transaction(unwanted)
+    put_aside = in_fence(put_aside)
+    forget_objects = in_fence(forget_objects)

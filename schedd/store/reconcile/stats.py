@@ -10,7 +10,11 @@ from sqlalchemy import Connection
 from schedd.core.cluster.statistics import LATE, MOST, QueueStats
 from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.pools import PoolKey
+from schedd.store.cluster import database_stats
+from schedd.store.connection.database import Database, in_transaction
 from schedd.store.statements import arrays
+from schedd.store.statements.operations import operations
+from schedkit.records import dataclass
 
 MOST_POOLS: Final = 200
 OF_EACH: Final = 20
@@ -61,3 +65,14 @@ def read_queue_stats(connection: Connection, shards: Sequence[ShardId]) -> Queue
     overdue, behind = connection.exec_driver_sql(OVERDUE, mine).one()
     left = connection.exec_driver_sql(BACKFILLS, mine).scalar_one()
     return QueueStats(named, overdue, behind, left)
+
+
+@operations("statistics")
+@dataclass(frozen=True, slots=True)
+class StatisticsStore:
+    """Statistics that are read regularly. No decision depends on them."""
+
+    database: Database
+
+    read_queue_stats = in_transaction(read_queue_stats)
+    read_database_stats = in_transaction(database_stats.read_stats)

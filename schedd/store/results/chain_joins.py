@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId, TenureId, chained_run_id, redriven_run_id
+from schedd.core.ids import JobId, RunId, TenureId, chained_run_id, redriven_run_id
 from schedd.core.jobs.chains import (
     OF_SCHEDULES,
     ChainJoin,
@@ -35,12 +35,21 @@ from schedd.core.jobs.chains import (
 )
 from schedd.core.jobs.chains import look_after as looked_after
 from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import LiveRun
+from schedd.core.runs.model import Claim, LiveRun
+from schedd.core.runs.records import ChainRefused
 from schedd.store.cluster import cluster_pauses
+from schedd.store.cluster.fenced_transaction import in_fence, shards_of
+from schedd.store.connection.database import Database, in_transaction
+from schedd.store.jobs import chains
 from schedd.store.results import chain_events
+from schedd.store.results.accept import results_of
 from schedd.store.statements import arrays
+from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of
+from schedkit import failpoints
 from schedkit.records import dataclass
+
+BEFORE_JOIN = failpoints.blocking("chain.before_commit")
 
 AGAIN_AFTER: Final = timedelta(milliseconds=200)
 """The delay of a join that was read with an outdated definition."""
@@ -177,9 +186,7 @@ class _New:
     redrive_of: RunId | None = None
 
 
-def join(
-    connection: Connection, tenure: TenureId, wanted: Sequence[Wanted], shards: Collection[ShardId]
-) -> list[LiveRun]:
+def join(connection: Connection, claim: Claim, wanted: Sequence[Wanted]) -> list[LiveRun]:
     """Judge these joins, under the locks of their shards. Returns the created runs. Joins that
     changed since they were read are left for the next call.
     """
@@ -187,7 +194,7 @@ def join(
         TIMERS,
         {
             "jobs": arrays.ids(sorted({one.join.child for one in wanted})),
-            "shards": arrays.numbers(shards),
+            "shards": arrays.numbers(shards_of(wanted)),
         },
     ).all()
     generations = {JobId(job): generation for job, generation, _, _ in timers}
@@ -210,7 +217,7 @@ def join(
         over.append(one.join)
         for row, inserts in steps:
             (new if inserts else updated).append(row)
-    made = _make(connection, tenure, new) if new else []
+    made = _make(connection, claim.tenure, new) if new else []
     if updated:
         _update_skipped(connection, updated)
     chain_events.delete_decided(connection, over)
@@ -380,3 +387,34 @@ def _parents_json(parents: Mapping[JobId, ParentEnded]) -> str:
             for job, one in sorted(parents.items(), key=lambda each: each[1].job)
         ]
     )
+
+
+def _put_off(
+    connection: Connection, _: Claim, joins: Sequence[ChainJoin], wait: timedelta
+) -> list[LiveRun]:
+    """Judge these joins after a delay."""
+    chain_events.later(connection, [(one, wait) for one in joins])
+    return []
+
+
+def _fault(
+    connection: Connection, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
+) -> ChainRefused | None:
+    """Return why a job can't run after these; None: it can at present."""
+    found = chains.fault(connection, job_id, namespace, name, after)
+    return found if isinstance(found, ChainRefused) else None
+
+
+@operations("chains")
+@dataclass(frozen=True, slots=True)
+class ChainStore:
+    """Reads and fenced writes of an owner for joins, and reads of calls for the graph."""
+
+    database: Database
+
+    due = in_transaction(chain_events.due)
+    results = in_transaction(results_of)
+    join = in_fence(join, BEFORE_JOIN)
+    put_off = in_fence(_put_off)
+    fault = in_transaction(_fault)
+    waiting = in_transaction(chain_events.of_job)

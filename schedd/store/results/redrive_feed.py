@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Row, func, select
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.jobs.chains import OF_SCHEDULES
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.model import AuditRecord, LiveRun, NewRun, RunKey, Trigger
+from schedd.core.runs.model import AuditRecord, Claim, LiveRun, NewRun, RunKey, Trigger
 from schedd.core.runs.records import StoreConflict
 from schedd.core.runs.redrive import (
     MOST_IN_LINE,
@@ -151,7 +151,7 @@ def to_feed(connection: Connection, shards: Collection[ShardId]) -> list[OpenRed
 
 def feed(
     connection: Connection,
-    tenure: TenureId,
+    claim: Claim,
     wanted: Sequence[OpenRedrive],
     lines: Mapping[JobId, RedriveLine],
 ) -> list[LiveRun]:
@@ -165,7 +165,7 @@ def feed(
     for one in sorted(wanted, key=lambda one: one.redrive_id):
         row = connection.exec_driver_sql(LOCK, {"redrive": one.redrive_id}).first()
         if row is not None:
-            made += _fed(connection, tenure, one, row, lines)
+            made += _fed(connection, claim.tenure, one, row, lines)
     return made
 
 

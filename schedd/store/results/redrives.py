@@ -23,13 +23,15 @@ from schedd.core.runs.records import Idempotency, StoreConflict
 from schedd.core.runs.redrive import LetterFilter, RedriveRecord, RedriveRequest
 from schedd.store import audit
 from schedd.store.cluster.fence import BY_INDEX
-from schedd.store.connection.database import RolledBack
-from schedd.store.results.dead_letters import alone, locked, oldest
+from schedd.store.connection.database import Database, RolledBack, in_transaction
+from schedd.store.results import dead_letters as letters
+from schedd.store.results import redrive_feed
 from schedd.store.schema.tables import dead_letters, redrives
 from schedd.store.statements import idempotency
 from schedd.store.statements.arrays import clean
+from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import decoded
-from schedkit.records import replace
+from schedkit.records import dataclass, replace
 
 STATES = """
 SELECT r.state, count(*) FROM dead_letters l
@@ -48,7 +50,7 @@ SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.resoluti
 
 def planned(connection: Connection, choice: LetterFilter) -> int:
     """Return how many letters a redrive would select now."""
-    query = select(func.count()).select_from(oldest(choice).order_by(None).subquery())
+    query = select(func.count()).select_from(letters.oldest(choice).order_by(None).subquery())
     return int(connection.execute(query).scalar_one())
 
 
@@ -65,13 +67,13 @@ def create(
     """
     earlier = idempotency.claim(connection, wanted, request.redrive_id)
     if earlier is not None:
-        return get(connection, RedriveId(earlier))
-    alone(connection)
+        return get_redrive(connection, RedriveId(earlier))
+    letters.alone(connection)
     group = request.choice.group
     chosen = group or request.choice
     queued = connection.execute(
         dead_letters.update()
-        .where(dead_letters.c.run_id.in_(locked(request.choice)))
+        .where(dead_letters.c.run_id.in_(letters.locked(request.choice)))
         .values(redrive=request.redrive_id)
     ).rowcount
     if not queued:
@@ -97,10 +99,10 @@ def create(
         )
     )
     audit.write_all(connection, [replace(entry, after=noted(queued))])
-    return get(connection, request.redrive_id)
+    return get_redrive(connection, request.redrive_id)
 
 
-def get(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
+def get_redrive(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
     """Return one redrive, with the states of its runs and the exact number of waiting letters."""
     record = _bare(connection, redrive_id)
     if record is None:
@@ -192,3 +194,22 @@ def _record(row: Row[Any]) -> RedriveRecord:
         row.finished_at,
         row.submitted,
     )
+
+
+@operations("dead_letters")
+@dataclass(frozen=True, slots=True)
+class DeadLetterStore:
+    """Dead letters and redrives as users see them. Owners create the runs of redrives."""
+
+    database: Database
+
+    listed = in_transaction(letters.listed)
+    get = in_transaction(letters.get)
+    groups = in_transaction(letters.groups)
+    discard = in_transaction(letters.discard)
+    once_more = in_transaction(redrive_feed.once_more)
+    planned = in_transaction(planned)
+    create = in_transaction(create)
+    redrive = in_transaction(get_redrive)
+    switch = in_transaction(switch)
+    redrives = in_transaction(newest)

@@ -55,7 +55,7 @@ class ResultWrites:
         async def write(batch: Sequence[ResultDecision]) -> list[Verdict]:
             return await self.database.call(body, batch)
 
-        answers, broken = await halved(reports, write) if reports else ([], [])
+        answers, broken = await halved(reports, write)
         verdicts = {
             id(report): verdict
             for batch, given in answers
@@ -90,7 +90,7 @@ class ResultWrites:
         async def write(batch: Sequence[Unstarted]) -> list[LiveRun]:
             return await self.database.call(rescue.give_back, batch, None)
 
-        answers, _ = await halved(unstarted, write) if unstarted else ([], [])
+        answers, _ = await halved(unstarted, write)
         return [run.key for _, back in answers for run in back]
 
     outdo = in_transaction(membership.outdo)
@@ -101,8 +101,7 @@ class ResultWrites:
         async def write(batch: Sequence[tuple[RunKey, Token, datetime]]) -> None:
             await self.database.call(reported_runs.started, batch)
 
-        if starts:
-            await halved(starts, write)
+        await halved(starts, write)
 
 
 def _bare(report: ResultDecision) -> ResultDecision:

@@ -31,6 +31,8 @@ async def halved(
         Unavailable: PostgreSQL can't write any of them now.
         Fault: a bug that isn't about an item.
     """
+    if not items:
+        return [], []
     try:
         return [(items, await write(items))], []
     except Exception as broken:

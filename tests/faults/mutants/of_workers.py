@@ -97,7 +97,7 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 DISPATCH,
-                "    workers.lose(connection, gone, EventKind.WORKER_LOST, owner)\n",
+                "    workers.lose(connection, gone, EventKind.WORKER_LOST, claim.tenure)\n",
                 "",
             ),
         ),

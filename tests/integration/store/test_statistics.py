@@ -17,7 +17,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import pool_key
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores
-from schedd.store.reconcile.stats_store import StatisticsStore
+from schedd.store.reconcile.stats import StatisticsStore
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer
 from support.store import START, Member, World, ok

@@ -16,8 +16,8 @@ from schedd.core.cluster.coordination import CoordinationEntry, LeaseId, Listing
 from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.ids import IncarnationId
 from schedd.ports import Coordination
-from schedd.store.cluster.membership_store import MembershipStore
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.membership import MembershipStore
+from schedd.store.cluster.workers import WorkerStore
 from support.runs import worker
 
 SHORT, MEDIUM, DEFAULT = 3.0, 10.0, 15.0

@@ -14,7 +14,7 @@ from schedd.core.cluster.coordination import LeaseId, Listing, Revision
 from schedd.core.cluster.worker_liveness import WatchedDeletions
 from schedd.core.ids import IncarnationId
 from schedd.ports import Coordination
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.workers import WorkerStore
 from schedkit.errors import Unavailable
 from support.fakes import FakeCoordination, FakeEtcd
 from support.runs import worker

@@ -9,7 +9,7 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import WorkerSessions
-from schedd.store.cluster.worker_store import WorkerStore
+from schedd.store.cluster.workers import WorkerStore
 from support.fake_of import fake_of
 from support.runs import RecordingLine, SetClock, worker
 

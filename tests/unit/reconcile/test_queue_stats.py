@@ -17,7 +17,7 @@ from schedd.core.runs.model import Incarnation
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.store.owner import OwnerStore
-from schedd.store.reconcile.stats_store import StatisticsStore
+from schedd.store.reconcile.stats import StatisticsStore
 from support.dispatching import SHELL, World
 from support.fake_of import fake_of
 from support.owner_context import owner_context

@@ -11,7 +11,7 @@ from schedd.core.runs.model import Claim, RunKey
 from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
 from schedd.dispatch.run_index import RunIndex
 from schedd.reconcile.retention import OBJECTS, RetentionLoop
-from schedd.store.reconcile.retention_store import RetentionStore
+from schedd.store.reconcile.retention import RetentionStore
 from support.fake_of import fake_of
 from support.owner_context import owner_context
 from support.runs import NOW, owning

@@ -34,7 +34,7 @@ from schedd.sources.chains import (
     Chains,
     pause_after,
 )
-from schedd.store.results.chain_store import ChainStore
+from schedd.store.results.chain_joins import ChainStore
 from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions
