@@ -10,6 +10,7 @@ import pytest
 
 from schedctl.manifests import manifests
 from schedd.api.definitions import validation
+from schedproto.v1 import job_pb2
 from support.definitions import requested
 from support.repository import ROOT
 
@@ -22,8 +23,8 @@ def test_each_manifest_of_a_page_is_valid(page: Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         for read in manifests.parse(page.name, block):
             assert not isinstance(read, manifests.ManifestFault), read
-            if isinstance(read, manifests.Manifest) and not read.job.exclude.calendars:
-                validation.check(requested(read.job), datetime.now(UTC))
+            if isinstance(read.spec, job_pb2.Job) and not read.spec.exclude.calendars:
+                validation.check(requested(read.spec), datetime.now(UTC))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

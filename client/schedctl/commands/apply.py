@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
+from typing import Any
 
 import click
 
@@ -11,7 +11,7 @@ from schedctl.columns import JOBS
 from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff, job_steps, manifests, object_steps
 from schedctl.manifests.job_steps import JobStep
-from schedctl.manifests.manifests import ReadManifests
+from schedctl.manifests.manifests import Manifest, ReadManifests
 from schedctl.manifests.object_steps import CalendarStep, PoolStep
 from schedctl.options.global_options import Command, flag, option, pass_session
 from schedctl.output import message, show_list, show_warnings
@@ -94,11 +94,12 @@ def _show_outcome(plan: ApplyPlan, would: str) -> None:
 
 def _refuse_others(reading: ReadManifests, namespace: str) -> None:
     """Reject manifests of another namespace than `--namespace`."""
-    for where, one in chain(*reading.kinds):
-        if one.namespace not in ("", namespace):
+    found: list[Manifest[Any]] = [*reading.jobs, *reading.calendars, *reading.pools]
+    for one in found:
+        if one.spec.namespace not in ("", namespace):
             raise CommandFailure(
-                f"{where}: {one.name} belongs to namespace {one.namespace}, but --namespace"
-                f" names {namespace}",
+                f"{one.where}: {one.spec.name} belongs to namespace {one.spec.namespace}, but"
+                f" --namespace names {namespace}",
                 reason="WRONG_NAMESPACE",
                 remedy="remove the option --namespace, or the key namespace of the manifest",
             )
@@ -112,11 +113,11 @@ async def _plan(client: Client, reading: ReadManifests) -> ApplyPlan:
     def checked(job: job_pb2.Job) -> job_pb2.Job:
         return object_steps.without_new(job, pools, calendars, client.namespace)
 
-    return ApplyPlan(pools, calendars, await job_steps.plan(client, reading.manifests, checked))
+    return ApplyPlan(pools, calendars, await job_steps.plan(client, reading.jobs, checked))
 
 
 async def _store(client: Client, plan: ApplyPlan) -> ApplyPlan:
     """Store pools and calendars, then the jobs that use them."""
-    pools = await object_steps.store_pools(client, plan.pools)
-    calendars = await object_steps.store_calendars(client, plan.calendars)
+    pools = [await object_steps.store_pool(client, step) for step in plan.pools]
+    calendars = [await object_steps.store_calendar(client, step) for step in plan.calendars]
     return ApplyPlan(pools, calendars, await job_steps.store(client, plan.jobs))

@@ -133,7 +133,7 @@ def _range(text: str) -> dict[str, str]:
 
 def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:
     reading = manifests.read_or_fail(files)
-    others = [("job", one.where) for one in reading.manifests]
+    others = [("job", one.where) for one in reading.jobs]
     others += [("pool", one.where) for one in reading.pools]
     for kind, where in others:
         raise CommandFailure(
@@ -141,4 +141,4 @@ def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:
             reason="WRONG_MANIFEST",
             remedy="to apply manifests of other kinds: schedctl apply -f FILE",
         )
-    return [(one.calendar.name, one.calendar) for one in reading.calendars]
+    return [(one.spec.name, one.spec) for one in reading.calendars]

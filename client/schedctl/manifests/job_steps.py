@@ -10,7 +10,8 @@ from schedclient import ApiError, Client, Job, NotFound
 from schedclient.calls.jobs import Jobs
 from schedclient.values.reading import value_of
 from schedctl.failure import CommandFailure, of_manifest
-from schedctl.manifests.manifests import Manifest, placed
+from schedctl.manifests.manifests import JobManifest, placed
+from schedctl.manifests.object_steps import verb_of
 from schedctl.output import message
 from schedkit.protojson.problems import IN_THE_PAST
 from schedkit.records import dataclass, replace
@@ -30,45 +31,37 @@ def key_of(job: job_pb2.Job, namespace: str) -> JobKey:
     return (job.namespace or namespace, job.name)
 
 
-def parents_first(found: Sequence[Manifest], namespace: str) -> list[Manifest]:
-    """Return the manifests with parents before their children.
+def parents_first(found: Sequence[JobManifest], namespace: str) -> list[JobManifest]:
+    """Return the manifests with parents before their children. Visits depth first, without
+    recursion: a chain may be longer than the stack.
 
     Raises:
         CommandFailure: the jobs form a cycle; the message has its path.
     """
-    by_key = {key_of(one.job, namespace): one for one in found}
-    done: dict[JobKey, Manifest] = {}
-    for key in by_key:
-        _visit(key, by_key, done)
+    by_key = {key_of(one.spec, namespace): one for one in found}
+    done: dict[JobKey, JobManifest] = {}
+    for first in by_key:
+        path = [first]
+        while path:
+            here = path[-1]
+            parents = [(here[0], name) for name in by_key[here].spec.after.jobs]
+            left = [one for one in parents if one in by_key and one not in done]
+            if here in done or not left:
+                done.setdefault(here, by_key[here])
+                path.pop()
+            elif left[0] in path:
+                names = [name for _, name in path[path.index(left[0]) :]]
+                cycle = " → ".join([left[0][1], *reversed(names)])
+                raise CommandFailure(
+                    f"{by_key[here].where}: job {here[1]} would run after itself: after.jobs"
+                    f" closes the cycle {cycle}",
+                    reason="CHAIN_CYCLE",
+                    remedy="in the manifest of one job of this cycle, remove the parent that is"
+                    " also in the cycle from after.jobs; nothing was stored",
+                )
+            else:
+                path.append(left[0])
     return list(done.values())
-
-
-def _visit(first: JobKey, by_key: dict[JobKey, Manifest], done: dict[JobKey, Manifest]) -> None:
-    """Visit depth first, without recursion: a chain may be longer than the stack."""
-    path = [first]
-    while path:
-        here = path[-1]
-        place, _ = here
-        if here in done:
-            path.pop()
-            continue
-        parents = [(place, name) for name in by_key[here].job.after.jobs]
-        left = [one for one in parents if one in by_key and one not in done]
-        if not left:
-            done[here] = by_key[here]
-            path.pop()
-        elif left[0] in path:
-            names = [name for _, name in path[path.index(left[0]) :]]
-            cycle = " → ".join([left[0][1], *reversed(names)])
-            raise CommandFailure(
-                f"{by_key[here].where}: job {here[1]} would run after itself: after.jobs closes the"
-                f" cycle {cycle}",
-                reason="CHAIN_CYCLE",
-                remedy="in the manifest of one job of this cycle, remove the parent that is also in"
-                " the cycle from after.jobs; nothing was stored",
-            )
-        else:
-            path.append(left[0])
 
 
 def without_new_parents(job: job_pb2.Job, made: Collection[JobKey], namespace: str) -> job_pb2.Job:
@@ -95,7 +88,7 @@ PAUSE: Final = ("paused", "pause_note", "paused_until")
 class JobStep:
     """The change for one manifest: created, updated or unchanged."""
 
-    manifest: Manifest
+    manifest: JobManifest
     before: Job | None
     after: Job
     partly: bool = False
@@ -113,23 +106,23 @@ class JobStep:
         Note and end that the manifest doesn't name are kept. A manifest without `paused` doesn't
         resume the job.
         """
-        was, spec = self.before, self.manifest.job
+        was, spec = self.before, self.manifest.spec
         if was is None or not spec.paused:
             return None
         current = (was.pause_note or "", was.paused_until) if was.paused else None
         note, until = current or ("", None)
-        wanted = (spec.pause_note or note, _until(spec) or until)
+        if spec.HasField("paused_until"):
+            until = spec.paused_until.ToDatetime(tzinfo=UTC)
+        wanted = (spec.pause_note or note, until)
         return None if wanted == current else wanted
 
     @property
     def verb(self) -> str:
-        if self.before is None:
-            return "created"
-        return "updated" if self.edited or self.pause else "unchanged"
+        return verb_of(self.before, changed=self.edited or self.pause is not None)
 
 
 async def plan(
-    client: Client, found: Sequence[Manifest], checked: Callable[[job_pb2.Job], job_pb2.Job]
+    client: Client, found: Sequence[JobManifest], checked: Callable[[job_pb2.Job], job_pb2.Job]
 ) -> list[JobStep]:
     """Return the change for each manifest, parents first; raise the cluster's first rejection.
 
@@ -138,25 +131,31 @@ async def plan(
     steps = []
     made: set[JobKey] = set()
     for manifest in parents_first(found, client.namespace):
-        job = without_new_parents(checked(manifest.job), made, client.namespace)
+        job = without_new_parents(checked(manifest.spec), made, client.namespace)
         try:
-            step = await _planned(placed(client.jobs, manifest.job.namespace), manifest, job)
+            step = await _planned(placed(client.jobs, manifest.spec.namespace), manifest, job)
         except ApiError as error:
             raise _refused(error, manifest) from error
-        if job is not manifest.job:
-            step = replace(step, after=_whole(step.after, manifest.job), partly=True)
+        if job is not manifest.spec:
+            step = replace(step, after=_whole(step.after, manifest.spec), partly=True)
         if step.before is None:
-            made.add(key_of(manifest.job, client.namespace))
+            made.add(key_of(manifest.spec, client.namespace))
         steps.append(step)
     return steps
 
 
-async def _planned(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
+async def _planned(jobs: Jobs, manifest: JobManifest, job: job_pb2.Job) -> JobStep:
     try:
         before = await jobs.get(job.name)
     except NotFound:
         if job.etag:
-            raise _job_deleted_failure(manifest) from None
+            raise CommandFailure(
+                f"{manifest.where}: job {job.name} not found, but the manifest has an etag of an"
+                " existing job",
+                status="ABORTED",
+                reason="ETAG_MISMATCH",
+                remedy="remove etag from the manifest to create the job",
+            ) from None
         return await _created(jobs, manifest, job)
     after = await jobs.update(job.name, job, mask=ALL, etag=before.etag, validate_only=True)
     return JobStep(manifest, before, after)
@@ -175,7 +174,7 @@ def _whole(after: Job, job: job_pb2.Job) -> Job:
     return value_of(Job, whole)
 
 
-async def _created(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
+async def _created(jobs: Jobs, manifest: JobManifest, job: job_pb2.Job) -> JobStep:
     try:
         after = await jobs.create(job.name, job, validate_only=True)
     except ApiError as error:
@@ -190,7 +189,7 @@ async def _created(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
 async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
     done = []
     for step in steps:
-        job = step.manifest.job
+        job = step.manifest.spec
         jobs = placed(client.jobs, job.namespace)
         if step.before is None:
             after = await jobs.create(job.name, job)
@@ -202,7 +201,7 @@ async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
 
 async def _changed(jobs: Jobs, step: JobStep, before: Job) -> Job:
     """Pause first, so that no run of the new definition starts."""
-    job, seen = step.manifest.job, before
+    job, seen = step.manifest.spec, before
     if step.pause is not None:
         seen = await _paused(jobs, step, *step.pause, before)
     if not step.edited:
@@ -213,7 +212,7 @@ async def _changed(jobs: Jobs, step: JobStep, before: Job) -> Job:
 
 async def _paused(jobs: Jobs, step: JobStep, note: str, until: datetime | None, before: Job) -> Job:
     """Pause the job, if it is still the planned one."""
-    name = step.manifest.job.name
+    name = step.manifest.spec.name
     try:
         return await jobs.pause(name, note, until=until, etag=before.etag)
     except ApiError as error:
@@ -229,26 +228,9 @@ async def _paused(jobs: Jobs, step: JobStep, note: str, until: datetime | None, 
         return found
 
 
-def _until(job: job_pb2.Job) -> datetime | None:
-    if not job.HasField("paused_until"):
-        return None
-    return job.paused_until.ToDatetime(tzinfo=UTC)
-
-
-def _job_deleted_failure(manifest: Manifest) -> CommandFailure:
-    """Return the failure for a manifest with an etag whose job doesn't exist."""
-    return CommandFailure(
-        f"{manifest.where}: job {manifest.job.name} not found, but the manifest has an etag of an"
-        " existing job",
-        status="ABORTED",
-        reason="ETAG_MISMATCH",
-        remedy="remove etag from the manifest to create the job",
-    )
-
-
-def _refused(error: ApiError, manifest: Manifest) -> CommandFailure:
-    remedy, name = "", manifest.job.name
-    if error.reason == "ETAG_MISMATCH" and manifest.job.etag:
+def _refused(error: ApiError, manifest: JobManifest) -> CommandFailure:
+    remedy, name = "", manifest.spec.name
+    if error.reason == "ETAG_MISMATCH" and manifest.spec.etag:
         remedy = (
             f"read the job again (schedctl job get {name} -o yaml), or remove etag to overwrite it"
         )
@@ -260,10 +242,10 @@ def _over(error: ApiError, field: str) -> bool:
     return any(one.field == field and one.problem == IN_THE_PAST for one in error.violations)
 
 
-def _without_pause(manifest: Manifest) -> Manifest:
-    name = manifest.job.name
+def _without_pause(manifest: JobManifest) -> JobManifest:
+    name = manifest.spec.name
     message(f"{manifest.where}: paused_until of {name} is in the past: the pause is ignored")
-    return replace(manifest, job=_plain(manifest.job, *PAUSE))
+    return replace(manifest, spec=_plain(manifest.spec, *PAUSE))
 
 
 def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:

@@ -8,10 +8,12 @@ Scalars have the types of the model, not YAML's: `on`, `010` and `22:30` stay te
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import yaml
+from google.protobuf.message import Message
 
 from schedclient.calls.base import NamespacedCalls
 from schedctl.failure import CommandFailure, standard_input
@@ -19,10 +21,11 @@ from schedctl.manifests.file_kinds import FileKind, Foreign, foreign_document, k
 from schedkit.protojson import FormErrors, PlainScalar, from_json
 from schedkit.protojson import Path as FieldPath
 from schedkit.protojson.problems import did_you_mean
-from schedkit.records import dataclass, replace
+from schedkit.records import dataclass
 from schedproto.v1 import calendar_service_pb2, job_pb2, pool_service_pb2
 
 C = TypeVar("C", bound=NamespacedCalls)
+S = TypeVar("S", bound=Message)
 Described = job_pb2.Job | pool_service_pb2.Pool | calendar_service_pb2.Calendar
 MESSAGES: Final[dict[str, type[Described]]] = {
     "job": job_pb2.Job,
@@ -33,6 +36,7 @@ MESSAGES: Final[dict[str, type[Described]]] = {
 SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
 DEEPEST: Final = 100
 """The deepest nesting of a document. JSON parsers reject deeper payloads anyway."""
+TOO_DEEP: Final = f"the manifest nests lists and objects more than {DEEPEST} levels deep"
 LARGEST: Final = 200_000
 """The most values in a document, with aliases expanded: more than a payload of 256 KiB holds."""
 QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
@@ -55,46 +59,26 @@ class ManifestFault:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """A document that describes a job, with the lines of its cron expressions or of `every`."""
+class Manifest(Generic[S]):
+    """A document that describes an object. `lines`: of a job's cron expressions, or of `every`."""
 
     where: str
-    job: job_pb2.Job
-    schedule_lines: tuple[int, ...] = ()
+    spec: S
+    lines: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CalendarManifest:
-    where: str
-    calendar: calendar_service_pb2.Calendar
-
-
-@dataclass(frozen=True, slots=True)
-class PoolManifest:
-    where: str
-    pool: pool_service_pb2.Pool
-
-
-Read = Manifest | CalendarManifest | PoolManifest
+JobManifest: TypeAlias = Manifest[job_pb2.Job]
+PoolManifest: TypeAlias = Manifest[pool_service_pb2.Pool]
+CalendarManifest: TypeAlias = Manifest[calendar_service_pb2.Calendar]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadManifests:
-    """All valid documents, and all problems."""
+    """All valid documents."""
 
-    manifests: tuple[Manifest, ...]
-    faults: tuple[ManifestFault, ...]
-    calendars: tuple[CalendarManifest, ...] = ()
-    pools: tuple[PoolManifest, ...] = ()
-
-    @property
-    def kinds(self) -> tuple[list[tuple[str, Described]], ...]:
-        """Return the described objects of each kind, and where."""
-        return (
-            [(one.where, one.job) for one in self.manifests],
-            [(one.where, one.calendar) for one in self.calendars],
-            [(one.where, one.pool) for one in self.pools],
-        )
+    jobs: Sequence[JobManifest]
+    pools: Sequence[PoolManifest]
+    calendars: Sequence[CalendarManifest]
 
 
 def placed(calls: C, namespace: str) -> C:
@@ -108,6 +92,9 @@ class _Unfit(yaml.MarkedYAMLError):
     A few hundred bytes of aliases can expand to gigabytes.
     """
 
+    def __init__(self, problem: str, mark: yaml.Mark) -> None:
+        super().__init__(problem=problem, problem_mark=mark)
+
 
 class _Loader(yaml.BaseLoader):
     """A loader that reads scalars as text and rejects deep nesting before the stack overflows."""
@@ -118,40 +105,19 @@ class _Loader(yaml.BaseLoader):
         self.depth += 1
         if self.depth > DEEPEST:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # theirs has no types
-            raise _Unfit(
-                None,
-                None,
-                f"the manifest nests lists and objects more than {DEEPEST} levels deep: use"
-                " fewer levels",
-                mark,
-            )
+            raise _Unfit(f"{TOO_DEEP}: use fewer levels", mark)
         try:
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
 
 
-def read_manifests(files: Sequence[str]) -> ReadManifests:
-    """Read files, folders (their *.yaml, *.yml, *.json) and `-`.
-
-    Raises:
-        OSError: a file can't be read.
-    """
-    found = [one for name, content in _contents(files) for one in parse(name, content)]
-    reading = ReadManifests(
-        tuple(one for one in found if isinstance(one, Manifest)),
-        tuple(one for one in found if isinstance(one, ManifestFault)),
-        tuple(one for one in found if isinstance(one, CalendarManifest)),
-        tuple(one for one in found if isinstance(one, PoolManifest)),
-    )
-    doubles = (fault for described in reading.kinds for fault in _doubles(described))
-    return replace(reading, faults=(*reading.faults, *doubles))
-
-
 def read_or_fail(files: Sequence[str]) -> ReadManifests:
-    """Read files; raise CommandFailure with all problems."""
+    """Read files, folders (their *.yaml, *.yml, *.json) and `-`. Raises CommandFailure with all
+    problems.
+    """
     try:
-        reading = read_manifests(files)
+        found = [one for name, content in _contents(files) for one in parse(name, content)]
     except OSError as error:
         where = error.filename or ", ".join(files)
         raise CommandFailure(
@@ -159,9 +125,15 @@ def read_or_fail(files: Sequence[str]) -> ReadManifests:
             reason="NO_FILE",
             remedy="check the file's name and permissions",
         ) from error
-    if not reading.faults:
-        return reading
-    first, *others = reading.faults
+    faults = [one for one in found if isinstance(one, ManifestFault)]
+    kinds: list[list[Any]] = [
+        [one for one in found if isinstance(one, Manifest) and isinstance(one.spec, kind)]
+        for kind in MESSAGES.values()
+    ]
+    faults += [fault for described in kinds for fault in _doubles(described)]
+    if not faults:
+        return ReadManifests(*kinds)
+    first, *others = faults
     raise CommandFailure(
         f"{first.where}: {first.problem}",
         reason="WRONG_MANIFEST",
@@ -173,7 +145,7 @@ def read_or_fail(files: Sequence[str]) -> ReadManifests:
     )
 
 
-def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
+def parse(name: str, content: bytes | str) -> Iterator[Manifest[Any] | ManifestFault]:
     """Yield the documents of one text; `name` is its file."""
     try:
         text = content if isinstance(content, str) else content.decode()
@@ -206,97 +178,87 @@ def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
             yield from _document(name, node)
 
 
-def _document(name: str, node: yaml.Node) -> Iterator[Read | ManifestFault]:
-    start = f"{name}:{node.start_mark.line + 1}"
-    lines: dict[FieldPath, int] = {}
-    doubles: list[ManifestFault] = []
+def _document(name: str, node: yaml.Node) -> Iterator[Manifest[Any] | ManifestFault]:
+    document = _Document(name)
+    start = document.place(node)
     try:
-        value = _plain(node, (), lines, doubles, name)
+        value = document.plain(node)
     except _Unfit as error:
         yield _syntax(name, "", error)
         return
-    yield from doubles
+    yield from document.doubles
     if not isinstance(value, dict):
         yield ManifestFault(start, "a manifest must be an object with keys, such as name: NAME")
         return
+    lines, first = document.lines, node.start_mark.line
     kind = value.pop("kind", "job")
     if kind not in MESSAGES:
-        where = f"{name}:{lines.get(('kind',), node.start_mark.line) + 1}"
+        where = f"{name}:{lines.get(('kind',), first) + 1}"
         yield ManifestFault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), MESSAGES))
         return
     try:
-        read_as = from_json(value, MESSAGES[kind], strings=True)
+        spec = from_json(value, MESSAGES[kind], strings=True)
     except FormErrors as errors:
         for problem in errors.problems:
-            line = _line(lines, problem.path, node.start_mark.line)
             text = f"{problem.where}: {problem.message}" if problem.path else problem.message
-            yield ManifestFault(f"{name}:{line + 1}", text, problem.suggestion)
+            line = _line(lines, problem.path, first) + 1
+            yield ManifestFault(f"{name}:{line}", text, problem.suggestion)
         return
-    if not read_as.name:
+    if not spec.name:
         yield ManifestFault(start, "name is missing", f"give the {kind} a name")
-    elif doubles:
-        return
-    elif isinstance(read_as, calendar_service_pb2.Calendar):
-        yield CalendarManifest(start, read_as)
-    elif isinstance(read_as, pool_service_pb2.Pool):
-        yield PoolManifest(start, read_as)
-    else:
-        yield Manifest(start, read_as, _schedule_lines(lines, len(read_as.cron)))
+    elif not document.doubles:
+        paths: list[FieldPath] = [("every",)] if ("every",) in lines else []
+        if isinstance(spec, job_pb2.Job) and spec.cron:
+            paths = [("cron", at) for at in range(len(spec.cron))]
+        yield Manifest(start, spec, tuple(_line(lines, path, 0) + 1 for path in paths))
 
 
-def _schedule_lines(lines: dict[FieldPath, int], count: int) -> tuple[int, ...]:
-    """Return the line of each cron expression, or of `every`."""
-    if not count:
-        return (lines[("every",)] + 1,) if ("every",) in lines else ()
-    return tuple(_line(lines, ("cron", at), 0) + 1 for at in range(count))
+@dataclass(slots=True)
+class _Document:
+    """A document of the file `name`: the line of each path, and the keys that are given twice."""
 
+    name: str
+    lines: dict[FieldPath, int] = field(default_factory=dict)
+    doubles: list[ManifestFault] = field(default_factory=list)
 
-def _plain(
-    node: yaml.Node,
-    path: FieldPath,
-    lines: dict[FieldPath, int],
-    doubles: list[ManifestFault],
-    name: str,
-) -> Any:
-    """Return the node as dicts, lists and texts; record the line of each path."""
-    lines.setdefault(path, node.start_mark.line)
-    if node.tag not in TAGS:
-        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-        raise _Unfit(
-            None, None, f"the YAML tag {tag} isn't supported: remove the tag", node.start_mark
-        )
-    if len(path) > DEEPEST:  # an alias may hold itself
-        too_deep = f"the manifest nests lists and objects more than {DEEPEST} levels deep"
-        raise _Unfit(None, None, too_deep, node.start_mark)
-    if len(lines) > LARGEST:
-        excess = f"the manifest has more than {LARGEST:,} values, with its aliases expanded"
-        raise _Unfit(None, None, excess, node.start_mark)
-    if isinstance(node, yaml.MappingNode):
+    def place(self, node: yaml.Node) -> str:
+        return f"{self.name}:{node.start_mark.line + 1}"
+
+    def plain(self, node: yaml.Node, path: FieldPath = ()) -> Any:
+        """Return the node as dicts, lists and texts; record the line of each path."""
+        self.lines.setdefault(path, node.start_mark.line)
+        if node.tag not in TAGS:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _Unfit(f"the YAML tag {tag} isn't supported: remove the tag", node.start_mark)
+        if len(path) > DEEPEST:  # an alias may hold itself
+            raise _Unfit(TOO_DEEP, node.start_mark)
+        if len(self.lines) > LARGEST:
+            excess = f"the manifest has more than {LARGEST:,} values, with its aliases expanded"
+            raise _Unfit(excess, node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.plain(inner, (*path, at)) for at, inner in enumerate(node.value)]
+        assert isinstance(node, yaml.ScalarNode), "compose resolves aliases"
+        beside_key = not path or isinstance(path[-1], str)
+        if node.style is None and beside_key and node.value in ("", "~", "null"):
+            return None  # as if the key were missing; in a list it is text
+        return PlainScalar(node.value) if node.style is None else node.value
+
+    def _mapping(self, node: yaml.MappingNode, path: FieldPath) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, inner in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 problem = "a list or an object is used as a key: write text as the key"
-                raise _Unfit(None, None, problem, key.start_mark)
+                raise _Unfit(problem, key.start_mark)
             word = str(key.value)
             here = (*path, word)
             if word in found:
-                doubles.append(
-                    ManifestFault(
-                        f"{name}:{key.start_mark.line + 1}", f"the key {word} is given twice"
-                    )
-                )
-            lines[here] = key.start_mark.line
-            found[word] = _plain(inner, here, lines, doubles, name)
+                fault = ManifestFault(self.place(key), f"the key {word} is given twice")
+                self.doubles.append(fault)
+            self.lines[here] = key.start_mark.line
+            found[word] = self.plain(inner, here)
         return found
-    if isinstance(node, yaml.SequenceNode):
-        return [
-            _plain(inner, (*path, at), lines, doubles, name) for at, inner in enumerate(node.value)
-        ]
-    assert isinstance(node, yaml.ScalarNode), "compose resolves aliases"
-    beside_key = not path or isinstance(path[-1], str)
-    if node.style is None and beside_key and node.value in ("", "~", "null"):
-        return None  # as if the key were missing; in a list it is text
-    return PlainScalar(node.value) if node.style is None else node.value
 
 
 def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
@@ -331,13 +293,13 @@ def _quoted(written: str) -> str:
     return f'quote it: "{found[1]}" (in YAML {found[1][0]} can\'t begin a value)' if found else ""
 
 
-def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[ManifestFault]:
+def _doubles(found: Sequence[Manifest[Any]]) -> Iterator[ManifestFault]:
     seen: dict[tuple[str, str], str] = {}
-    for where, one in found:
-        key = (one.namespace, one.name)
+    for one in found:
+        key = (one.spec.namespace, one.spec.name)
         if key in seen:
-            yield ManifestFault(where, f"{one.name} is already defined in {seen[key]}")
-        seen.setdefault(key, where)
+            yield ManifestFault(one.where, f"{one.spec.name} is already defined in {seen[key]}")
+        seen.setdefault(key, one.where)
 
 
 def _contents(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:

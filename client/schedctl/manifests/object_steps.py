@@ -27,19 +27,17 @@ class PoolStep:
     def pauses(self) -> bool:
         """Return whether to pause the pool. A manifest without `paused` doesn't resume it."""
         paused = self.before is not None and self.before.paused
-        return self.manifest.pool.paused and not paused
+        return self.manifest.spec.paused and not paused
 
     @property
     def verb(self) -> str:
-        if self.before is None:
-            return "created"
-        return "updated" if self.edited or self.pauses else "unchanged"
+        return verb_of(self.before, changed=self.edited or self.pauses)
 
     @property
     def lines(self) -> list[str]:
         if self.before is None:
             return []
-        paused = f"  paused: {self.manifest.pool.pause_note or 'true'}"
+        paused = f"  paused: {self.manifest.spec.pause_note or 'true'}"
         return job_diff.of_pool(self.before, self.after) + [paused] * self.pauses
 
 
@@ -51,16 +49,19 @@ class CalendarStep:
 
     @property
     def verb(self) -> str:
-        if self.before is None:
-            return "created"
-        return "unchanged" if self.before.version == self.after.version else "updated"
+        before = self.before
+        return verb_of(before, changed=before is None or before.version != self.after.version)
+
+
+def verb_of(before: object, *, changed: bool) -> str:
+    return "created" if before is None else "updated" if changed else "unchanged"
 
 
 async def plan_pools(client: Client, found: Sequence[PoolManifest]) -> list[PoolStep]:
     """Return the change for each manifest; raise the cluster's first rejection."""
     steps = []
     for manifest in found:
-        spec = manifest.pool
+        spec = manifest.spec
         pools = placed(client.pools, spec.namespace)
         try:
             before = await existing(pools.get(spec.name))
@@ -79,25 +80,22 @@ async def plan_calendars(client: Client, found: Sequence[CalendarManifest]) -> l
     """Return the change for each manifest; raise the cluster's first rejection."""
     steps = []
     for manifest in found:
-        spec = manifest.calendar
-        calendars, name = placed(client.calendars, spec.namespace), spec.name
+        spec = manifest.spec
+        calendars = placed(client.calendars, spec.namespace)
         try:
-            before = await existing(calendars.get(name))
-            after = await calendars.apply(name, spec, validate_only=True)
+            before = await existing(calendars.get(spec.name))
+            after = await calendars.apply(spec.name, spec, validate_only=True)
         except ApiError as error:
-            raise of_manifest(error, manifest.where, name) from error
+            raise of_manifest(error, manifest.where, spec.name) from error
         steps.append(CalendarStep(manifest, before, after))
     return steps
 
 
-async def store_pools(client: Client, steps: Sequence[PoolStep]) -> list[PoolStep]:
-    """Store the changed pools, each only over the version that was planned from."""
-    return [await _stored(client, step) for step in steps]
-
-
-async def _stored(client: Client, step: PoolStep) -> PoolStep:
-    """Pause an existing pool first, so that no run starts under the new limit."""
-    spec, after = step.manifest.pool, step.before
+async def store_pool(client: Client, step: PoolStep) -> PoolStep:
+    """Store a changed pool, only over the version that was planned from. Pause an existing pool
+    first, so that no run starts under the new limit.
+    """
+    spec, after = step.manifest.spec, step.before
     pools = placed(client.pools, spec.namespace)
     if after is not None and step.pauses:
         after = await pools.pause(spec.name, spec.pause_note)
@@ -109,14 +107,11 @@ async def _stored(client: Client, step: PoolStep) -> PoolStep:
     return PoolStep(step.manifest, step.before, after)
 
 
-async def store_calendars(client: Client, steps: Sequence[CalendarStep]) -> list[CalendarStep]:
-    """Store the calendars, also unchanged ones: some of their jobs may use an older version."""
-    done = []
-    for step in steps:
-        calendar = step.manifest.calendar
-        after = await placed(client.calendars, calendar.namespace).apply(calendar.name, calendar)
-        done.append(CalendarStep(step.manifest, step.before, after))
-    return done
+async def store_calendar(client: Client, step: CalendarStep) -> CalendarStep:
+    """Store a calendar, also an unchanged one: some of its jobs may use an older version."""
+    spec = step.manifest.spec
+    after = await placed(client.calendars, spec.namespace).apply(spec.name, spec)
+    return CalendarStep(step.manifest, step.before, after)
 
 
 def without_new(
@@ -126,17 +121,13 @@ def without_new(
     namespace: str,
 ) -> job_pb2.Job:
     """Return the job without the pool and the calendars that don't exist yet."""
-    here = job.namespace or namespace
-    new_pools = {
-        step.after.name
-        for step in pools
-        if step.before is None and (step.manifest.pool.namespace or namespace) == here
-    }
-    new_calendars = {
-        step.after.name
-        for step in calendars
-        if step.before is None and (step.manifest.calendar.namespace or namespace) == here
-    }
+
+    def new(steps: Iterable[PoolStep | CalendarStep]) -> set[str]:
+        specs = [step.manifest.spec for step in steps if step.before is None]
+        here = job.namespace or namespace
+        return {spec.name for spec in specs if (spec.namespace or namespace) == here}
+
+    new_pools, new_calendars = new(pools), new(calendars)
     kept = [name for name in job.exclude.calendars if name not in new_calendars]
     if job.pool not in new_pools and len(kept) == len(job.exclude.calendars):
         return job
@@ -150,7 +141,7 @@ def without_new(
 
 
 async def _set(pools: Pools, manifest: PoolManifest, version: int, *, validate_only: bool) -> Pool:
-    spec = manifest.pool
+    spec = manifest.spec
     return await pools.set(
         spec.name,
         limit=spec.limit,

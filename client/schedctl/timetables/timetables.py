@@ -326,12 +326,12 @@ def _manifest(session: Session, name: str, text: str) -> ScheduleTable:
     entries, excluding = [], 0
     warnings: list[tuple[str, str, LintFinding]] = []
     for one in found:
-        if isinstance(one, manifests.Manifest):
-            one.job.namespace = one.job.namespace or session.namespace
-            entries.append(entry_of(one.job, one.where, one.schedule_lines))
-            excluding += one.job.HasField("exclude")
-            if surprise := surprise_of(one.job):
-                warnings.append((one.where, one.job.name, surprise))
+        if isinstance(one, manifests.Manifest) and isinstance(job := one.spec, job_pb2.Job):
+            job.namespace = job.namespace or session.namespace
+            entries.append(entry_of(job, one.where, one.lines))
+            excluding += job.HasField("exclude")
+            if surprise := surprise_of(job):
+                warnings.append((one.where, job.name, surprise))
     faults = tuple(one for one in found if isinstance(one, ManifestFault))
     return ScheduleTable(tuple(entries), faults, warnings=tuple(warnings), excluding=excluding)
 
@@ -407,7 +407,7 @@ def without(
 
 
 def _calendar(manifest: CalendarManifest) -> CalendarVersion:
-    spec = manifest.calendar
+    spec = manifest.spec
     roll = calendar_service_pb2.Roll.Name(spec.roll).removeprefix("ROLL_")
     try:
         read = rules(

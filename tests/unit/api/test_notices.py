@@ -88,5 +88,5 @@ def test_the_manifest_of_the_docs_is_accepted() -> None:
     (text,) = re.findall(r"```yaml\n(name: etl\n.*?on_late.*?)```", page, re.DOTALL)
     [read] = manifests.parse("notifications.md", text)
     assert isinstance(read, manifests.Manifest)
-    assert [*violations(read.job)] == []
-    assert read.job.on_failure.threshold == 3
+    assert [*violations(read.spec)] == []
+    assert read.spec.on_failure.threshold == 3

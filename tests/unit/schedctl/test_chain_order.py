@@ -10,15 +10,15 @@ from schedctl.manifests.manifests import Manifest
 from schedproto.v1 import job_pb2
 
 
-def manifest(name: str, *after: str, namespace: str = "") -> Manifest:
+def manifest(name: str, *after: str, namespace: str = "") -> Manifest[job_pb2.Job]:
     job = job_pb2.Job(name=name, namespace=namespace)
     if after:
         job.after.jobs.extend(after)
     return Manifest(f"jobs.yaml:{name}", job)
 
 
-def names(found: list[Manifest]) -> list[str]:
-    return [one.job.name for one in found]
+def names(found: list[Manifest[job_pb2.Job]]) -> list[str]:
+    return [one.spec.name for one in found]
 
 
 def test_parents_precede_their_children_and_other_jobs_keep_their_place() -> None:
@@ -45,7 +45,7 @@ def test_a_long_chain_is_put_in_order() -> None:
 
 
 def test_a_child_is_checked_without_parents_that_are_created_before_it() -> None:
-    job = manifest("c", "a", "b").job
+    job = manifest("c", "a", "b").spec
     assert [*without_new_parents(job, {("default", "a")}, "default").after.jobs] == ["b"]
     bare = without_new_parents(job, {("default", "a"), ("default", "b")}, "default")
     assert bare.on_demand

@@ -47,7 +47,7 @@ spec:
 def jobs_of(text: str) -> list[job_pb2.Job]:
     found = list(parse("m.yaml", text))
     assert all(isinstance(one, Manifest) for one in found), found
-    return [one.job for one in found if isinstance(one, Manifest)]
+    return [one.spec for one in found if isinstance(one, Manifest)]
 
 
 def faults_of(text: str) -> list[tuple[str, str, str]]:

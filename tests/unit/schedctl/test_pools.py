@@ -279,6 +279,6 @@ def test_the_manifest_of_the_page_is_valid():
     page = (ROOT / "docs" / "semantics" / "pools-and-limits.md").read_text(encoding="utf-8")
     [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     pool, job = manifests.parse("pools-and-limits.md", text)
-    assert isinstance(pool, manifests.PoolManifest), pool
+    assert isinstance(pool, manifests.Manifest), pool
     assert isinstance(job, manifests.Manifest), job
-    assert job.job.pool == pool.pool.name
+    assert job.spec.pool == pool.spec.name
