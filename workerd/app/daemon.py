@@ -49,7 +49,7 @@ from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultUpload
 from workerd.delivery.spool import HomeCluster, Spool
 from workerd.executors import plugins, scratch
-from workerd.executors.table import ExecutorTable, executors
+from workerd.executors.table import ExecutorTable
 from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 from workerd.process.keeper import sweep_leftovers
@@ -169,7 +169,7 @@ class App:
         self._spool = spool
         self._supervisor = supervisor
         self._metrics = WorkerMetrics()
-        table = executors(config, self._supervisor, spool.scratch, points, self._metrics)
+        table = ExecutorTable(config, self._supervisor, spool.scratch, points, self._metrics)
         identity = _identity(config, spool, table)
         self._admission = Admission(config.slots, Incarnation(identity.incarnation))
         self._trust = WorkerLeaseTrust()
@@ -197,7 +197,7 @@ class App:
             HomeCluster(spool.directory),
         )
         self._work.on_change = self._attach.redeal
-        self._work.on_progress = self._attach.progress
+        self._work.attempts.on_progress = self._attach.progress
         self._work.hindered = lambda: self._supervisor.refusal_reason or table.loops.refusal_reason
         self._attach.on_trust = self._trusted_until
         self._attach.fill_heartbeat = table.loops.fill

@@ -15,16 +15,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from schedclient.handlers import Progress
 from schedkit.text.duration import render
-from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.assigned_batch import AssignedBatch
 from workerd.core.capture import Piece
-from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, Content, stopped
+from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, stopped
 from workerd.core.resource_limits import ResourceLimits
 from workerd.logs.log_tail import Tail
 
@@ -46,7 +46,7 @@ class StartedBatch:
         on_end: Callable[[Any, Sequence[int], AttemptOutcome], object],
         most_result: int = MAX_RESULT,
     ) -> None:
-        """`on_end(batch, places, outcome)`: called once for each attempt that a `BatchExecutor`
+        """`on_end(batch, places, outcome)`: called once for each attempt that an executor
         began, unless the worker is ending. More places may be added until the next turn of the
         loop.
         """
@@ -123,26 +123,8 @@ class AttemptStart:
         return messages.span_of(given.kill_after).total_seconds()
 
     @property
-    def dies_with_lease(self) -> bool:
-        """Whether the attempt is killed when this worker's lease is lost."""
-        return self.batch.dies_with_lease
-
-    @property
     def payload(self) -> bytes:
-        return messages.payload_bytes(self.payload_message)
-
-    @property
-    def payload_message(self) -> common_pb2.Payload:
-        """The payload as a message; without a kind if there is none."""
-        return self.batch.payload(self.place)
-
-    @property
-    def content(self) -> Content | None:
-        return self.batch.content_of(self.place)
-
-    @property
-    def scheduled_at(self) -> datetime:
-        return self.batch.scheduled_at(self.place)
+        return messages.payload_bytes(self.batch.payload(self.place))
 
     @property
     def traceparent(self) -> str:
@@ -158,7 +140,7 @@ class AttemptStart:
             "run_id": run,
             "attempt": str(given.attempt),
             "fencing_token": str(token),
-            "scheduled_at": rfc3339(self.scheduled_at),
+            "scheduled_at": rfc3339(self.batch.scheduled_at(self.place)),
             "deadline": rfc3339(self.deadline),
             "idempotency_key": run,
             "worker": self.worker,
@@ -208,30 +190,27 @@ class Stoppable(Protocol):
         ...
 
 
-class ActionExecutor(Protocol):
+class ActionExecutor:
+    """An executor of one kind of action: with a task on the worker's loop for each attempt (`run`),
+    or of many attempts without such tasks (`begin`).
+    """
+
     def objection(self, assignment: pb.Assignment) -> str:
         """Return why this executor can't run the assignment; empty if it can."""
-        ...
-
-
-@runtime_checkable
-class AttemptExecutor(ActionExecutor, Protocol):
-    """An executor with a task on the worker's loop for each attempt."""
-
-    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome: ...
-
-
-@runtime_checkable
-class BatchExecutor(ActionExecutor, Protocol):
-    """An executor that runs many attempts without a task for each on the worker's loop."""
+        del assignment
+        return ""
 
     def runs_many(self, common: pb.Assignment) -> bool:
-        """Return whether assignments with these fields may begin together."""
-        ...
+        """Return whether assignments with these fields `begin` together; others need `run`."""
+        del common
+        return False
+
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
+        raise NotImplementedError
 
     def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
         """Begin these attempts of a batch, which receives their outcomes."""
-        ...
+        raise NotImplementedError
 
 
 async def until_stopped(

@@ -41,7 +41,6 @@ from schedkit.net.channel import MAX_MESSAGE
 from schedkit.net.endpoints import Endpoint, endpoint_of, method_of, reserved_metadata
 from schedkit.protojson import standard
 from schedproto.v1 import job_handler_pb2
-from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
@@ -57,6 +56,7 @@ from workerd.core.outcome import (
 from workerd.core.resource_limits import at_limit, limit_in, need_descriptor
 from workerd.executors import reflection
 from workerd.executors.base import (
+    ActionExecutor,
     AttemptStart,
     Stop,
     outcome_of_stop,
@@ -111,7 +111,7 @@ class NoAnswer(Exception):
     """The status is OK without a message, which only a streaming server may do."""
 
 
-class GrpcExecutor:
+class GrpcExecutor(ActionExecutor):
     def __init__(self, egress: Egress) -> None:
         self._targets = Targets(egress.allowed(), "workerd.toml")
         self._proxy = egress.via()
@@ -120,10 +120,6 @@ class GrpcExecutor:
         """An unconnected channel that keeps gRPC's core initialized. The core shuts down with the
         last channel, and aborts the process if it restarts without free descriptors.
         """
-
-    def objection(self, assignment: pb.Assignment) -> str:
-        del assignment
-        return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         return await until_stopped(self._call(attempt), attempt, stop)
@@ -246,7 +242,7 @@ def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutc
 async def _any_method(
     channel: grpc.aio.Channel, attempt: AttemptStart, service: str, name: str
 ) -> AttemptOutcome:
-    given = attempt.payload_message
+    given = attempt.batch.payload(attempt.place)
     if given.WhichOneof("kind") == "raw":
         raise MethodNotCallable(
             "the payload must be JSON if the job has `method`, but the payload is bytes: give"

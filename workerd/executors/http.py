@@ -28,7 +28,6 @@ from schedkit.records import dataclass
 from schedkit.text.json_text import TooDeep
 from schedkit.text.patterns import Pattern
 from schedproto.v1 import job_pb2
-from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
@@ -41,6 +40,7 @@ from workerd.core.outcome import (
 )
 from workerd.core.resource_limits import at_limit
 from workerd.executors.base import (
+    ActionExecutor,
     AttemptStart,
     Stop,
     until_stopped,
@@ -60,15 +60,11 @@ class CallProgress:
     answers: int = 0
 
 
-class HttpExecutor:
+class HttpExecutor(ActionExecutor):
     def __init__(self, egress: Egress, *, secrets: Sequence[Path] = ()) -> None:
         """`secrets`: directories in which jobs may name files of keys."""
         self._secrets = secrets
         self._client = EgressClient(egress, "workerd.toml")
-
-    def objection(self, assignment: pb.Assignment) -> str:
-        del assignment
-        return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         progress = CallProgress()
@@ -207,7 +203,7 @@ def _headers(action: job_pb2.HttpAction, attempt: AttemptStart) -> dict[str, str
     if attempt.traceparent:
         headers["traceparent"] = attempt.traceparent
     is_json = action.HasField("json") or (
-        not action.body and attempt.payload_message.WhichOneof("kind") == "json"
+        not action.body and attempt.batch.payload(attempt.place).WhichOneof("kind") == "json"
     )
     if is_json:
         headers["Content-Type"] = "application/json"

@@ -6,7 +6,8 @@ Invariants
 - Plug-ins run as handlers do, on the loop or in a thread. An exception is the run's outcome.
 - If a plug-in can't be loaded, the worker doesn't start: runs would wait for it silently.
 - If a plug-in doesn't close, the others are closed nevertheless and the worker ends.
-- Configs are checked here, not where jobs are stored: only the plug-in knows their type.
+- Configs are checked when a run starts, not where jobs are stored: only the plug-in knows their
+  type.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.executors.base import StartedBatch
+from workerd.executors.base import ActionExecutor, StartedBatch
 from workerd.executors.handlers.attempt_call import CalledFunction
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import HandlerCaller
@@ -35,7 +36,7 @@ PREFIX: Final = "plugin/"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
-class PluginExecutor:
+class PluginExecutor(ActionExecutor):
     def __init__(self, executor: Executor, caller: HandlerCaller) -> None:
         """Raises TypeError: an annotation of the plug-in isn't a valid type."""
         self.executor = executor
@@ -43,17 +44,11 @@ class PluginExecutor:
         self._config = fit_of(executor.run, 0, "config")
         self._payload = fit_of(executor.run, 1)
 
-    def objection(self, assignment: pb.Assignment) -> str:
-        """Accept every assignment: the plug-in checks its config at the start."""
-        del assignment
-        return ""
-
     def runs_many(self, common: pb.Assignment) -> bool:
         del common
         return True
 
     def begin(self, batch: StartedBatch, places: Sequence[int]) -> None:
-        """Run the plug-in."""
         given, executor = batch.assigned.common.plugin, self.executor
         config = messages.content_of(given.config)
         target = CalledFunction(

@@ -20,7 +20,7 @@ from schedclient.handlers import Mode
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import AttemptOutcome
-from workerd.executors.base import AttemptStart, StartedBatch, Stop, bounds_of
+from workerd.executors.base import ActionExecutor, AttemptStart, StartedBatch, Stop, bounds_of
 from workerd.executors.handlers.attempt_call import CalledFunction, HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
@@ -140,7 +140,7 @@ def is_there(module: str) -> bool:
     return True
 
 
-class PythonExecutor:
+class PythonExecutor(ActionExecutor):
     def __init__(
         self,
         handlers: Mapping[str, sdk.RegisteredHandler],
@@ -153,22 +153,6 @@ class PythonExecutor:
         self._caller = caller
         self._fits = {name: _fit(name, each) for name, each in handlers.items()}
 
-    @classmethod
-    def of_modules(
-        cls, modules: Sequence[str], subprocesses: SubprocessHandlers, caller: HandlerCaller
-    ) -> PythonExecutor:
-        """Return an executor of all handlers that these modules register.
-
-        Raises:
-            Misconfigured: a module can't be imported.
-        """
-        import_all(modules)
-        return cls(sdk.registered, subprocesses, caller)
-
-    @property
-    def names(self) -> Sequence[str]:
-        return sorted(self._handlers)
-
     def objection(self, assignment: pb.Assignment) -> str:
         """Return why the handler can't run here: unknown, or limits that can't be enforced."""
         action = assignment.python
@@ -176,7 +160,7 @@ class PythonExecutor:
         if handler is None:
             return f"the worker has no handler {action.handler!r}"
         if handler.mode is Mode.PROCESS:
-            return self._subprocesses.lacking(bounds_of(action.limits))
+            return self._subprocesses.supervisor.lacking(bounds_of(action.limits))
         if action.env_from or (action.HasField("limits") and bounds_of(action.limits)):
             return (
                 f"env_from and limits need a process of their own: register the handler"

@@ -32,7 +32,7 @@ from workerd.core.outcome import (
     judged,
 )
 from workerd.core.resource_limits import at_limit, need_descriptor
-from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
+from workerd.executors.base import ActionExecutor, AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.child_process import ChildProcess, stayed
 from workerd.executors.scratch import Scratch
 from workerd.process.process_supervisor import ProcessSupervisor
@@ -111,7 +111,7 @@ LASTING: Final = frozenset({errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EL
 """Errors of a program that a retry can't fix."""
 
 
-class ShellExecutor:
+class ShellExecutor(ActionExecutor):
     def __init__(
         self, supervisor: ProcessSupervisor, scratch: Path, secrets: Sequence[Path] = ()
     ) -> None:
@@ -196,7 +196,7 @@ def _program(
             user=user,
             umask=action.umask or None,
             secrets=[value.encode() for value in variables.values()],
-            lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
+            lost_kill_after=attempt.kill_after if attempt.batch.dies_with_lease else None,
             bounds=bounds_of(action.limits),
         )
 

@@ -8,8 +8,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from schedclient.handlers import registered
 from schedkit.egress.policy import Egress
-from schedproto.v1 import worker_service_pb2 as pb
 from workerd.config import WorkerConfig
 from workerd.core.outcome import AttemptOutcome, given_back
 from workerd.core.resource_limits import at_limit
@@ -18,8 +18,7 @@ from workerd.executors.base import ActionExecutor, AttemptStart, Stop
 from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
-from workerd.executors.plugins import PluginExecutor
-from workerd.executors.python import HandlerCaller, PythonExecutor
+from workerd.executors.python import HandlerCaller, PythonExecutor, import_all
 from workerd.executors.shell import ShellExecutor
 from workerd.metrics import WorkerMetrics
 from workerd.process.process_supervisor import ProcessSupervisor
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from workerd.executors.http import HttpExecutor
 
 
-class LazyHttpExecutor:
+class LazyHttpExecutor(ActionExecutor):
     """The executor of HTTP jobs. Its module is imported in a thread for the first job, because its
     client would slow down every start of a worker.
     """
@@ -36,10 +35,6 @@ class LazyHttpExecutor:
     def __init__(self, egress: Egress, secrets: Sequence[Path]) -> None:
         self._egress, self._secrets = egress, secrets
         self._opened: HttpExecutor | None = None
-
-    def objection(self, assignment: pb.Assignment) -> str:
-        del assignment
-        return ""
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         if self._opened is None:
@@ -64,27 +59,38 @@ def _http_executor() -> type[HttpExecutor]:
 
 
 class ExecutorTable:
-    """A context manager that closes the executors at its end."""
+    """All executors. A context manager that closes them at its end."""
 
     def __init__(
         self,
-        shell: ShellExecutor,
-        http: LazyHttpExecutor,
-        grpc: GrpcExecutor,
-        python: PythonExecutor,
-        plugged: Mapping[str, PluginExecutor],
-        loops: HandlerLoops,
+        config: WorkerConfig,
+        supervisor: ProcessSupervisor,
+        scratch: Path,
+        points: Mapping[str, EntryPoint],
+        metrics: WorkerMetrics,
     ) -> None:
-        self.loops = loops
+        """`points`: plug-ins.
+
+        Raises:
+            Misconfigured: a module of handlers, or a plug-in, can't be imported.
+        """
+        secrets = [*map(Path, config.secrets)]
+        self.loops = HandlerLoops(metrics)
+        caller = HandlerCaller(self.loops)
+        subprocesses = SubprocessHandlers(supervisor, config.handlers, secrets)
+        self._http = LazyHttpExecutor(config.egress, secrets)
+        self._grpc = GrpcExecutor(config.egress)
+        import_all(config.handlers)
+        self.handlers: Sequence[str] = sorted(registered)
+        python = PythonExecutor(registered, subprocesses, caller)
+        self._plugged = plugins.loaded(points, caller)
         self.by_action: Mapping[str, ActionExecutor] = {
-            "shell": shell,
-            "http": http,
-            "grpc": grpc,
+            "shell": ShellExecutor(supervisor, scratch, secrets),
+            "http": self._http,
+            "grpc": self._grpc,
             "python": python,
-            **plugged,
+            **self._plugged,
         }
-        self.handlers: Sequence[str] = python.names
-        self._http, self._grpc, self._plugged = http, grpc, plugged
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,31 +100,3 @@ class ExecutorTable:
         await self._grpc.close()
         await plugins.close(self._plugged)
         await self.loops.close()
-
-
-def executors(
-    config: WorkerConfig,
-    supervisor: ProcessSupervisor,
-    scratch: Path,
-    points: Mapping[str, EntryPoint],
-    metrics: WorkerMetrics,
-) -> ExecutorTable:
-    """Return all executors. `points`: plug-ins.
-
-    Raises:
-        Misconfigured: a module of handlers, or a plug-in, can't be imported.
-    """
-    secrets = [*map(Path, config.secrets)]
-    loops = HandlerLoops(metrics)
-    caller, subprocesses = (
-        HandlerCaller(loops),
-        SubprocessHandlers(supervisor, config.handlers, secrets),
-    )
-    return ExecutorTable(
-        ShellExecutor(supervisor, scratch, secrets),
-        LazyHttpExecutor(config.egress, secrets),
-        GrpcExecutor(config.egress),
-        PythonExecutor.of_modules(config.handlers, subprocesses, caller),
-        plugins.loaded(points, caller),
-        loops,
-    )

@@ -48,7 +48,7 @@ from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.result_upload import ResultFiles, ResultUpload
-from workerd.executors.base import ActionExecutor, BatchExecutor
+from workerd.executors.base import ActionExecutor
 from workerd.frame_queue import MemberFrameQueue
 from workerd.logs.log_tail import Expected
 from workerd.metrics import WorkerMetrics
@@ -70,7 +70,7 @@ frees its slot, so results pile up beside running runs if members are slow to st
 
 End: TypeAlias = tuple[HeldBatch, Sequence[int], AttemptOutcome]
 """Attempts of a batch that ended with the same outcome, by place."""
-Begun: TypeAlias = tuple[BatchExecutor, HeldBatch, Sequence[int]]
+Begun: TypeAlias = tuple[ActionExecutor, HeldBatch, Sequence[int]]
 _LISTED = dict(zip((HELD, RUNNING, ENDING), AssignmentState, strict=True))
 """Runs that use slots, as members see them."""
 _PLAIN = SUCCESS.verdict.name, SUCCESS.reason.name
@@ -93,15 +93,7 @@ class HeldRuns:
         upload: ResultUpload,
         metrics: WorkerMetrics,
     ) -> None:
-        self._attempts = Attempts(
-            worker,
-            trust,
-            clock,
-            executors,
-            upload,
-            self._report_progress,
-            self._ended,
-        )
+        self.attempts = Attempts(worker, trust, clock, executors, upload, self._ended)
         self.admission = admission
         self.trust = trust
         self.clock = clock
@@ -126,8 +118,6 @@ class HeldRuns:
         self._idle.set()
         self.on_change: Callable[[], object] = lambda: None
         """Called when slots were used or freed."""
-        self.on_progress: Callable[[pb.Progress], object] = lambda _: None
-        """Called when an attempt reports progress."""
         self.hindered: Callable[[], str] = lambda: ""
         """Returns why no run could be started; empty if one could."""
 
@@ -149,7 +139,7 @@ class HeldRuns:
                     item.stop.over = True
             await self._tasks.close(_END_WITHIN)
             for ends in [*self._finishing.values()]:  # their tasks were canceled before they began
-                self._record_ends(ends, self._attempts.now())
+                self._record_ends(ends, self.attempts.now())
         raise AssertionError("its loops never return")
 
     # -- Requests of members --
@@ -191,12 +181,12 @@ class HeldRuns:
 
     def _take(self, assigned: AssignedBatch, time: MemberTime, origin: MemberFrameQueue) -> None:
         """Offer a batch to admission, and start the runs that were accepted when they are due."""
-        now, batch = boottime(), HeldBatch(assigned, origin, self._attempts, time)
+        now, batch = boottime(), HeldBatch(assigned, origin, self.attempts, time)
         answers = self.admission.offer(
             batch,
             self.clock.read(now),
             trusted=self._trusted(now),
-            unable=self._attempts.objection(assigned),
+            unable=self.attempts.objection(assigned),
         )
         for place, answer in answers.items():
             if isinstance(answer, NotTaken):
@@ -382,9 +372,9 @@ class HeldRuns:
 
     def _start(self, batch: HeldBatch, places: Sequence[int], together: list[Begun]) -> None:
         """Begin the attempts of runs that admission has started; add those that begin together."""
-        self._attempts.start(batch, places)
+        self.attempts.start(batch, places)
         self._metrics.started(batch.assigned.action).inc(len(places))
-        if (executor := self._attempts.many(batch.assigned)) is not None:
+        if (executor := self.attempts.many(batch.assigned)) is not None:
             together.append((executor, batch, places))
             return
         for place in places:
@@ -395,13 +385,10 @@ class HeldRuns:
     async def _begin_many(self, together: Iterable[Begun]) -> None:
         await BEFORE_EXEC()
         for executor, batch, places in together:
-            self._attempts.begin(executor, batch, places)
+            self.attempts.begin(executor, batch, places)
 
     async def _attempt(self, item: HeldAssignment) -> None:
-        await self._finish([(item.held, [item.place], await self._attempts.run(item))])
-
-    def _report_progress(self, progress: pb.Progress) -> None:
-        self.on_progress(progress)
+        await self._finish([(item.held, [item.place], await self.attempts.run(item))])
 
     def _ended(self, batch: HeldBatch, places: Sequence[int], outcome: AttemptOutcome) -> None:
         """Finish attempts of a batch, together with others that end in this turn of the loop."""
@@ -441,14 +428,14 @@ class HeldRuns:
     async def _finish(self, ends: Sequence[End]) -> None:
         """Report the ends of attempts of which all or none were pre-dispatched."""
         await AFTER_END()
-        finished_at = self._attempts.now()
+        finished_at = self.attempts.now()
         judged: list[End] = []
         for batch, places, outcome in ends:
             if outcome is SUCCESS:
                 judged.append((batch, places, outcome))
             else:
                 judged += [
-                    (batch, [place], self._attempts.judged(batch, place, outcome))
+                    (batch, [place], self.attempts.judged(batch, place, outcome))
                     for place in places
                 ]
         pre_dispatched = ends[0][0].not_before is not None

@@ -33,16 +33,13 @@ from workerd import messages
 from workerd.assigned_batch import AssignedBatch
 from workerd.core.admission import ENDING, RUNNING, OfferedBatch, fill
 from workerd.core.cluster_time import JudgingClock, MemberTime
-from workerd.core.ids import AssignmentKey
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason, stopped
 from workerd.delivery.result_upload import ResultUpload
 from workerd.delivery.success_batch import SuccessBatch
 from workerd.executors.base import (
     ActionExecutor,
-    AttemptExecutor,
     AttemptStart,
-    BatchExecutor,
     StartedBatch,
     outcome_of_stop,
     uncancelled,
@@ -237,7 +234,7 @@ class HeldAssignment(AttemptStart):
         """Return the receiver of the output. `expected`: created before the assignment arrived."""
         if self._tail is None:
             self._tail = expected or Tail()
-            self._tail.recording = self._attempts.recording(self.key)
+            self._tail.recording = self._attempts.upload.recording(self.key)
         return self._tail
 
     @property
@@ -283,7 +280,6 @@ class Attempts:
         clock: JudgingClock,
         executors: Mapping[str, ActionExecutor],
         upload: ResultUpload,
-        on_progress: Callable[[pb.Progress], object],
         on_end: Callable[[HeldBatch, Sequence[int], AttemptOutcome], object],
     ) -> None:
         """`on_end`: as that of `StartedBatch`."""
@@ -293,12 +289,10 @@ class Attempts:
         self._trust = trust
         self._clock = clock
         self._executors = executors
-        self._upload = upload
-        self._on_progress = on_progress
+        self.upload = upload
+        self.on_progress: Callable[[pb.Progress], object] = lambda _: None
+        """Called when an attempt reports progress."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._many = {
-            key: each for key, each in executors.items() if isinstance(each, BatchExecutor)
-        }
 
     def objection(self, batch: AssignedBatch) -> str:
         """Return why no executor here can run the assignments; empty if one can."""
@@ -307,12 +301,12 @@ class Attempts:
             return f"no executor for action {batch.action or '(none)'} on this worker"
         return executor.objection(batch.common)
 
-    def many(self, batch: AssignedBatch) -> BatchExecutor | None:
+    def many(self, batch: AssignedBatch) -> ActionExecutor | None:
         """Return the executor that runs many of these assignments at once; None if each needs a
         task (`run`).
         """
-        executor = self._many.get(batch.action)
-        return executor if executor is not None and executor.runs_many(batch.common) else None
+        executor = self._executors[batch.action]
+        return executor if executor.runs_many(batch.common) else None
 
     def start(self, held: HeldBatch, places: Sequence[int]) -> None:
         """Set the times and limits of attempts that start now. Their deadline is on the clock of
@@ -329,7 +323,7 @@ class Attempts:
                 item = held.attempt(place)
                 item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
 
-    def begin(self, executor: BatchExecutor, held: HeldBatch, places: Sequence[int]) -> None:
+    def begin(self, executor: ActionExecutor, held: HeldBatch, places: Sequence[int]) -> None:
         """Begin attempts of a batch now. `on_end` receives their outcomes."""
         try:
             executor.begin(held, places)
@@ -343,8 +337,7 @@ class Attempts:
         batch = item.batch
         await BEFORE_EXEC()
         try:
-            executor = cast("AttemptExecutor", self._executors[batch.action])
-            outcome = await executor.run(item, item.stop)
+            outcome = await self._executors[batch.action].run(item, item.stop)
         except asyncio.CancelledError as error:
             if item.stop.over:
                 raise
@@ -372,14 +365,10 @@ class Attempts:
             outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         return outcome
 
-    def recording(self, key: AssignmentKey) -> Recording | None:
-        """Return the recording of an attempt's output; None if logs aren't kept."""
-        return self._upload.recording(key)
-
     def reporter(self, key: pb.AssignmentKey) -> ProgressReporter:
         """Return the progress reporter of an attempt that has started, in any thread."""
         assert self._loop is not None, "an attempt has started"
-        return ProgressReporter(key, self.date, self._on_progress, self._loop)
+        return ProgressReporter(key, self.date, self.on_progress, self._loop)
 
     def date(self) -> datetime:
         """Return cluster time; this host's time if cluster time is unknown."""

@@ -656,11 +656,11 @@ async def test_a_run_that_has_ended_reports_no_progress_and_no_output(tmp_path: 
             left.append(ctx)
             return await handle(payload, ctx)
 
-        python = worker.work._attempts._many["python"]
+        python = worker.work.attempts._executors["python"]
         assert isinstance(python, PythonExecutor)
         python._handlers = {"h": RegisteredHandler(leaves, Mode.LOOP)}
         seen: list[pb.Progress] = []
-        worker.work.on_progress = seen.append
+        worker.work.attempts.on_progress = seen.append
         keys = worker.assign(3)
         await worker.ended(*keys)
         for ctx in left:

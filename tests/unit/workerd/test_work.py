@@ -45,15 +45,12 @@ NEVER = 3600.0
 KILL, FINISH = job_pb2.ON_LEASE_LOST_KILL, job_pb2.ON_LEASE_LOST_FINISH
 
 
-class Killed:
+class Killed(ActionExecutor):
     """An executor whose program is killed from outside, past the end of trust or before it."""
 
     def __init__(self, trust: WorkerLeaseTrust, *, lost: bool) -> None:
         self._trust = trust
         self._lost = lost
-
-    def objection(self, _assignment: pb.Assignment) -> str:
-        return ""
 
     async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         if self._lost:
@@ -103,11 +100,8 @@ async def test_a_run_killed_by_the_keeper_is_lost_though_the_worker_saw_no_end_o
     assert (result.outcome, result.reason) == (outcome, reason)
 
 
-class Broken:
+class Broken(ActionExecutor):
     """An executor with a bug."""
-
-    def objection(self, _assignment: pb.Assignment) -> str:
-        return ""
 
     async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         raise RuntimeError("symlink loop from '/secret'")

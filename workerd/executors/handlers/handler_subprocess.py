@@ -35,8 +35,8 @@ from workerd.core.outcome import (
     given_back,
     judged,
 )
-from workerd.core.resource_limits import ResourceLimits, at_limit
-from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop, rfc3339
+from workerd.core.resource_limits import at_limit
+from workerd.executors.base import AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.child_process import GRACE, ChildProcess, stayed
 from workerd.executors.handlers import handler_protocol
 from workerd.process import proc_files
@@ -54,13 +54,9 @@ class SubprocessHandlers:
         self, supervisor: ProcessSupervisor, modules: Sequence[str], secrets: Sequence[Path] = ()
     ) -> None:
         """`modules`: imported in the subprocess. `secrets`: directories of files of variables."""
-        self._supervisor = supervisor
+        self.supervisor = supervisor
         self._modules = modules
         self._secrets = secrets
-
-    def lacking(self, bounds: ResourceLimits) -> str:
-        """Return why these limits can't be enforced here; empty if they can."""
-        return self._supervisor.lacking(bounds)
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Call the handler, and wait until no process of it is left."""
@@ -93,7 +89,7 @@ class SubprocessHandlers:
             ours.setblocking(False)
             with theirs:
                 program = self._program(attempt, variables, theirs.fileno())
-                child = ChildProcess(program, attempt.key, self._supervisor, attempt.find_tail())
+                child = ChildProcess(program, attempt.key, self.supervisor, attempt.find_tail())
             undone.pop_all()
         return child, ours
 
@@ -113,7 +109,7 @@ class SubprocessHandlers:
             cwd=Path.cwd(),
             stdin=stdin,
             secrets=[value.encode() for value in variables.values()],
-            lost_kill_after=attempt.kill_after if attempt.dies_with_lease else None,
+            lost_kill_after=attempt.kill_after if attempt.batch.dies_with_lease else None,
             bounds=bounds_of(attempt.common.python.limits),
         )
 
@@ -188,22 +184,14 @@ async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int)
 
 
 def _order(attempt: AttemptStart, modules: Sequence[str]) -> handler_protocol.Frame:
-    given, payload = attempt.assignment, attempt.content
-    context = {
-        "namespace": given.namespace,
-        "job": given.job,
-        "run_id": given.key.run_id,
-        "attempt": given.attempt,
-        "scheduled_at": rfc3339(attempt.scheduled_at),
-        "deadline": rfc3339(attempt.deadline),
-        "fencing_token": given.key.fencing_token,
-        "traceparent": given.traceparent,
-        "worker": attempt.worker,
-    }
+    payload, traceparent = attempt.batch.content_of(attempt.place), attempt.traceparent
+    context: dict[str, object] = {**attempt.facts(), "traceparent": traceparent}
+    context |= {"attempt": attempt.common.attempt, "fencing_token": attempt.key.token}
+    del context["idempotency_key"]
     fields = {
         "path": sys.path,
         "modules": [*modules],
-        "handler": given.python.handler,
+        "handler": attempt.common.python.handler,
         "most_result": attempt.most_result,
         "log_level": logs.level(),
         "context": context,
