@@ -32,7 +32,6 @@ from schedd.core.schedule.scheduled_times import (
     DailyInstants,
     EveryInstants,
     Instants,
-    NoInstants,
     OneInstant,
     newest,
 )
@@ -200,23 +199,24 @@ class CompiledSchedule:
 
     def walk_after(self, after: datetime) -> Iterator[Occurrence]:
         """Yield every later occurrence in order."""
-        if isinstance(self.instants, OpenInstants):
-            yield from self._walk_open(self.instants, after)
-            return
-        found = self.next_after(after)
-        while found is not None:
-            spend(4)
-            yield found
-            found = self.next_after(found.nominal)
-
-    def _walk_open(self, instants: OpenInstants, after: datetime) -> Iterator[Occurrence]:
         start, end = self.bounds.start, self.bounds.end
         if start is not None and after < start:
             after = start - _TICK
-        for nominal in instants.walk_after(after):
+        for nominal in self._walk(after):
             if end is not None and nominal > end:
                 return
             yield Occurrence(nominal, self.due(nominal))
+
+    def _walk(self, after: datetime) -> Iterator[datetime]:
+        """Yield every later time, also past the bounds."""
+        if isinstance(self.instants, OpenInstants):
+            yield from self.instants.walk_after(after)
+            return
+        found = self.instants.next_after(after)
+        while found is not None:
+            spend(4)
+            yield found
+            found = self.instants.next_after(found)
 
     def instants_between(self, after: datetime, until: datetime, limit: int) -> list[Occurrence]:
         """Return the first `limit` occurrences with nominal in (after, until]."""
@@ -233,10 +233,8 @@ class CompiledSchedule:
         return newest(self._next_nominal, after, until)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """Return how many scheduled times lie in (after, reached], and `reached`.
-
-        `reached` is `until`. It is earlier if more than `limit` times would have to be examined
-        singly.
+        """Return how many scheduled times lie in (after, reached], and `reached`: `until`, or an
+        earlier time if more than `limit` times would have to be examined singly.
         """
         low, high = after, until
         if self.bounds.start is not None:
@@ -320,11 +318,8 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
             return CronInstants(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
         case EverySchedule(interval, phase, anchor, zone):
             if interval < timedelta(seconds=1) or interval % _MILLISECOND:
-                raise ScheduleError(
-                    "every",
-                    f"{interval} isn't a valid interval",
-                    "give at least 1s, in whole milliseconds",
-                )
+                problem = f"{interval} isn't a valid interval"
+                raise ScheduleError("every", problem, "give at least 1s, in whole milliseconds")
             if not _ZERO <= phase < interval:
                 length = interval.total_seconds()
                 raise ScheduleError(
@@ -340,15 +335,14 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                 instant = local_times.instant_of(instant, zone, "at")
             return OneInstant(_utc("at", instant))
         case OnDemand():
-            return NoInstants()
+            return CronInstants((), DEBIAN)
 
 
 def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str) -> Instants:
     """Return the times of an interval that is aligned to a local time."""
     if phase:
-        raise ScheduleError(
-            "anchor", "an anchor can't be combined with a phase", "give one of them"
-        )
+        problem = "an anchor can't be combined with a phase"
+        raise ScheduleError("anchor", problem, "give one of them")
     first = local_times.instant_of(anchor, zone, "anchor")
     if interval % _DAY:
         return EveryInstants(interval, (first - _EPOCH) % interval)
@@ -363,12 +357,8 @@ def _checked(bounds: ScheduleBounds) -> ScheduleBounds:
     if start is not None and end is not None and end < start:
         raise ScheduleError("end", f"the end {end:%FT%TZ} is before the start", "give a later end")
     if bounds.jitter < _ZERO:
-        length = f"{bounds.jitter.total_seconds():g}s"
-        raise ScheduleError(
-            "jitter",
-            f"the jitter {length} is negative",
-            "give a positive duration, for example 30s",
-        )
+        problem = f"the jitter {bounds.jitter.total_seconds():g}s is negative"
+        raise ScheduleError("jitter", problem, "give a positive duration, for example 30s")
     return ScheduleBounds(start, end, bounds.jitter)
 
 

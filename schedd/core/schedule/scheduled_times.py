@@ -1,4 +1,4 @@
-"""Sets of scheduled times: a union of cron expressions, an interval, one time, or none.
+"""Sets of scheduled times: a union of cron expressions, an interval, or one time.
 
 Each set answers two questions without a starting point. Which time is the next after a given time?
 How many times lie between two given times? `compiled_schedule` adds bounds, jitter and validation.
@@ -36,18 +36,15 @@ class Instants(Protocol):
         ...
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """Return how many times lie in (after, reached], and `reached`.
-
-        `reached` is `until`, or the last time counted.
-
-        A set that must examine each time stops after `limit` of them.
+        """Return how many times lie in (after, reached], and `reached`: `until`, or the last time
+        counted. A set that must examine each time stops after `limit` of them.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CronInstants:
-    """The union of expressions: a time that several expressions name counts once."""
+    """The union of expressions, maybe of none: a time that several name counts once."""
 
     expressions: tuple[CronExpression, ...]
     dst: DstPolicy
@@ -96,11 +93,8 @@ class EveryInstants:
     def times_on_day(self, day: int) -> int:
         start = _EPOCH + timedelta(day)
         first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before `start`
-        milliseconds, step = (
-            (self._time_of(first) - start) // _MILLISECOND,
-            self.interval // _MILLISECOND,
-        )
-        return _seconds_of(milliseconds, step)
+        begin = (self._time_of(first) - start) // _MILLISECOND
+        return _seconds_of(begin, self.interval // _MILLISECOND)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         del limit  # the count is computed, without a walk
@@ -152,13 +146,9 @@ class DailyInstants:
         found = self._index(high) - self._index(low)
         for segment in zone_of(self.zone).segments(low, high):
             if segment.offset - segment.before >= day_bits.DAY and low < segment.start <= high:
-                found -= self._doubles(segment.start)
+                last = self._index(segment.start)  # times that coincide at the end of the gap
+                found -= sum(self._second_of(last - one) == self._second_of(last) for one in (1, 2))
         return found, until
-
-    def _doubles(self, second: int) -> int:
-        """Return how many times coincide at the end of a gap of a day."""
-        last = self._index(second)
-        return sum(self._second_of(last - one) == self._second_of(last) for one in (1, 2))
 
     def _index(self, second: int) -> int:
         """Return the number of the last time that isn't after `second`."""
@@ -196,29 +186,9 @@ class OneInstant:
         return int(after < self.instant <= until), until
 
 
-@dataclass(frozen=True, slots=True)
-class NoInstants:
-    """The empty set."""
-
-    def next_after(self, instant: datetime) -> datetime | None:
-        del instant
-        return None
-
-    def times_on_day(self, day: int) -> int:
-        del day
-        return 0
-
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del after, limit
-        return 0, until
-
-
 @lru_cache(maxsize=64)
 def _seconds_of(first: int, step: int) -> int:
-    """Return the seconds of a day that hold `first` and every `step` after it, as bits.
-
-    Both are in milliseconds.
-    """
+    """Return the seconds of a day that hold `first` and every `step` ms after it, as bits."""
     spend(day_bits.DAY * 1000 // step // 5)
     if step % 1000 == 0 and first < day_bits.DAY * 1000:
         return day_bits.each(first // 1000, step // 1000)

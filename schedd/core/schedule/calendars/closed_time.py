@@ -122,7 +122,7 @@ class ClosedTime:
         if matching is None:
             if len(self._days) >= _KEPT:
                 self._days = {}
-            matching = self._days[day] = _WHOLE if self._is_whole(day) else self._matching(day)
+            matching = self._days[day] = self._matching(day)
         if matching == _WHOLE:
             return FULL
         if not matching:
@@ -134,26 +134,20 @@ class ClosedTime:
             bits = self._bits[matching] = _union(self._rules.cron, matching)
         return bits
 
-    def _is_whole(self, day: int) -> bool:
-        rules = self._rules
-        if day in rules.days or rules.weekdays >> (day + EPOCH_DAY) % 7 & 1:
-            return True
-        after = bisect_left(rules.ranges, (day + 1,))
-        if after and day <= rules.ranges[after - 1][1]:
-            return True
-        if rules.yearly:
-            at = date.fromordinal(day + EPOCH_DAY)
-            return (at.month, at.day) in rules.yearly
-        return False
-
     def _matching(self, day: int) -> int:
-        """Return the patterns that match a day, one bit each."""
+        """Return the patterns that match a day, one bit each, or `_WHOLE`."""
+        rules, at = self._rules, date.fromordinal(day + EPOCH_DAY)
+        after = bisect_left(rules.ranges, (day + 1,))
+        if (
+            day in rules.days
+            or self._is_weekday(day)
+            or (after and day <= rules.ranges[after - 1][1])
+            or (at.month, at.day) in rules.yearly
+        ):
+            return _WHOLE
         spend(len(self._patterns) // 2)
-        found = 0
-        for number, (masks, _) in enumerate(self._patterns):
-            if masks.matches_day(day):
-                found |= 1 << number
-        return found
+        matching = (masks.matches_day(day) for masks, _ in self._patterns)
+        return sum(matches << number for number, matches in enumerate(matching))
 
     def next_day(self, day: int) -> int | None:
         """Return the first local day not before `day` on which anything is excluded."""
@@ -168,25 +162,20 @@ class ClosedTime:
         if rules.weekdays:
             found.append(next(d for d in range(day, day + 7) if self._is_weekday(d)))
         if rules.yearly:
-            found.append(self._next_yearly(day))
+            year = date.fromordinal(day + EPOCH_DAY).year
+            found += [
+                number
+                for one in range(year, year + _YEARS)
+                for month, at in rules.yearly
+                if (month, at) != (2, 29) or month_length(one, 2) == 29
+                if (number := date(one, month, at).toordinal() - EPOCH_DAY) >= day
+            ]
         spend(len(self._patterns))
-        for masks, _ in self._patterns:
-            if (matching := masks.next_day(day)) is not None:
-                found.append(matching)
-        return min(found, default=None)
+        matching = (masks.next_day(day) for masks, _ in self._patterns)
+        return min((*found, *(one for one in matching if one is not None)), default=None)
 
     def _is_weekday(self, day: int) -> bool:
         return bool(self._rules.weekdays >> (day + EPOCH_DAY) % 7 & 1)
-
-    def _next_yearly(self, day: int) -> int:
-        year = date.fromordinal(day + EPOCH_DAY).year
-        return min(
-            number
-            for one in range(year, year + _YEARS)
-            for month, at in self._rules.yearly
-            if (month, at) != (2, 29) or month_length(one, 2) == 29
-            if (number := date(one, month, at).toordinal() - EPOCH_DAY) >= day
-        )
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,6 @@ Any match excludes a time. The first match decides which calendar is reported, a
 rolls.
 """
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from schedd.core.schedule.calendars.closed_time import ClosedTime, closed
@@ -77,16 +76,14 @@ class Exclusion:
 
 def exclusion_of(exclude: Exclude) -> Exclusion | None:
     """Return the exclusions of a job; None if it has none."""
-    closures = tuple(_closures(exclude))
-    return Exclusion(closures) if closures else None
-
-
-def _closures(exclude: Exclude) -> Iterator[Closure]:
-    for calendar in exclude.calendars:
-        time = closed(calendar.rules, exclude.zone)
-        yield Closure(calendar.name, calendar.version, calendar.rules.roll, time)
+    sources = [(one.name, one.version, one.rules) for one in exclude.calendars]
     if exclude.cron:
-        yield Closure("", 0, Roll.NONE, closed(Rules(cron=exclude.cron), exclude.zone))
+        sources.append(("", 0, Rules(cron=exclude.cron)))
+    closures = tuple(
+        Closure(name, version, rules.roll, closed(rules, exclude.zone))
+        for name, version, rules in sources
+    )
+    return Exclusion(closures) if closures else None
 
 
 def second_of(instant: datetime) -> int:

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.schedule.calendars.rules import Roll
-from schedd.core.schedule.cron import CronExpression, DstGap, DstOverlap, DstPolicy
+from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.masks import Masks, listed
 from schedd.core.schedule.scheduled_times import CronInstants, Instants, OneInstant
@@ -102,7 +102,7 @@ class MovedCron:
             return ()  # the day has all of its times without rolling
         found: set[int] = set()
         for time in listed(self._masks.times):
-            here = self._shown(day, time)
+            here = instants_of(day * DAY + time, self._zone, self._dst)
             if not here or self._exclusion.decider_at(here[0]) is not None:
                 continue
             back, ahead = (-1, Roll.NEXT), (1, Roll.PREVIOUS)
@@ -114,7 +114,7 @@ class MovedCron:
         """Return whether a time beyond, with only excluded days between, is moved to this day."""
         for other in range(day + step, day + step * (MOST_DAYS + 1), step):
             spend(3)
-            there = self._shown(other, time)
+            there = instants_of(other * DAY + time, self._zone, self._dst)
             if not there:
                 continue  # the clock doesn't show this time on that day
             decider = self._exclusion.decider_at(there[0])
@@ -123,9 +123,6 @@ class MovedCron:
             if decider.roll is roll and self._masks.matches_day(other):
                 return True
         return False
-
-    def _shown(self, day: int, time: int) -> tuple[int, ...]:
-        return instants_of(day * DAY + time, self._zone, self._dst)
 
 
 def moved(base: Instants, zone: str, exclusion: Exclusion) -> tuple[Moved, ...]:
@@ -136,8 +133,13 @@ def moved(base: Instants, zone: str, exclusion: Exclusion) -> tuple[Moved, ...]:
         target = _moved_one(base.instant, zone_of(zone), exclusion)
         return () if target is None else (MovedOne(target),)
     if isinstance(base, CronInstants):
-        fixed = filter(_is_fixed, base.expressions)
-        return tuple(_moved_cron(each, base.dst, exclusion) for each in fixed)
+        return tuple(
+            MovedCron(masks, zone_of(each.zone), base.dst, exclusion)
+            for each in base.expressions
+            if not each.wildcard
+            and (masks := each.masks) is not None
+            and masks.times.count <= MOST_TIMES
+        )
     return ()
 
 
@@ -161,16 +163,6 @@ def instants_of(local: int, zone: Zone, dst: DstPolicy) -> tuple[int, ...]:
             dst.overlap, tuple(passes)
         )
     return (after_gap,) if after_gap is not None and dst.gap is DstGap.RUN_AFTER else ()
-
-
-def _is_fixed(expression: CronExpression) -> bool:
-    masks = expression.masks
-    return masks is not None and not expression.wildcard and masks.times.count <= MOST_TIMES
-
-
-def _moved_cron(expression: CronExpression, dst: DstPolicy, exclusion: Exclusion) -> MovedCron:
-    assert expression.masks is not None, "fixed times have masks"
-    return MovedCron(expression.masks, zone_of(expression.zone), dst, exclusion)
 
 
 def _moved_one(instant: datetime, zone: Zone, exclusion: Exclusion) -> datetime | None:

@@ -10,7 +10,7 @@ for any time.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -29,15 +29,7 @@ MOST_EXPRESSIONS: Final = 100
 LONGEST_RANGE: Final = 3660
 """Maximum days of a range, ten years: its days are examined one by one."""
 
-_WEEKDAYS: Final = (
-    "sunday",
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-)
+_WEEKDAYS: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 _DATE: Final = re.compile(r"(?:(\d{4})-)?(\d{2})-(\d{2})", re.ASCII)
 _YEARS: Final = range(1970, 9000)
 T = TypeVar("T")
@@ -117,7 +109,15 @@ def rules(
     roll: Roll = Roll.NONE,
 ) -> Rules:
     """Read the rules of a calendar. Raises WrongRules."""
-    faults: list[ScheduleError] = [*_too_many(dates, ranges, cron)]
+    faults = [
+        ScheduleError(name, f"the list has {len(given):,} entries", f"give at most {most:,}")
+        for name, given, most in (
+            ("dates", dates, MOST_DATES),
+            ("ranges", ranges, MOST_RANGES),
+            ("cron", cron, MOST_EXPRESSIONS),
+        )
+        if len(given) > most
+    ]
     if faults:
         raise WrongRules(faults)
     days = _each(dates, "dates", _date, faults)
@@ -125,18 +125,12 @@ def rules(
     spans = _each(ranges, "ranges", _range, faults)
     _each(cron, "cron", check_expression, faults)
     if not (dates or weekdays or ranges or cron):
-        faults.append(
-            ScheduleError(
-                "dates",
-                "the calendar excludes nothing",
-                "give dates, weekdays, ranges or cron",
-            )
-        )
+        hint = "give dates, weekdays, ranges or cron"
+        faults.append(ScheduleError("dates", "the calendar excludes nothing", hint))
     mask = sum(1 << day for day in set(named))
     if mask == 127:
-        faults.append(
-            ScheduleError("weekdays", "the weekdays exclude every day", "leave one day out")
-        )
+        problem = "the weekdays exclude every day"
+        faults.append(ScheduleError("weekdays", problem, "leave one day out"))
     try:
         zone_of(zone or "UTC")
     except UnknownZone as unknown:
@@ -156,43 +150,21 @@ def rules(
 
 def check_expression(text: str) -> CronExpression:
     """Return a valid expression of excluded time. Raises CronError."""
+    named = f"the cron expression {text[:100]!r}"
     if is_hashed(text):
-        raise CronError(
-            "cron",
-            f"the cron expression {text[:100]!r} contains H, which isn't allowed in calendars",
-            "write a number instead of H",
-        )
+        problem = f"{named} contains H, which isn't allowed in calendars"
+        raise CronError("cron", problem, "write a number instead of H")
     if text.strip()[:8].upper() == "CRON_TZ=":
-        raise CronError(
-            "cron",
-            f"the cron expression {text[:100]!r} has its own time zone",
-            "remove CRON_TZ=: time_zone applies to the whole calendar",
-        )
+        hint = "remove CRON_TZ=: time_zone applies to the whole calendar"
+        raise CronError("cron", f"{named} has its own time zone", hint)
     try:
         parsed = parse(text, zone="UTC", seed="")
     except CronError as wrong:
-        raise CronError(
-            "cron", f"the cron expression {text[:100]!r} isn't valid: {wrong}"
-        ) from wrong
+        raise CronError("cron", f"{named} isn't valid: {wrong}") from wrong
     if parsed.masks is None:
-        raise CronError(
-            "cron",
-            f"the cron expression {text[:100]!r} has no time of day",
-            "write five fields, which exclude whole minutes: * 22-23 * * *",
-        )
+        hint = "write five fields, which exclude whole minutes: * 22-23 * * *"
+        raise CronError("cron", f"{named} has no time of day", hint)
     return parsed
-
-
-def _too_many(dates: Sized, ranges: Sized, cron: Sized) -> Iterator[ScheduleError]:
-    for name, given, most in (
-        ("dates", dates, MOST_DATES),
-        ("ranges", ranges, MOST_RANGES),
-        ("cron", cron, MOST_EXPRESSIONS),
-    ):
-        if len(given) > most:
-            yield ScheduleError(
-                name, f"the list has {len(given):,} entries", f"give at most {most:,}"
-            )
 
 
 def _each(
@@ -245,21 +217,15 @@ def _weekday(text: str) -> int:
         for number, name in enumerate(_WEEKDAYS):
             if word in (name, name[:3]):
                 return number
-    raise ScheduleError(
-        "weekday",
-        f"{text[:40]!r} isn't a valid day of the week",
-        f"use one of {' '.join(DAY_OF_WEEK.names)}",
-    )
+    hint = f"use one of {' '.join(DAY_OF_WEEK.names)}"
+    raise ScheduleError("weekday", f"{text[:40]!r} isn't a valid day of the week", hint)
 
 
 def _range(span: tuple[str, str]) -> tuple[int, int]:
     first, last = map(_day, span)
     if last < first:
-        raise ScheduleError(
-            "range",
-            f"the end {span[1]} is before the start {span[0]}",
-            "swap the two days",
-        )
+        problem = f"the end {span[1]} is before the start {span[0]}"
+        raise ScheduleError("range", problem, "swap the two days")
     if last - first >= LONGEST_RANGE:
         raise ScheduleError(
             "range",
