@@ -23,7 +23,7 @@ from schedd.core.runs.model import Firing, NewRun, RunKey, Timer
 from schedd.core.schedule.compiled_schedule import Occurrence
 from schedd.core.timers import fire_plan, fire_steps
 from schedd.core.timers.cluster_pauses import Pauses
-from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
+from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan, StepLimits
 from schedd.runtime.definition_texts import CachedDefinition
 
 
@@ -94,9 +94,7 @@ def _plan(
         now,
         reckoned,
         at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
-        limit=limit,
-        looked=looked,
-        ahead=ahead,
+        limits=StepLimits(limit, looked, ahead),
     )
 
 

@@ -19,7 +19,7 @@ from schedd.core.schedule.compiled_schedule import (
     Occurrence,
     ScheduleBounds,
 )
-from schedd.core.timers.fire_plan import GRACE, FirePlan, plan
+from schedd.core.timers.fire_plan import GRACE, FirePlan, StepLimits, plan
 
 START = datetime(2026, 10, 24, 20, tzinfo=UTC)
 """Some hours before the clocks of Berlin go back."""
@@ -59,7 +59,12 @@ class Ledger:
     def look(self, now: datetime, limit: int) -> None:
         while self.timer is not None and self.timer.due <= now:
             step = plan(
-                self.compiled, self.policy, self.timer.nominal, self.timer.due, now, limit=limit
+                self.compiled,
+                self.policy,
+                self.timer.nominal,
+                self.timer.due,
+                now,
+                limits=StepLimits(limit),
             )
             self.check(step, now)
             assert step.merged or step.fires, "a timer that is due makes progress"

@@ -28,7 +28,7 @@ from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedd.core.timers import fire_plan
-from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
+from schedd.core.timers.fire_plan import PLAIN, FirePlan, StepLimits
 from schedkit.records import dataclass
 
 
@@ -114,20 +114,10 @@ def plan(
     pauses: Pauses = NO_PAUSES,
     *,
     at_most_once: bool = False,
-    limit: int = fire_plan.FIRES,
-    looked: datetime | None = None,
-    ahead: timedelta = NOT_EARLY,
+    limits: StepLimits = PLAIN,
 ) -> FirePlan:
-    """Return one step of a timer at `now`, with the pauses applied.
-
-    - `nominal`, `due`: the timer's scheduled time and due time.
-    - `limit`: the most runs to fire.
-    - `looked`: the time of the first step of this catch-up.
-    - `ahead`: times that are due within this time from now fire too.
-    """
-    by_policy = partial(
-        fire_plan.plan, compiled, policy, nominal, due, now, limit=limit, looked=looked, ahead=ahead
-    )
+    """Return one step of a timer at `now`, with the pauses applied (`fire_plan.plan`)."""
+    by_policy = partial(fire_plan.plan, compiled, policy, nominal, due, now, limits=limits)
     passed = pauses.since(nominal)
     if at_most_once:  # recoveries first: an older pause must not fire a time that may have run
         passed = tuple(sorted(passed, key=lambda pause: not pause.recovering))

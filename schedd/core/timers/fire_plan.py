@@ -41,6 +41,21 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
+class StepLimits:
+    """How far one step of a timer goes."""
+
+    most: int = FIRES
+    """The most runs to fire."""
+    looked: datetime | None = None
+    """The time of the first step of this catch-up, which measures the window; None: now."""
+    ahead: timedelta = NOT_EARLY
+    """Times that are due within this time from now fire too, to be pre-dispatched."""
+
+
+PLAIN: Final = StepLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedRun:
     """A scheduled time that becomes a run now. `late`: by catch-up, not on time."""
 
@@ -87,26 +102,20 @@ def plan(
     due: datetime,
     now: datetime,
     *,
-    ahead: timedelta = NOT_EARLY,
-    grace: timedelta = GRACE,
-    limit: int = FIRES,
+    limits: StepLimits = PLAIN,
     until: datetime | None = None,
-    looked: datetime | None = None,
 ) -> FirePlan:
     """Return the step of a timer at `now`.
 
-    - `nominal`, `due`: the first scheduled time that isn't recorded, and its due time. The time is
-      used even if the current schedule doesn't have it.
-    - `ahead`: times that are due within this time from now fire too, to be pre-dispatched.
-    - `limit`: the most runs to fire.
-    - `until`: times that are due later are left for the next step.
-    - `looked`: the time of the first plan of this catch-up, which measures the window; None: `now`.
+    `nominal`, `due`: the first scheduled time that isn't recorded, and its due time. The time is
+    used even if the current schedule doesn't have it. `until`: times that are due later are left
+    for the next step.
     """
-    late_before, last = now - grace, now + ahead
+    late_before, last = now - GRACE, now + limits.ahead
     if until is not None:
         late_before, last = min(late_before, until + _TICK), min(last, until)
-    opens = (looked or now) - policy.window
-    planner = _Planner(compiled, policy, now, opens, late_before, last, limit)
+    opens = (limits.looked or now) - policy.window
+    planner = _Planner(compiled, policy, now, opens, late_before, last, limits.most)
     return planner.run(Occurrence(nominal, due))
 
 
@@ -126,10 +135,8 @@ def merge_until(
     if occurrence.due > until:
         return None, occurrence
     last = newest_due(compiled, occurrence, until)
-    times = replace(
-        _merged_times(compiled, occurrence, last, state, reason), excluded_by=excluded_by
-    )
-    return times, compiled.next_after(times.last)
+    times = _merged_times(compiled, occurrence, last, state, reason)
+    return replace(times, excluded_by=excluded_by), compiled.next_after(times.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +173,12 @@ class _Planner:
             if outside == last or times.last != outside or following is None:
                 return self._after_merged((), times, outside)
             merged, head = (times,), following
-        if self.policy.policy is CatchUpPolicy.ALL:
-            return self._all(merged, head, last)
-        return self._latest(merged, head, last)
-
-    def _all(self, merged: tuple[MergedTimes, ...], head: Occurrence, last: datetime) -> FirePlan:
+        if self.policy.policy is not CatchUpPolicy.ALL:
+            return self._latest(merged, head, last)
         late = self.compiled.instants_between(head.nominal, last, self.limit - 1)
         fires = tuple(PlannedRun(one.nominal, one.due, late=True) for one in (head, *late))
         following = self.compiled.next_after(fires[-1].nominal)
-        if fires[-1].nominal != last or following is None:
+        if fires[-1].nominal != last:
             return FirePlan(merged, fires, following)
         return self._on_time(merged, fires, following)
 
@@ -199,8 +203,6 @@ class _Planner:
             merged = (*merged, times)
             if times.last != older:
                 return FirePlan(merged, (), self.compiled.next_after(times.last))
-        if following is None:
-            return FirePlan(merged, fires, None)
         return self._on_time(merged, fires, following)
 
     def _after_merged(
@@ -208,16 +210,18 @@ class _Planner:
     ) -> FirePlan:
         """Continue after a merged row of late times. Stop there if it ended before `meant`."""
         following = self.compiled.next_after(times.last)
-        if times.last != meant or following is None:
+        if times.last != meant:
             return FirePlan((*merged, times), (), following)
         return self._on_time((*merged, times), (), following)
 
     def _on_time(
-        self, merged: tuple[MergedTimes, ...], fires: tuple[PlannedRun, ...], head: Occurrence
+        self,
+        merged: tuple[MergedTimes, ...],
+        fires: tuple[PlannedRun, ...],
+        current: Occurrence | None,
     ) -> FirePlan:
-        """Fire what is due from `head` on, up to `limit` runs."""
+        """Fire what is due from `current` on, up to `limit` runs."""
         found = list(fires)
-        current: Occurrence | None = head
         while current is not None and current.due <= self.until and len(found) < self.limit:
             found.append(PlannedRun(current.nominal, current.due))
             current = self.compiled.next_after(current.nominal)

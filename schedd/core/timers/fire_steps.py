@@ -15,6 +15,8 @@ Invariants
 - An excluded time is SKIPPED (CALENDAR), however late the step is, and also within a cluster pause.
 - A step with too many changes between excluded and other times ends early: its `next` is already
   due.
+- Between two borders of closed time nothing changes. So excluded and other times are found by jumps
+  from border to border, and counted by the schedule's own arithmetic.
 """
 
 from collections.abc import Iterator
@@ -23,12 +25,13 @@ from typing import Final
 
 from schedd.core.jobs.definition import CatchUp
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.schedule.calendars.groups import TimeGroup, groups
+from schedd.core.schedule.calendars.exclusion import Closure, Exclusion
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
+from schedd.core.schedule.scheduled_times import Instants, newest
 from schedd.core.timers import cluster_pauses, fire_plan
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
-from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan, MergedTimes
-from schedkit.records import replace
+from schedd.core.timers.fire_plan import NOT_EARLY, PLAIN, FirePlan, MergedTimes, StepLimits
+from schedkit.records import dataclass, replace
 
 MOST_BORDERS: Final = 1000
 """The most changes between excluded and other times that one step looks at."""
@@ -41,46 +44,35 @@ def plan(
     nominal: datetime,
     due: datetime,
     now: datetime,
-    reckoned: Pauses = NO_PAUSES,
+    pauses: Pauses = NO_PAUSES,
     *,
     at_most_once: bool = False,
-    limit: int = fire_plan.FIRES,
-    looked: datetime | None = None,
-    ahead: timedelta = NOT_EARLY,
+    limits: StepLimits = PLAIN,
 ) -> FirePlan:
-    """Return one step of a timer at `now`.
+    """Return one step of a timer at `now` (`fire_plan.plan`).
 
-    - `nominal`, `due`: the timer's scheduled time and due time.
-    - `limit`: the most runs to fire.
-    - `looked`: the time of the first step of this catch-up; None: this is the first.
-    - `ahead`: times that are due within this time from now fire too. Ignored if the schedule has
-      calendars: a new version of a calendar may exclude a run that was created early.
+    With calendars no run is created early: a new version of a calendar may exclude it.
     """
     head = Occurrence(nominal, due)
-
-    def of_runs(first: Occurrence) -> FirePlan:
-        return cluster_pauses.plan(
+    first: Occurrence | None = head
+    if compiled.exclusion is not None:
+        if due > now:
+            return FirePlan((), (), head)
+        limits = replace(limits, ahead=NOT_EARLY)
+        first = compiled.next_after(nominal) if compiled.excludes(nominal) else head
+    inner = FirePlan((), (), first)
+    if first is not None and (compiled.exclusion is None or first.due <= now):
+        inner = cluster_pauses.plan(
             compiled,
             policy,
             first.nominal,
             first.due,
             now,
-            reckoned,
+            pauses,
             at_most_once=at_most_once,
-            limit=limit,
-            looked=looked,
-            ahead=ahead if compiled.exclusion is None else NOT_EARLY,
+            limits=limits,
         )
-
-    if compiled.exclusion is None:
-        return of_runs(head)
-    if due > now:
-        return FirePlan((), (), head)
-    first = compiled.next_after(nominal) if compiled.excludes(nominal) else head
-    inner = FirePlan((), (), first)
-    if first is not None and first.due <= now:
-        inner = of_runs(first)
-    return _woven(compiled, head, inner, now)
+    return inner if compiled.exclusion is None else _woven(compiled, head, inner, now)
 
 
 def _woven(
@@ -94,14 +86,16 @@ def _woven(
         until = compiled.whole.newest(head.nominal - _TICK, stop) or stop
     if until < head.nominal:
         return FirePlan((), (), inner.next)
-    every = compiled.whole.instants
-    found = groups(every, compiled.exclusion, head.nominal, until, MOST_BORDERS)
     merged: list[MergedTimes] = []
     reached = head.nominal
-    for group in found:
-        parts = _cut(compiled, inner, group) if group.decider is None else _skipped(compiled, group)
-        merged.extend(parts)
+    for group in _groups(compiled.whole.instants, compiled.exclusion, head.nominal, until):
         reached = group.last
+        if group.decider is None:
+            merged += _cut(compiled, inner, group)
+            continue
+        times = (group.first, group.last, group.count, compiled.due(group.first))
+        why = str(group.decider)
+        merged.append(MergedTimes(State.SKIPPED, Reason.CALENDAR, *times, excluded_by=why))
     fires = tuple(fire for fire in inner.fires if fire.nominal <= reached)
     following = compiled.following(reached)
     if following is not None and inner.next is not None:
@@ -110,19 +104,7 @@ def _woven(
     return FirePlan(tuple(merged), fires, following)
 
 
-def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[MergedTimes]:
-    yield MergedTimes(
-        State.SKIPPED,
-        Reason.CALENDAR,
-        group.first,
-        group.last,
-        group.count,
-        compiled.due(group.first),
-        excluded_by=str(group.decider),
-    )
-
-
-def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Iterator[MergedTimes]:
+def _cut(compiled: CompiledSchedule, inner: FirePlan, group: "_TimeGroup") -> Iterator[MergedTimes]:
     """Return the parts of the plan's merged rows that lie in a group of times that run."""
     for times in inner.merged:
         first, last = max(times.first, group.first), min(times.last, group.last)
@@ -132,3 +114,52 @@ def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Itera
             more, _ = compiled.whole.count(first, last, fire_plan.WALKED)
             due = times.due if first == times.first else compiled.due(first)
             yield replace(times, first=first, last=last, count=1 + more, due=due)
+
+
+@dataclass(frozen=True, slots=True)
+class _TimeGroup:
+    """Consecutive times that are alike: `count` of them, `first` to `last`.
+
+    `decider` excludes them; None: they run.
+    """
+
+    decider: Closure | None
+    first: datetime
+    last: datetime
+    count: int
+
+
+def _groups(
+    every: Instants, exclusion: Exclusion, first: datetime, until: datetime
+) -> Iterator[_TimeGroup]:
+    """Yield the groups from `first`, a scheduled time, to the last one that isn't after `until`.
+
+    Ends earlier, after a group, if more than `MOST_BORDERS` borders would have to be examined.
+    """
+    looked = 0
+    start: datetime | None = first
+    while start is not None and start <= until:
+        decider = exclusion.decider(start)
+        edge = start
+        while True:
+            looked += 1
+            if looked > MOST_BORDERS:
+                until = edge
+            border = exclusion.border_after(edge)
+            if border is None or border > until:
+                following = None
+            else:
+                following = every.next_after(border - _TICK)
+            if following is None or following > until:
+                following = None
+                break
+            if exclusion.decider(following) is not decider:
+                break
+            edge = following
+        stop = until if following is None else following - _TICK
+        last = newest(every.next_after, start, stop) or start
+        more, reached = every.count(start, last, MOST_BORDERS)
+        yield _TimeGroup(decider, start, reached, 1 + more)
+        if reached != last:
+            return
+        start = following

@@ -17,7 +17,14 @@ from schedd.core.schedule.compiled_schedule import (
     Schedule,
     ScheduleBounds,
 )
-from schedd.core.timers.fire_plan import FirePlan, MergedTimes, PlannedRun, merge_until, plan
+from schedd.core.timers.fire_plan import (
+    FirePlan,
+    MergedTimes,
+    PlannedRun,
+    StepLimits,
+    merge_until,
+    plan,
+)
 
 MINUTELY = CronSchedule(("* * * * *",))
 LATEST, ALL, NONE = CatchUpPolicy.LATEST, CatchUpPolicy.ALL, CatchUpPolicy.NONE
@@ -39,7 +46,7 @@ def planned_step(
 ) -> FirePlan:
     compiled = compiled_schedule.compile(when, "ns/job", Id.from_int(1), bounds or ScheduleBounds())
     due = compiled.due(nominal)
-    return plan(compiled, CatchUp(policy, window), nominal, due, now, **options)
+    return plan(compiled, CatchUp(policy, window), nominal, due, now, limits=StepLimits(**options))
 
 
 def on_time(instant: datetime) -> PlannedRun:
@@ -89,7 +96,9 @@ class TestOnTime:
             EverySchedule(timedelta(seconds=1)), "ns/job", Id.from_int(1)
         )
         now = at("12:00")
-        step = plan(compiled, CatchUp(), now, now, now, ahead=timedelta(seconds=3))
+        step = plan(
+            compiled, CatchUp(), now, now, now, limits=StepLimits(ahead=timedelta(seconds=3))
+        )
         assert [fire.nominal for fire in step.fires] == [
             now + timedelta(seconds=n) for n in range(4)
         ]
@@ -147,7 +156,7 @@ class TestLatest:
             at("12:01"),
             at("12:01"),
             at("12:10:58"),
-            ahead=timedelta(seconds=5),
+            limits=StepLimits(ahead=timedelta(seconds=5)),
         )
         assert step.fires == (late(at("12:10")), on_time(at("12:11")))
         assert [times.into for times in step.merged] == [at("12:10")]
@@ -166,19 +175,19 @@ class TestAll:
 
     def test_a_time_inside_the_window_of_the_first_plan_is_inside_for_the_next_ones(self) -> None:
         """A slow owner must not cause missed times."""
-        first = planned_step(at("13:00"), at("12:00"), ALL, limit=2)
+        first = planned_step(at("13:00"), at("12:00"), ALL, most=2)
         assert first == FirePlan(
             (), (late(at("12:00")), late(at("12:01"))), occurrence(at("12:02"))
         )
-        again = planned_step(at("13:05"), at("12:02"), ALL, limit=2, looked=at("13:00"))
+        again = planned_step(at("13:05"), at("12:02"), ALL, most=2, looked=at("13:00"))
         assert again == FirePlan(
             (), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04"))
         )
-        later = planned_step(at("13:05"), at("12:02"), ALL, limit=2)
+        later = planned_step(at("13:05"), at("12:02"), ALL, most=2)
         assert [(times.reason, times.count) for times in later.merged] == [(Reason.WINDOW, 3)]
 
     def test_a_limit_leaves_the_rest_to_the_next_plan(self) -> None:
-        step = planned_step(at("12:10"), at("12:00"), ALL, limit=3)
+        step = planned_step(at("12:10"), at("12:00"), ALL, most=3)
         assert [fire.nominal for fire in step.fires] == [at("12:00"), at("12:01"), at("12:02")]
         assert step.next == occurrence(at("12:03"))
 
