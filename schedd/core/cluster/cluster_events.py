@@ -41,9 +41,8 @@ class LossReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterEventRecord:
-    """An event. `kind`: an `EventKind`, or the text that a newer version wrote.
-
-    `detail`: the rest of the sentence, such as the former leader.
+    """An event. `kind`: an `EventKind`, or the text that a newer version wrote. `detail`: the rest
+    of the sentence, such as the former leader.
     """
 
     kind: str
@@ -91,9 +90,8 @@ class LostMember:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Lost members and workers that haven't returned, newest loss first.
-
-    Each incarnation of a worker has its `lost_at`.
+    """Lost members and workers that haven't returned, newest loss first. Each worker has its
+    `lost_at`.
     """
 
     members: tuple[LostMember, ...] = ()
@@ -103,13 +101,10 @@ class Losses:
         self, members: Collection[str], workers: Collection[str], drained: Collection[str]
     ) -> Losses:
         """Return the losses without live members and workers, and without drained workers."""
+        there = {*workers, *drained}
         return Losses(
             tuple(one for one in self.members if one.name not in members),
-            tuple(
-                one
-                for one in self.workers
-                if one.worker not in workers and one.worker not in drained
-            ),
+            tuple(one for one in self.workers if one.worker not in there),
         )
 
 

@@ -36,10 +36,9 @@ NO_LEASE: Final = LeaseId(0)
 
 @dataclass(frozen=True, slots=True)
 class CoordinationEntry:
-    """A key and its current value.
-
-    `create_revision` identifies this creation of the key: it changes when the key is deleted and
-    created again. `mod_revision` is its last write; `version` counts its writes from 1.
+    """A key and its current value. `create_revision` identifies this creation of the key: it
+    changes when the key is deleted and created again. `mod_revision` is its last write; `version`
+    counts its writes from 1.
     """
 
     key: str
@@ -80,11 +79,9 @@ NOTHING_DELETED: Final[Mapping[str, Revision]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The state of a followed prefix.
-
-    `deleted`: keys whose deletion the current watch reported, with its revision. A key that was
-    created again isn't included. Deletions are kept for at least a minute. A key that is only
-    missing isn't included: after a restore, keys may be missing that weren't deleted.
+    """The state of a followed prefix. `deleted`: keys whose deletion the current watch reported,
+    with its revision. Deletions are kept for at least a minute. A key that was created again isn't
+    included, nor one that is only missing: after a restore, keys may be missing.
     """
 
     listing: Listing
@@ -100,8 +97,6 @@ class Lease:
 
 
 class Field(enum.Enum):
-    """The field of a key that a comparison uses."""
-
     VERSION = "version"
     CREATE_REVISION = "create_revision"
     MOD_REVISION = "mod_revision"
@@ -134,9 +129,8 @@ class Compare:
     relation: Relation
     operand: int | bytes
     of_prefix: bool = False
-    """Whether the condition must hold for every key that starts with `key`.
-
-    If there is no such key, the condition is evaluated as for a key that doesn't exist.
+    """Whether the condition must hold for every key that starts with `key`; if there is none, as
+    for a key that doesn't exist.
     """
 
     def __post_init__(self) -> None:
@@ -185,14 +179,9 @@ class Compare:
 
     def holds(self, entry: CoordinationEntry | None) -> bool:
         """Return whether the condition holds for the key's current entry. None: no such key."""
-        actual = self._actual(entry)
-        return actual is not None and _RELATIONS[self.relation](actual, self.operand)
-
-    def _actual(self, entry: CoordinationEntry | None) -> int | bytes | None:
-        if entry is None:
-            return None if self.field is Field.VALUE else 0
-        actual: int | bytes = getattr(entry, self.field.value)
-        return actual
+        if entry is None and self.field is Field.VALUE:
+            return False
+        return _RELATIONS[self.relation](getattr(entry, self.field.value, 0), self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,17 +224,14 @@ Op: TypeAlias = Put | Delete | DeletePrefix | Get
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """The result of a transaction.
-
-    `succeeded`: all comparisons held, and `then` was done; otherwise `otherwise` was.
-    `revision`: the transaction's own if it wrote anything, so the create revision of a key that it
-    created. Else the revision at which it read.
-    `read`: answers of the branch's `Get`s, in their order.
-    `deleted`: number of keys that the branch's deletes removed.
-    """
-
     succeeded: bool
+    """All comparisons held, and `then` was done; otherwise `otherwise` was."""
     revision: Revision
+    """The transaction's own if it wrote anything, so the create revision of a key that it created.
+    Else the revision at which it read.
+    """
     cluster_id: int
     read: tuple[CoordinationEntry | None, ...] = ()
+    """Answers of the branch's `Get`s, in their order."""
     deleted: int = 0
+    """Number of keys that the branch's deletes removed."""

@@ -17,7 +17,6 @@ Invariants
 - `Lineage` compares a reading with the state known before it was taken, so a lesser mark is a loss.
 """
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -65,12 +64,16 @@ class Mark:
     system: int
     timeline: Timeline = NO_TIMELINE
 
+    def is_newer(self, than: "Mark") -> bool:
+        if self.timeline != than.timeline:
+            return self.timeline > than.timeline
+        return self.at is not None and (than.at is None or self.at > than.at)
+
 
 @dataclass(frozen=True, slots=True)
 class DataLoss:
-    """The loss of a database: from its own newest mark to the newest mark in etcd.
-
-    `since` None: the database has no mark. `tolerated`: the cluster continues automatically.
+    """The loss of a database: from its own newest mark (None: it has none) to the newest one in
+    etcd. `tolerated`: the cluster continues automatically.
     """
 
     since: datetime | None
@@ -85,10 +88,7 @@ class DataLoss:
         return None if self.since is None else (self.until - self.since).total_seconds()
 
     def doubtful_until(self, ttl: float) -> datetime:
-        """Return the end of the time in which the lost database may have been in use.
-
-        `ttl`: seconds of a member's lease.
-        """
+        """Return the end of the time in which the lost database may have been in use (`doubt`)."""
         return self.until + doubt(ttl)
 
 
@@ -110,21 +110,14 @@ def gap(remembered: Mark | None, found: Mark) -> DataLoss | None:
 
 
 def encode(mark: Mark) -> bytes:
-    value = {
-        "at": None if mark.at is None else mark.at.astimezone(UTC).isoformat(),
-        "database": mark.database,
-        "system": str(mark.system),
-        "timeline": mark.timeline,
-    }
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    at = None if mark.at is None else mark.at.astimezone(UTC).isoformat()
+    system = str(mark.system)
+    rest = {"database": mark.database, "timeline": mark.timeline}
+    return etcd_values.encoded({"at": at, "system": system, **rest})
 
 
 def decode(value: bytes) -> Mark:
-    """Return the mark of a value; unknown fields are ignored.
-
-    Raises:
-        InvalidValue: the value isn't a valid mark.
-    """
+    """Return the mark of a value. Raises InvalidValue."""
     return etcd_values.read(KEY, value, "mark", _decoded)
 
 
@@ -132,17 +125,12 @@ def _decoded(value: bytes) -> Mark:
     found = parsed(value)
     at = None if found["at"] is None else datetime.fromisoformat(text(found["at"]))
     if at is not None:
+        named = "the time of the mark (a timestamp of the leader that detects data loss)"
         if at.tzinfo is None:
-            raise ValueError(
-                "the time of the mark (a timestamp of the leader that detects data loss) has"
-                " no time zone"
-            )
+            raise ValueError(f"{named} has no time zone")
         at = at.astimezone(UTC)
         if not 1970 <= at.year < 2200:
-            raise ValueError(
-                "the time of the mark (a timestamp of the leader that detects data loss) is"
-                f" {at}, but must be from 1970 up to 2200"
-            )
+            raise ValueError(f"{named} is {at}, but must be from 1970 up to 2200")
     timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
     system = number(int(text(found["system"])), 0, MOST_SYSTEM)
     return Mark(at, text(found["database"]), system, timeline)
@@ -179,7 +167,7 @@ class Lineage:
         broken = _broken(known, found)
         if broken:
             self.broken = broken  # never reset by an earlier reading from another thread
-        elif self.known is None or _newer(found, self.known):
+        elif self.known is None or found.is_newer(self.known):
             self.known = found
 
     def follow(self) -> None:
@@ -200,9 +188,3 @@ def _broken(known: Mark, found: Mark) -> str:
             f" {known.at} was seen before"
         )
     return ""
-
-
-def _newer(found: Mark, known: Mark) -> bool:
-    if found.timeline != known.timeline:
-        return found.timeline > known.timeline
-    return found.at is not None and (known.at is None or found.at > known.at)

@@ -24,12 +24,13 @@ class InvalidValue(ValueError):
     """The value of a key isn't valid."""
 
 
-def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
-    """Decode the value.
+def encoded(value: Mapping[str, object]) -> bytes:
+    """Return the value of a key: a JSON object, whose ids are text. Equal ones have equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str).encode()
 
-    Raises:
-        InvalidValue: it isn't a valid `what`.
-    """
+
+def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
+    """Decode the value. Unknown fields are ignored. Raises InvalidValue: not a valid `what`."""
     try:
         if len(value) > LARGEST:
             raise ValueError(
@@ -52,7 +53,6 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
 
 
 def parsed(value: bytes) -> Mapping[str, object]:
-    """Return the JSON object of a value."""
     found = json.loads(value)
     if not isinstance(found, dict):
         raise TypeError(f"the value is a {type(found).__name__} instead of an object")

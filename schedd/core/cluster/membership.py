@@ -18,10 +18,9 @@ Invariants
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Final, TypeVar
 
 from schedd.core.cluster import etcd_values, prefix_owner
@@ -125,26 +124,13 @@ def worker_key(worker: str, incarnation: IncarnationId) -> str:
 
 def encode_member(member: MemberView) -> bytes:
     """Return the value of a member's key. The name is in the key."""
-    value = {
-        "tenure": str(member.tenure),
-        "grpc": member.grpc,
-        "http": member.http,
-        "weight": member.weight,
-        "version": member.version,
-        "tzdata": member.tzdata,
-        "draining": member.draining,
-        "database": member.database,
-        "attached": member.attached,
-    }
-    return json.dumps(value, separators=(",", ":")).encode()
+    value = {each.name: getattr(member, each.name) for each in fields(member)}
+    del value["name"]
+    return etcd_values.encoded(value)
 
 
 def decode_member(entry: CoordinationEntry) -> MemberView:
-    """Return the member that registered under this key; unknown fields are ignored.
-
-    Raises:
-        InvalidValue: the value isn't a valid member.
-    """
+    """Return the member that registered under this key. Raises InvalidValue."""
     name = entry.key.removeprefix(MEMBERS)
 
     def decoded(value: bytes) -> MemberView:
@@ -175,33 +161,24 @@ def encode_leader(tenure: TenureId) -> bytes:
 
 
 def decode_leader(entry: CoordinationEntry) -> TenureId:
-    """Return the tenure that holds the election key.
-
-    Raises:
-        InvalidValue: the value isn't a tenure.
-    """
+    """Return the tenure that holds the election key. Raises InvalidValue."""
     return etcd_values.read(
         entry.key, entry.value, "leader", lambda value: TenureId(uuid(value.decode()))
     )
 
 
 def encode_heir(heir: Heir) -> bytes:
-    value = {"tenure": str(heir.tenure), "term": heir.term}
-    return json.dumps(value, separators=(",", ":")).encode()
+    return etcd_values.encoded({"tenure": heir.tenure, "term": heir.term})
 
 
 def decode_heir(entry: CoordinationEntry) -> Heir:
-    """Return the request that the key holds.
+    """Return the request that the key holds. Raises InvalidValue."""
 
-    Raises:
-        InvalidValue: the value isn't a valid request.
-    """
-    return etcd_values.read(entry.key, entry.value, "heir", _heir)
+    def decoded(value: bytes) -> Heir:
+        found = parsed(value)
+        return Heir(TenureId(uuid(found["tenure"])), Term(number(found["term"], 0, MOST_TERM)))
 
-
-def _heir(value: bytes) -> Heir:
-    found = parsed(value)
-    return Heir(TenureId(uuid(found["tenure"])), Term(number(found["term"], 0, MOST_TERM)))
+    return etcd_values.read(entry.key, entry.value, "heir", decoded)
 
 
 def members_of(entries: Iterable[CoordinationEntry]) -> tuple[MemberView, ...]:
@@ -221,9 +198,13 @@ def view_of(
     reader = _Reader()
     heir = reader.one(decode_heir, listing.get(HEIR))
     owner = reader.one(prefix_owner.decode, listing.get(CLUSTER))
-    shard_map = newer(
-        known.map, reader.one(lambda entry: decode(entry.value), listing.get(MAP)) or NO_MAP
-    )
+    seen = reader.one(lambda entry: decode(entry.value), listing.get(MAP))
+    shard_map = newer(known.map, seen or NO_MAP)
+    departed = {}
+    for key, revision in deleted.items():
+        if key.startswith(WORKERS):
+            with suppress(InvalidValue):  # logged when the key was first seen
+                departed[incarnation_of(key)] = revision
     return ClusterView(
         members=tuple(reader.all(decode_member, listing.entries_under(MEMBERS))),
         leader=reader.one(_leader, listing.get(LEADER)),
@@ -238,7 +219,7 @@ def view_of(
         cluster_id=listing.cluster_id,
         heir=heir,
         owner=owner,
-        departed=_departed(deleted),
+        departed=departed,
     )
 
 
@@ -252,11 +233,7 @@ def _leader(entry: CoordinationEntry) -> TenureId:
 
 
 def incarnation_of(key: str) -> IncarnationId:
-    """Return the incarnation of a worker's key.
-
-    Raises:
-        InvalidValue: the key names no incarnation.
-    """
+    """Return the incarnation of a worker's key. Raises InvalidValue."""
     try:
         return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:
@@ -266,20 +243,11 @@ def incarnation_of(key: str) -> IncarnationId:
         ) from error
 
 
-def _departed(deleted: Mapping[str, Revision]) -> dict[IncarnationId, Revision]:
-    departed = {}
-    for key, revision in deleted.items():
-        if key.startswith(WORKERS):
-            with suppress(InvalidValue):  # logged when the key was first seen
-                departed[incarnation_of(key)] = revision
-    return departed
-
-
+@dataclass(slots=True)
 class _Reader:
     """A decoder of entries that collects the keys of unreadable ones."""
 
-    def __init__(self) -> None:
-        self.unreadable: list[str] = []
+    unreadable: list[str] = field(default_factory=list)
 
     def one(
         self, decoder: Callable[[CoordinationEntry], T], entry: CoordinationEntry | None

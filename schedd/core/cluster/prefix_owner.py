@@ -6,7 +6,7 @@ The cluster's id is its database's own. Members create the key if it is absent, 
 that belongs to another cluster. `prefix_id` distinguishes two prefixes that use one database.
 """
 
-import json
+from dataclasses import fields
 from typing import Final
 
 from schedd.core.cluster import etcd_values
@@ -28,26 +28,18 @@ class PrefixOwner:
 
 
 def encode(owner: PrefixOwner) -> bytes:
-    value = {
-        "cluster_id": owner.cluster_id,
-        "database": owner.database,
-        "prefix_id": str(owner.prefix_id),
-    }
-    return json.dumps(value, separators=(",", ":")).encode()
+    return etcd_values.encoded({each.name: getattr(owner, each.name) for each in fields(owner)})
 
 
 def decode(entry: CoordinationEntry) -> PrefixOwner:
-    """Return the owner of the key's value; unknown fields are ignored.
+    """Return the owner of the key's value. Raises InvalidValue."""
 
-    Raises:
-        InvalidValue: the value isn't a valid owner.
-    """
-    return etcd_values.read(entry.key, entry.value, "owner of a prefix", _decoded)
+    def decoded(value: bytes) -> PrefixOwner:
+        found = parsed(value)
+        names = text(found["cluster_id"]), text(found["database"])
+        return PrefixOwner(*names, uuid(found["prefix_id"]))
 
-
-def _decoded(value: bytes) -> PrefixOwner:
-    found = parsed(value)
-    return PrefixOwner(text(found["cluster_id"]), text(found["database"]), uuid(found["prefix_id"]))
+    return etcd_values.read(entry.key, entry.value, "owner of a prefix", decoded)
 
 
 def refusal(owner: PrefixOwner, mine: PrefixOwner, prefix: str) -> str:

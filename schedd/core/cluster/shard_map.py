@@ -8,8 +8,7 @@ Invariants
 - Equal maps have equal encodings, so an unchanged map needs no write.
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
 
@@ -28,10 +27,8 @@ MOST_TIMELINE: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class ShardMap:
-    """The assigned owner of each shard. Missing shards have no owner.
-
-    `timeline`: the database's, as the leader saw it. A member that sees a lower timeline is
-    connected to a server that was replaced.
+    """The assigned owner of each shard. Missing shards have no owner. `timeline`: the database's,
+    as the leader saw it. A member that sees a lower one is connected to a server that was replaced.
     """
 
     term: Term
@@ -54,29 +51,24 @@ def encode(shard_map: ShardMap) -> bytes:
     owners: dict[str, list[ShardId]] = {}
     for shard, tenure in sorted(shard_map.assigned.items()):
         owners.setdefault(str(tenure), []).append(shard)
-    value = {"term": shard_map.term, "timeline": shard_map.timeline, "owners": owners}
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    term, timeline = shard_map.term, shard_map.timeline
+    return etcd_values.encoded({"term": term, "timeline": timeline, "owners": owners})
 
 
 def decode(value: bytes) -> ShardMap:
-    """Return the map of a value; unknown fields are ignored.
-
-    Raises:
-        InvalidValue: the value isn't a valid map.
-    """
+    """Return the map of a value. Raises InvalidValue."""
     return etcd_values.read("map", value, "shard map", _decoded)
 
 
 def _decoded(value: bytes) -> ShardMap:
     found = parsed(value)
     term = Term(number(found["term"], 0, MOST_TERM))
-    timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
-    return ShardMap(term, dict(_pairs(found["owners"])), timeline)
-
-
-def _pairs(owners: object) -> Iterable[tuple[ShardId, TenureId]]:
+    timeline, owners = Timeline(number(found["timeline"], 0, MOST_TIMELINE)), found["owners"]
     if not isinstance(owners, dict):
         raise TypeError("owners isn't an object")
-    for tenure, shards in owners.items():
-        for shard in shards:
-            yield ShardId(number(shard, 0, SHARDS - 1)), TenureId(uuid(tenure))
+    assigned = {
+        ShardId(number(shard, 0, SHARDS - 1)): TenureId(uuid(tenure))
+        for tenure, shards in owners.items()
+        for shard in shards
+    }
+    return ShardMap(term, assigned, timeline)

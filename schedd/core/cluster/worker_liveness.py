@@ -48,9 +48,8 @@ class WatchedDeletions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLiveness:
-    """The workers with a key, and the lost ones of the queried workers.
-
-    A queried worker in neither set is missing.
+    """The workers with a key, and the lost ones of the queried workers. A queried worker in neither
+    set is missing.
     """
 
     live: frozenset[IncarnationId]
@@ -64,9 +63,8 @@ class AbsenceTracker:
         self._ttl = ttl
         self._since: dict[IncarnationId, float] = {}
         self._stood: dict[tuple[int, IncarnationId], Revision] = {}
-        """Revision of the last list of a cluster that had the key.
-
-        Lists that were read at the same time may be judged in any order.
+        """Revision of the last list of a cluster that had the key. Lists that were read at the same
+        time may be judged in any order.
         """
         self._looked_at = -math.inf
 
