@@ -1,17 +1,8 @@
-"""Chains: a job runs once per cycle, after all its parents have ended in that cycle. Pure.
-
-    root fires, or is triggered ─→ a cycle ─→ the root's end is sent to its child jobs
-    ends of the parents ─→ judge ─→ RUN | SKIP, with a reason | WAIT for the other parents
-
-`after.when` sets the condition to run:
-
-    success   all parents SUCCEEDED
-    failure   at least one parent FAILED
-    any       all parents have ended, in any state: skipped, missed and canceled count, too
+"""Chains: a job runs once per cycle, after all its parents have ended in that cycle
+(docs/semantics/chains.md). Pure.
 
 A cycle is the scheduled time of the root's run: roots that fire at the same time share a cycle. If
-a person, a backfill or a submit started the root, that run has a cycle of its own. All runs of a
-cycle have the cycle's scheduled time.
+a person, a backfill or a submit started the root, that run has a cycle of its own.
 
 Invariants
 - A job has one run per cycle, created or skipped. Its id is computed from the job and the cycle.

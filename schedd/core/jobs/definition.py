@@ -1,7 +1,5 @@
-"""The definition of a job, at one generation, with the fields that decisions need.
-
-A definition is stored as a `Job` message; `schedd/runtime/job_codec.py` converts between the two.
-All values are frozen.
+"""The definition of a job, at one generation, with the fields that decisions need. It is stored as
+a `Job` message; `schedd/runtime/job_codec.py` converts between the two.
 """
 
 from dataclasses import field

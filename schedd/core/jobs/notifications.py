@@ -1,17 +1,12 @@
-"""Notifications of a job's failures, recoveries, dead letters and late runs. Pure.
+"""Notifications of a job's failures, recoveries, dead letters and late runs
+(docs/semantics/notifications.md). Pure.
 
     a run ended or is late ─→ follow: count, compare with threshold and interval ─→ DueNotification
     DueNotification ─→ a row of the outbox per channel ─→ delivered, retried or abandoned
 
-    FAILURE       a run failed for good, and the consecutive failures reached the threshold
-    DEAD_LETTER   a run became a dead letter, with the same threshold
-    RECOVERY      the first run that succeeded after a failure with a notification
-    LATE          a run hadn't started within `after` of its due time; once per run
-
-Invariants
-- Within `min_interval` at most one notification of a kind waits. It describes the newest event,
-  counts the suppressed events, and is delivered when the interval ends.
-- Receivers come from the newest definition, the event from the outbox row.
+Within `min_interval` at most one notification of a kind waits. It describes the newest event,
+counts the suppressed events, and is delivered when the interval ends. Receivers come from the
+newest definition, the event from the outbox row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

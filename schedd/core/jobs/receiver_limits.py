@@ -1,11 +1,7 @@
 """Limit the concurrent tries of each receiver of notifications, so that none uses all. Pure.
 
-    fast receiver   ─→ at most OF_ONE tries at once
-    slow receiver   ─→ one try at once; all slow receivers together at most OF_SLOW
-    all receivers   ─→ at most AT_ONCE tries at once
-
-A receiver is slow if its last try took `SLOW` seconds or more, whatever the outcome. A receiver
-that rejects quickly isn't slow. The next quick answer ends the state.
+A receiver is slow if its last try took `SLOW` seconds or more, whatever the outcome. It then has
+one try at once.
 """
 
 from __future__ import annotations

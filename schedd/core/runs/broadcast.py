@@ -1,18 +1,9 @@
-"""Broadcasts: one run of the job, and a child run for each matching worker.
+"""Broadcasts: one run of the job, and a child run for each matching worker
+(docs/semantics/broadcasts.md).
 
-    parent   PENDING ──dispatched: children are created──→ RUNNING ──last child ended──→ ended
-    child    an ordinary run, but only for one worker, by name: it waits until that worker returns
-
-The parent is the run that counts: for overlap, `max_runs`, the job's history, consecutive failures,
-dead letters and notifications. A child counts for none of them. No worker holds the parent, so a
-worker's result, loss or rejection never ends it.
-
-The parent's end, by the first line that applies:
-
-    the parent was canceled                             CANCELLED, with the cancel's reason
-    all children SUCCEEDED                              SUCCEEDED
-    its job is deleted, the other children CANCELLED    CANCELLED (DELETED)
-    otherwise                                           FAILED (CHILDREN_FAILED), naming them
+Only the parent counts: for overlap, `max_runs`, the job's history, consecutive failures, dead
+letters and notifications. No worker holds it, so a worker's result, loss or rejection never ends
+it. A child is an ordinary run that only one worker, by name, may take.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,8 +33,6 @@ class BroadcastChild:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a broadcast."""
-
     state: State
     reason: Reason | None = None
     error: str = ""
@@ -57,9 +46,7 @@ class Closing:
     job_id: JobId
     shard: ShardId
     pause_after: int = 0
-    """Consecutive failures that pause the job; 0: never."""
     notices: Notices | None = None
-    """The job's notifications."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +75,16 @@ def targets(need: Need, workers: Iterable[Incarnation]) -> tuple[str, ...]:
     return tuple(sorted({one.worker for one in workers if able(one, plain)}))
 
 
-def waits_for_worker(definition: Definition) -> timedelta:
-    """Return how long a child waits for its worker's return."""
-    return definition.start_deadline or WORKER_AWAY
-
-
 def end_of(children: Sequence[BroadcastChild], cancelled: Reason | None, *, deleted: bool) -> End:
     """Return the end of a broadcast whose children have ended. `cancelled`: the reason of its
     cancel; `deleted`: whether its job is deleted.
     """
     failed = [child for child in children if child.state is not State.SUCCEEDED]
+    text = _failed_text(failed, len(children))
     if cancelled is not None:
-        return End(State.CANCELLED, cancelled, _failed_text(failed, len(children)))
+        return End(State.CANCELLED, cancelled, text)
     if not failed:
         return End(State.SUCCEEDED)
-    text = _failed_text(failed, len(children))
     if deleted and all(child.state is State.CANCELLED for child in failed):
         return End(State.CANCELLED, Reason.DELETED, text)
     return End(State.FAILED, Reason.CHILDREN_FAILED, text)
@@ -138,4 +120,4 @@ class Away:
     def too_long(self, need: Need, definition: Definition, now: datetime) -> bool:
         """Return whether the child's worker has been missing for as long as the child may wait."""
         since = self._since.get(need)
-        return since is not None and now - since >= waits_for_worker(definition)
+        return since is not None and now - since >= (definition.start_deadline or WORKER_AWAY)

@@ -76,15 +76,13 @@ class Change:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """The sort key of a run's states: the later state has the greater key. An ended run sorts
-        last. The version alone isn't enough: an older transaction may have waited for the row.
+        """The sort key of a run's states: an ended run sorts last. The version alone isn't enough:
+        an older transaction may have waited for the row.
         """
         return self.record.run.state not in LIVE, self.version
 
     def same(self, other: Change) -> bool:
-        """Return whether both changes have the same content. Equal versions aren't enough: a record
-        has more than the run's own row.
-        """
+        """Return whether both have the same content: a record has more than the run's own row."""
         return self.version == other.version and self.record == other.record
 
 

@@ -1,11 +1,5 @@
-"""The deadlines of a run's start and end: `start_deadline` and `run_timeout`.
-
-    due ──── start_deadline ──→ not dispatched yet: MISSED (START_DEADLINE)
-     ╰─────────────── run_timeout ──→ it waits: FAILED (RUN_TIMEOUT)
-                                      it runs: its attempt is ended then, and no other follows
-
-Both count from the due time, or from the run's creation if that was later (for example by
-catch-up). The newest definition sets them.
+"""The deadlines of a run's start and end: `start_deadline` and `run_timeout`. Both count from the
+due time, or from the run's creation if that was later (docs/semantics/deadlines.md).
 """
 
 from datetime import datetime, timedelta
@@ -33,17 +27,13 @@ class DeadlineExpiry:
     counted: bool = False
     """Whether it counted against `max_runs` until now."""
     pause_after: int = 0
-    """Consecutive failures that pause the job; 0: never."""
     generation: int = 1
     """The definition that ends it. If the definition has changed since, the run doesn't end."""
     notices: Notices | None = None
-    """The job's notifications."""
     attempt: int = 0
-    """The number of its last attempt."""
 
     @property
     def hint(self) -> Hint:
-        """The hint of the change, for subscriptions."""
         return self.key.run_id, self.job_id
 
 
@@ -53,16 +43,12 @@ def hurried(definition: Definition) -> bool:
 
 
 def starts_by(run: LiveRun, definition: Definition) -> datetime | None:
-    """Return the time until which the run must be dispatched for the first time; None: no limit. A
-    run with a lost assignment has met this deadline.
-    """
+    """Return the time until which the run must be dispatched for the first time; None: no limit."""
     return None if run.losses else _after(run, definition.start_deadline)
 
 
 def ends_by(run: LiveRun, definition: Definition) -> datetime | None:
-    """Return the time by which the run must have ended; None: no limit. No attempt runs or starts
-    after it.
-    """
+    """Return the time by which the run must have ended; None: no limit."""
     return _after(run, definition.run_timeout)
 
 
@@ -77,9 +63,9 @@ def overdue(run: LiveRun, definition: Definition, now: datetime) -> Reason | Non
 def time_left(run: LiveRun, definition: Definition, now: datetime) -> timedelta:
     """Return the timeout of an attempt that starts now."""
     until = ends_by(run, definition)
-    if until is None:
-        return definition.timeout
-    return min(definition.timeout, max(until - now, _LEAST))
+    return (
+        definition.timeout if until is None else min(definition.timeout, max(until - now, _LEAST))
+    )
 
 
 START_WITHIN: Final = timedelta(seconds=5)

@@ -1,13 +1,5 @@
-"""Kinds of failure, as `retry.retry_on` and `retry.fail_on` name them.
-
-    75 · 64-78 · SIGKILL       a program's exit code: a number, a range, or a signal's exit code
-    503 · 500-504 · 5xx        an HTTP status
-    UNAVAILABLE · NOT_FOUND    a gRPC status, in capitals
-    TIMEOUT · EXCEPTION · …    the reason of a failed attempt
-    ValueError                 the class of an exception of a Python handler, without its module
-
-A failure that `fail_on` names is never retried. With a `retry_on`, only the failures it names are
-retried. DONT_RETRY, from the attempt itself, has priority over both.
+"""Kinds of failure, as `retry.retry_on` and `retry.fail_on` name them (docs/semantics/retries.md):
+75, 64-78, SIGKILL, 5xx, UNAVAILABLE, TIMEOUT, ValueError.
 """
 
 import re
@@ -18,40 +10,21 @@ from typing import Final
 from schedd.core.runs.lifecycle import Reason
 from schedkit.records import dataclass
 
-KINDS: Final = frozenset(
-    {
-        Reason.EXIT_CODE,
-        Reason.SIGNAL,
-        Reason.HTTP_STATUS,
-        Reason.GRPC_STATUS,
-        Reason.EXCEPTION,
-        Reason.TIMEOUT,
-        Reason.HEARTBEAT_TIMEOUT,
-    }
-)
-"""Reasons of failed attempts that `retry_on` and `fail_on` may name."""
-
 CODED: Final = frozenset({Reason.EXIT_CODE, Reason.SIGNAL, Reason.HTTP_STATUS})
 """Reasons that a bare number matches. GRPC_STATUS isn't one: small numbers mean exit codes."""
 
-GRPC_STATUSES: Final = {
-    "CANCELLED": 1,
-    "UNKNOWN": 2,
-    "INVALID_ARGUMENT": 3,
-    "DEADLINE_EXCEEDED": 4,
-    "NOT_FOUND": 5,
-    "ALREADY_EXISTS": 6,
-    "PERMISSION_DENIED": 7,
-    "RESOURCE_EXHAUSTED": 8,
-    "FAILED_PRECONDITION": 9,
-    "ABORTED": 10,
-    "OUT_OF_RANGE": 11,
-    "UNIMPLEMENTED": 12,
-    "INTERNAL": 13,
-    "UNAVAILABLE": 14,
-    "DATA_LOSS": 15,
-    "UNAUTHENTICATED": 16,
-}
+KINDS: Final = CODED.union(
+    (Reason.GRPC_STATUS, Reason.EXCEPTION, Reason.TIMEOUT, Reason.HEARTBEAT_TIMEOUT)
+)
+"""Reasons of failed attempts that `retry_on` and `fail_on` may name."""
+
+_STATUS_NAMES: Final = (
+    *("CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND"),
+    *("ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION"),
+    *("ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
+    "UNAUTHENTICATED",
+)
+GRPC_STATUSES: Final = {name: number for number, name in enumerate(_STATUS_NAMES, 1)}
 """The gRPC statuses of failed calls, and their numbers."""
 
 MOST: Final = 999
@@ -65,9 +38,6 @@ _CLASS: Final = re.compile(r"(?=.*[a-z])[A-Z_][A-Za-z0-9_]*")
 
 class WrongKind(ValueError):
     """A word isn't a valid kind of failure. The message says what to write instead."""
-
-    def __init__(self, problem: str, hint: str) -> None:
-        super().__init__(f"{problem} ({hint})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +77,8 @@ def kind(text: str) -> FailureKind:
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if first > last:
             raise WrongKind(
-                f"the range {text!r} of exit codes or HTTP statuses isn't valid: its end is"
-                " below its start",
-                f"write {last}-{first}",
+                f"the range {text!r} of exit codes or HTTP statuses isn't valid: its end is below"
+                f" its start (write {last}-{first})"
             )
         return FailureKind(codes=(first, last))
     if statuses := _STATUSES.fullmatch(text):
@@ -125,22 +94,18 @@ def kind(text: str) -> FailureKind:
         return FailureKind(codes=(_BY_SIGNAL + number, _BY_SIGNAL + number))
     if _CLASS.fullmatch(text) and not text.startswith("SIG"):
         return FailureKind(class_name=text)
-    raise WrongKind(f"{text[:60]!r} isn't a valid kind of failure", _hint(text))
+    hint = (
+        "give an exit code or HTTP status (75, 64-78, 5xx), a gRPC status (UNAVAILABLE), a signal"
+        f" (SIGKILL), {', '.join(sorted(KINDS))}, or the class of an exception"
+    )
+    if "." in text:
+        hint = f"give only the name of the class: {text.rpartition('.')[2][:60]}"
+    raise WrongKind(f"{text[:60]!r} isn't a valid kind of failure ({hint})")
 
 
 def is_grpc_status(text: str) -> bool:
     """Return whether the word is a gRPC status, which is in capitals. Other words are classes."""
     return text.replace("-", "_") in GRPC_STATUSES
-
-
-def _hint(text: str) -> str:
-    if "." in text:
-        return f"give only the name of the class: {text.rpartition('.')[2][:60]}"
-    names = ", ".join(sorted(KINDS))
-    return (
-        "give an exit code or HTTP status (75, 64-78, 5xx), a gRPC status (UNAVAILABLE), a signal"
-        f" (SIGKILL), {names}, or the class of an exception"
-    )
 
 
 def tries_again(

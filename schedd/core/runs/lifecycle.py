@@ -62,36 +62,22 @@ class Reason(StrEnum):
     PRE_DISPATCHED = "PRE_DISPATCHED"
 
 
+NEVER_RAN = frozenset({State.SKIPPED, State.MISSED, State.COALESCED})
+"""States of rows for scheduled times that didn't run."""
+
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.PENDING: frozenset(
-        {
-            State.RUNNING,
-            State.SKIPPED,
-            State.MISSED,
-            State.COALESCED,
-            State.CANCELLED,
-            State.FAILED,
-        }
-    ),
+    **dict.fromkeys(State, frozenset()),
+    State.PENDING: NEVER_RAN.union((State.RUNNING, State.CANCELLED, State.FAILED)),
     State.RUNNING: frozenset(
         {State.SUCCEEDED, State.FAILED, State.RETRYING, State.CANCELLED, State.PENDING}
     ),
     State.RETRYING: frozenset({State.RUNNING, State.FAILED, State.CANCELLED}),
-    State.SUCCEEDED: frozenset(),
-    State.FAILED: frozenset(),
-    State.CANCELLED: frozenset(),
-    State.SKIPPED: frozenset(),
-    State.MISSED: frozenset(),
-    State.COALESCED: frozenset(),
 }
 
 LIVE = frozenset(state for state, after in TRANSITIONS.items() if after)
 """States of runs that haven't ended."""
 
 TERMINAL = frozenset(TRANSITIONS) - LIVE
-
-NEVER_RAN = frozenset({State.SKIPPED, State.MISSED, State.COALESCED})
-"""States of rows for scheduled times that didn't run."""
 
 
 class IllegalTransition(Exception):

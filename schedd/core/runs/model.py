@@ -1,7 +1,5 @@
-"""Values that the owner's loops work with: timers, runs, assignments, results.
-
-Definitions of jobs are in `core/jobs/definition.py`. All values are frozen. Times are aware
-datetimes in UTC, durations are timedeltas. Nothing here reads a clock.
+"""Values that the owner's loops work with: timers, runs, assignments, results. All are frozen.
+Times are aware datetimes in UTC, durations are timedeltas.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
-"""Overlap: what happens to a run while another run of its job hasn't ended.
+"""Overlap: what happens to a run while another run of its job hasn't ended
+(docs/semantics/overlap.md).
 
     admitted   a run that had a token and hasn't ended: RUNNING, RETRYING, or returned to PENDING.
                A run that was returned while it was pre-dispatched isn't admitted: it waits
@@ -6,15 +7,6 @@
     order      by due time, then scheduled time, then id: the run that is due later is newer
     apart      from a backfill with ALLOW, or a broadcast's child: it blocks no other run, and no
                other run blocks it
-
-    SKIP                 a run starts if none is admitted, else it ends. It also ends if an older
-                         run has waited for WAITS_LONG: runs don't pile up without a worker
-    ALLOW                a run starts
-    ALLOW: N             a run starts if fewer than N are admitted, else it waits
-    BUFFER_ONE, _ALL     the oldest run starts if none is admitted. Otherwise the oldest runs wait,
-                         up to the limit in BUFFERS, and the others end
-    CANCEL_, TERMINATE_  the newest waiting run starts once it is alone. All older runs are ended:
-      OTHER              waiting and retrying runs at once, running ones by their workers
 
 A run follows the policy of its job's newest definition, unless its trigger named another.
 `schedd/store/dispatch/assign.py` and `schedd/store/dispatch/overlap.py` decide by rows and are

@@ -1,12 +1,9 @@
-"""Pools: jobs of a namespace that share a concurrency limit and a rate limit. Pure.
+"""Pools: jobs of a namespace that share a concurrency limit and a rate limit
+(docs/semantics/pools-and-limits.md). Pure.
 
-    all jobs of a pool ──hash of its name──→ one shard ──→ one owner dispatches them
-    limit   the most attempts of the whole pool in progress; a run in backoff takes no place
-    rate    the most starts of attempts in any period of `per`: a place is free again when `per`
-            has passed since the start
-
-The dispatch statement checks both on rows, under the lock of the pool's shard
-(`store/dispatch/pool_limits.py`); an owner's state in memory is a hint.
+One owner dispatches all jobs of a pool, by the hash of its name. The dispatch statement checks both
+limits on rows, under the lock of the pool's shard (`store/dispatch/pool_limits.py`); an owner's
+state in memory is a hint.
 
 Invariants
 - While the start of an attempt is unknown, it counts as starting now, at the latest at its start
@@ -41,7 +38,7 @@ def pool_key(namespace: str, name: str) -> PoolKey:
 
 @dataclass(frozen=True, slots=True)
 class StartRate:
-    """A rate limit: at most `count` starts in any period of `per`."""
+    """At most `count` starts in any period of `per`."""
 
     count: int
     per: timedelta
@@ -49,8 +46,6 @@ class StartRate:
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """A pool's settings, and who changed them last."""
-
     namespace: str
     name: str
     limit: int | None
@@ -65,18 +60,14 @@ class PoolRecord:
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """The number of a pool's jobs and runs.
-
-    - `jobs`: jobs, without submitted runs.
-    - `running`: attempts in progress.
-    - `waiting`: waiting runs, including those in backoff.
-    - `recent`: starts that count for the rate.
-    """
-
     jobs: int
+    """Jobs, without submitted runs."""
     running: int
+    """Attempts in progress."""
     waiting: int
+    """Waiting runs, including those in backoff."""
     recent: int
+    """Starts that count for the rate."""
 
 
 @dataclass(frozen=True, slots=True)

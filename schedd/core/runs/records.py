@@ -1,7 +1,5 @@
-"""Records: the values that the ports exchange with the store.
-
-Plain values without behavior. `StoreConflict` is one of them, since a conflict is a normal answer.
-Records of runs are in `run_records`, records of backfills in `core/timers/backfill`.
+"""Records: plain values that the ports exchange with the store. `StoreConflict` is one of them,
+since a conflict is a normal answer. Runs are in `run_records`, backfills in `core/timers/backfill`.
 """
 
 from dataclasses import field

@@ -1,9 +1,5 @@
-"""Redrives: run dead letters again at a rate, each at most once.
-
-    chosen ─→ queued for the redrive ─→ run at its rate ─→ a new run each, of the job as it is now
-                   └─ stopped: free for another           └─ resolved: REDRIVEN
-
-The id of the new run is derived from the dead run's id, so repeated requests create one run.
+"""Redrives: run dead letters again at a rate, each at most once. The id of the new run is derived
+from the dead run's, so repeated requests create one (docs/semantics/dead-letters-and-redrives.md).
 """
 
 from collections.abc import Mapping
@@ -56,14 +52,12 @@ class LetterFilter:
     fingerprint: str = ""
     run_ids: tuple[RunId, ...] = ()
     group: RedriveGroup | None = None
-    """Only letters of this group."""
     until: datetime | None = None
     """Only runs that failed at or before this time."""
     at_most: int | None = None
     """The most letters that may match. If more do, none is changed."""
 
     def is_more(self, count: int) -> bool:
-        """Return whether `count` exceeds `at_most`."""
         return self.at_most is not None and count > self.at_most
 
 
@@ -119,11 +113,8 @@ class OpenRedrive:
 
 @dataclass(frozen=True, slots=True)
 class RedriveLine:
-    """How redriven runs overlap with other runs of their job.
-
-    If a job allows one run at a time, a redriven run is created only while the job has no live run.
-    It is never skipped. The schedule's next run then waits for it or replaces it, by the job's
-    overlap policy.
+    """How redriven runs overlap with other runs of their job. If it allows one run at a time, a
+    redriven run is created only while the job has no live run, and is never skipped.
     """
 
     generation: int
@@ -146,13 +137,9 @@ def again(state: State, reason: str | None) -> bool:
 def line_of(definition: Definition) -> RedriveLine:
     """Return how redriven runs overlap with other runs of the job."""
     policy = definition.overlap
-    if policy is Overlap.ALLOW:
-        return RedriveLine(definition.generation, None, None)
-    if policy is Overlap.BUFFER_ALL:
-        return RedriveLine(definition.generation, None, MOST_IN_LINE)
-    if policy in REPLACES:
-        return RedriveLine(definition.generation, None, 1)
-    return RedriveLine(definition.generation, Overlap.BUFFER_ALL, 1)
+    most = {Overlap.ALLOW: None, Overlap.BUFFER_ALL: MOST_IN_LINE}.get(policy, 1)
+    own = None if policy in (Overlap.ALLOW, Overlap.BUFFER_ALL, *REPLACES) else Overlap.BUFFER_ALL
+    return RedriveLine(definition.generation, own, most)
 
 
 def allowance(
@@ -160,8 +147,8 @@ def allowance(
 ) -> tuple[int, datetime | None]:
     """Return how many runs to create now, at most `most`, and until when that uses up the rate.
 
-    `rate` is in runs per second. `fed_until` is the time that the last call returned. None: this is
-    the first call, and one run is created at once.
+    `rate`: runs per second. `fed_until`: the time that the last call returned; None: this is the
+    first call, and one run is created at once.
     """
     each = timedelta(seconds=1 / rate)
     start = now - each if fed_until is None else max(fed_until, now - max(_BURST, each))

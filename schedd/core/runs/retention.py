@@ -1,15 +1,10 @@
-"""Retention: decide when an ended run is deleted. Pure.
-
-    a run has ended ─┬─ the cluster's retention of logs has passed ─→ its logs are deleted
-                     └─ its job's retention, or the cluster's, has passed ─→ all of it is deleted
-    a waiting dead letter is kept, unless the cluster sets `dead_letters`
+"""Retention: decide when an ended run is deleted (docs/semantics/retention.md). Pure.
 
 Invariants
 - Live runs are kept, and runs that were scheduled within `FLOOR`. A timer that is set back by less
   (an `at` may be a minute past) still finds the row, so no scheduled time fires twice.
-- A job's retention has priority over the cluster's, also for its logs. It doesn't apply to waiting
-  dead letters: a short retention of runs doesn't mean that failures need no attention.
-- Dead letters that are queued for a redrive are kept.
+- A job's retention has priority over the cluster's, also for its logs, but not for waiting dead
+  letters. Those that are queued for a redrive are kept.
 """
 
 from datetime import datetime, timedelta
@@ -44,23 +39,19 @@ DEFAULTS: Final = Retention()
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """An ended run, for the decision on its retention.
-
-    - `until`: the last scheduled time of its row.
-    - `own`: its job's retention; None: the cluster's applies.
-    - `waits`: whether it is an unresolved dead letter.
-    - `queued`: whether it is queued for a redrive.
-    """
-
     key: RunKey
     shard: ShardId
     job_id: JobId
     ended_at: datetime
     until: datetime
+    """The last scheduled time of its row."""
     own: timedelta | None = None
+    """Its job's retention; None: the cluster's applies."""
     ephemeral: bool = False
     waits: bool = False
+    """Whether it is an unresolved dead letter."""
     queued: bool = False
+    """Whether it is queued for a redrive."""
 
 
 @dataclass(frozen=True, slots=True)

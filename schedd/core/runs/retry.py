@@ -1,13 +1,12 @@
-"""Decide what follows an attempt: success, a retry after a backoff, or the end of the run.
-
-    wait n = min(max, backoff × factor^(n−1)) × (1 + jitter × u),  u in [−1, 1) hashed from (run, n)
+"""Decide what follows an attempt: success, a retry after a backoff, or the end of the run
+(docs/semantics/retries.md).
 
 Invariants
-- The time of a retry is deterministic: every member computes the same time, at any moment. The
-  backoff counts from the attempt's end, as the worker reports it. A reported end before the run was
-  ready, or after the result was accepted, is ignored.
-- A lost worker or a shutdown isn't the job's failure and costs no attempt, up to `MAX_LOSSES`.
-- An attempt that never started (rejected, or the worker couldn't start it) costs nothing.
+- The time of a retry is deterministic: every member computes the same time, at any moment. A
+  reported end of the attempt before the run was ready, or after the result was accepted, is
+  ignored.
+- A lost worker or a shutdown isn't the job's failure and costs no attempt, up to `MAX_LOSSES`. An
+  attempt that never started costs nothing.
 - An `at_most_once` run starts again only after a reported failure, or if it certainly never
   started.
 """
@@ -43,8 +42,6 @@ LONGEST_ASKED = timedelta(days=1)
 
 
 class ReportedOutcome(StrEnum):
-    """The outcome of an attempt, as its worker reports it."""
-
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
@@ -54,8 +51,6 @@ class ReportedOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AttemptDecision:
-    """The run's next state after an attempt's end."""
-
     state: State
     reason: Reason | None
     retry_at: datetime | None = None
@@ -96,8 +91,7 @@ def after_attempt(
 ) -> AttemptDecision:
     """Return the next state after the run's current attempt, which `run.attempt` already counts.
 
-    `began`: False if the worker reports that the attempt never started. `finished_at`: the end of
-    the attempt, as the worker reports it.
+    `began`, `finished_at`: as the worker reports them.
     """
     if outcome is ReportedOutcome.SUCCEEDED:
         return AttemptDecision(State.SUCCEEDED, None)
@@ -114,19 +108,12 @@ def after_attempt(
         return AttemptDecision(State.FAILED, failure.reason, dead=True)
     pause = wait(policy, run.key.run_id, run.attempt)
     pause = max(pause, min(retry_after or pause, LONGEST_ASKED))
-    retry_at = max(now, _end(run, finished_at, now) + pause)
+    if finished_at is None or not run.ready_at <= finished_at <= now:
+        finished_at = now  # with a worker's wrong clock the backoff would be too long or none
+    retry_at = max(now, finished_at + pause)
     if until is not None and retry_at >= until:  # `run_timeout` would end it before the retry
         return AttemptDecision(State.FAILED, failure.reason, dead=True)
     return AttemptDecision(State.RETRYING, failure.reason, retry_at=retry_at)
-
-
-def _end(run: LiveRun, finished_at: datetime | None, now: datetime) -> datetime:
-    """Return the time from which the backoff counts. A reported end that can't be right is ignored:
-    with a worker's wrong clock the backoff would be too long or none.
-    """
-    if finished_at is None or not run.ready_at <= finished_at <= now:
-        return now
-    return finished_at
 
 
 def after_loss(run: LiveRun, definition: Definition) -> AttemptDecision:

@@ -1,16 +1,9 @@
-"""Backfill: choose the scheduled times of a past range to run, and limit the runs at a time.
-
-    range ─→ times of the current schedule ─→ plan: times to run; times omitted, with the reason
-                                                └─→ runs are created as earlier ones end
+"""Backfill: choose the scheduled times of a past range to run, and limit the runs at a time
+(docs/semantics/backfills.md).
 
 The times are chosen once, when the backfill is created. A later edit of the schedule doesn't change
 them, only the definition that they run. A run of a backfill has the scheduled time but its own id,
 so the row of the schedule's run isn't changed.
-
-Invariants
-- A time that the schedule will still fire automatically is omitted.
-- A time with a run in progress, or in another backfill, is omitted, whatever `rerun` is.
-- A time that was never dispatched (SKIPPED, MISSED, COALESCED, no record) is run.
 """
 
 from collections import defaultdict

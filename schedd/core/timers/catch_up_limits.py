@@ -1,7 +1,5 @@
-"""Catch-up limits: how many late runs run at once, and how fast they are released. Pure.
-
-    late run ──┬─ latest ─────────────────────────────────────────────→ dispatched
-               └─ all ──→ paced: at a rate, in slots not reserved ────┘
+"""Catch-up limits: how many late runs run at once, and how fast they are released
+(docs/semantics/catch-up.md). Pure.
 
 A run is late if catch-up made it (`LiveRun.late`), and paced if its job has `catch_up: all`. An
 owner gets a share of the cluster's rate and slots equal to its share of the shards, so owners need
@@ -10,9 +8,8 @@ no coordination: the shares add up to at most the whole.
 Invariants
 - In any t seconds a `CatchUpPace` releases at most rate × (t + `BURST`) runs, but at least one.
   It starts empty, so that a takeover doesn't exceed the rate.
-- Paced runs together take at most the slots that aren't reserved. But each owner may always have
-  one paced run in progress: with few slots the runs would wait forever otherwise.
-- Waiting here doesn't end a late run: its row is checked when it is dispatched.
+- Each owner may always have one paced run in progress: with few slots the runs would wait forever
+  otherwise.
 """
 
 import sys

@@ -1,15 +1,10 @@
-"""Pauses of the whole cluster, and how they change the steps of a timer. Pure.
-
-    scheduled times not yet recorded, oldest first
-    ──┬────────┬─────[══ pause ══]──┬───────[═ pause ═]──┬────────▶ now
-      by the job's    SKIPPED        by the job's          by the job's
-      catch-up        (PAUSED)       catch-up             catch-up
+"""Pauses of the whole cluster, and how they change the steps of a timer (docs/semantics/pauses.md).
+Pure.
 
 Invariants
 - A scheduled time in a pause, (began, ended], never runs and is recorded once as SKIPPED. The
   exception: the person who ended the pause requested catch-up, of all times or from a time on.
-- The scheduled time decides, not the due time. A time in the pause belongs to it even if jitter
-  makes it due after the end. A time before the pause doesn't belong to it even if due inside.
+- The scheduled time decides, not the due time.
 - One step of a timer ends at the next start or end of a pause. The next step handles the rest.
 - A restored database begins with a pause (recovery) that covers the lost period. `at_most_once`
   jobs never catch up on times that may have run in that period: no time up to the period's end,

@@ -1,10 +1,9 @@
-"""Plan the next step of a timer: what fires, what is recorded without a run, what is next. Pure.
+"""Plan the next step of a timer: what fires, what is recorded without a run, what is next
+(docs/semantics/catch-up.md). Pure.
 
     scheduled times not yet recorded, oldest first                              now
     ──┬──────┬──────┬───────────┬──────┬──────┬──────────────────┬──────────┬────┼──▶
       outside the window        inside the window                on time    next
-      MISSED (WINDOW)           LATEST: the newest fires, the    fires, and is the newest
-                                older are COALESCED into it      if there is one
 
 Invariants
 - Each scheduled time from the timer's to the last due one is recorded exactly once: by a run or in
@@ -12,10 +11,8 @@ Invariants
 - Nothing fires before it is due, minus `ahead`.
 - The work of a plan is bounded, however long the outage was. Long spans are counted, not walked. If
   a span must be walked, the plan ends early: its `next` is already due, and the owner plans again.
-- Catch-up may take several plans. All of them measure the window at the time of the first
-  (`looked`), so a time that was inside the window doesn't fall out of it.
-
-Policy NONE ignores the window: the reason is always CATCH_UP_NONE.
+- All plans of a catch-up measure the window at the time of the first (`looked`), so a time that was
+  inside the window doesn't fall out of it.
 """
 
 from datetime import datetime, timedelta

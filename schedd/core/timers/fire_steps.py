@@ -1,14 +1,8 @@
 """Plan one step of a timer whose schedule may exclude times by calendars. Pure.
 
-    scheduled times not yet recorded, oldest first          x: excluded
-    ──o──o──x──x──x──o──o──x──o──────────────▶ now
-      └──┘  └─────┘  └──┘  │
-     merged  SKIPPED merged SKIPPED           merged rows of the other times are split where
-           (CALENDAR)     (CALENDAR)          excluded times lie between
-
-The plan (`core/timers/cluster_pauses.py`, `core/timers/fire_plan.py`) is made from the times that
-run, as if there were no others. So `latest` runs one time, whatever lies between. The excluded
-times are inserted afterwards.
+The plan (`cluster_pauses`, `fire_plan`) is made from the times that run, as if there were no
+others. So `latest` runs one time, whatever lies between. The excluded times are inserted
+afterwards.
 
 Invariants
 - Rows are in order, and each scheduled time up to the last due one is in exactly one row.

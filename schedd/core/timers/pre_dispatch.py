@@ -1,12 +1,9 @@
-"""Create runs and pre-dispatch them to workers before they are due. Pure.
-
-    timer ──`fire` before due──→ PENDING ──`dispatch` before due──→ PRE_DISPATCHED ──due──→ starts
-                                   └─ not pre-dispatched: dispatched when it is ready
+"""Create runs and pre-dispatch them to workers before they are due
+(docs/semantics/pre-dispatch.md). Pure.
 
 A pre-dispatched run is started by its worker's own timer (P4.7), even if its owner or the database
-fails meanwhile. Runs that aren't pre-dispatched are dispatched one after the other when due. A run
-is pre-dispatched if it was dispatched before it was ready. Its `start_by` counts from `ready_at`,
-which shows this.
+fails meanwhile. A run is pre-dispatched if it was dispatched before it was ready. Its `start_by`
+counts from `ready_at`, which shows this.
 
 Invariants
 - A ready run never waits for one that isn't: pre-dispatch uses only free slots, after all ready
@@ -14,9 +11,9 @@ Invariants
 - An `at_most_once` run is dispatched only when it is due. If its worker were lost before, it would
   be unknown whether the run had started.
 - A run is pre-dispatched only if nothing known can still prevent it: no run of its job waits or may
-  pause the job by its failure, the job has no pool, and the time is in the current schedule.
-- If the dispatch statement finds an obstacle, the run waits until it is due and is then checked
-  again. Pre-dispatch ends no run early.
+  pause the job by its failure, the job has no pool, and the time is in the current schedule. If the
+  dispatch statement finds an obstacle, the run waits until it is due. Pre-dispatch ends no run
+  early.
 """
 
 import heapq

@@ -1,11 +1,10 @@
 """Calendars: the times of a schedule that don't run, and the other days on which they run instead.
 
-    what people write ──rules──▶ Rules ──closed (zones, masks)──▶ bits of each local day
+    what people write ──rules──▶ Rules ──closed_time (zones, masks)──▶ bits of each local day
     base times ─┬─▶ excluded: recorded as SKIPPED (CALENDAR)
                 ├─▶ open: they run
                 └─▶ moved: the same local time on the nearest open day, if a calendar rolls
 
-Pure and cached: the days of a calendar are computed once for each version and zone, however many
-jobs use it. A time is judged by the local time in the calendar's zone, so both passes of a repeated
-hour are treated alike.
+A time is judged by the local time in the calendar's zone, so both passes of a repeated hour are
+treated alike.
 """

@@ -1,7 +1,5 @@
-"""The exclusions of a job: its calendars in their order, then its own cron expressions.
-
-Any match excludes a time. The first match decides which calendar is reported, and whether the time
-rolls.
+"""The exclusions of a job: its calendars in their order, then its own cron expressions. The first
+match decides which calendar is reported, and whether the time rolls.
 """
 
 from datetime import datetime, timedelta

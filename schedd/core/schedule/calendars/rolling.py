@@ -1,8 +1,5 @@
 """Rolling: an excluded fixed time runs at the same local time of another day.
 
-    roll: next        Fri   [Sat] [Sun]  Mon          roll: previous is its mirror
-    09:00             runs    └─────┴───▶ runs once
-
 For a local day, the search looks for times that are moved *onto* it. It looks back (or ahead) for
 as long as the time of day is excluded. So the times remain a set without a starting point, and two
 times that are moved onto the same one count once.

@@ -1,12 +1,6 @@
-"""The rules of a calendar, parsed and validated: all errors are reported at once.
-
-    dates       2026-12-25, or 12-25 for each year
-    weekdays    sat, saturday
-    ranges      2026-12-24 to 2027-01-02, both inclusive
-    cron        of five fields: the matching minutes; of six: the matching seconds
-
-Days are whole days of the zone's clock, numbered since 1970. Rules that leave this module are valid
-for any time.
+"""The rules of a calendar (docs/semantics/calendars.md), parsed and validated: all errors are
+reported at once. Days are whole days of the zone's clock, numbered since 1970. Rules that leave
+this module are valid for any time.
 """
 
 import re

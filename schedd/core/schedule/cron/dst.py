@@ -1,11 +1,5 @@
-"""Apply the policy for clock changes (DST) to fixed times.
-
-    gap      02:00 ──▶ 03:00   fixed-time: once, at 03:00 (RUN_AFTER) or not at all (SKIP)
-    overlap  03:00 ──▶ 02:00   fixed-time: first pass, second pass, or both
-    wildcard (minute or hour begins with `*`): each matching local time, as elapsed time passes
-
-docs/semantics/time-zones-and-dst.md defines the meaning. Fixed intervals of days (`every: 1d` with
-a local anchor) have the same rules in `scheduled_times.DailyInstants`.
+"""Apply the policy for clock changes (DST) to fixed times (docs/semantics/time-zones-and-dst.md).
+`DailyInstants` of `scheduled_times` has the same rules.
 """
 
 from enum import StrEnum

@@ -1,12 +1,7 @@
 r"""A crontab, as cron reads it: lines with their schedule, user, command and standard input.
 
-    # m h dom mon dow user  command
-    MAILTO=ops
-    17 *  *   *   *   root  cd / && run-parts /etc/cron.hourly
-    0  2  *   *   *   db    dump --day=$(date +\%F)%first line of stdin%second
-
-Parsing and validation are separate. This module splits a line and keeps its number. The dialect
-validates the schedule, so each error is reported with its line.
+This module splits a line and keeps its number. The dialect validates the schedule, so each error is
+reported with its line.
 
 Invariants
 - Lines end only at `\n`, and only spaces and tabs separate words, as in cron.

@@ -1,8 +1,7 @@
 """Find errors in cron expressions, and valid expressions that surprise people.
 
-The dialect rejects an expression with an error. A warning is for a valid schedule that, by
-experience, often isn't what its author meant. Each warning says what will happen and what to write
-instead.
+A warning is for a valid schedule that, by experience, often isn't what its author meant. It says
+what will happen and what to write instead.
 """
 
 import re
