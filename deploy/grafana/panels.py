@@ -1,6 +1,11 @@
-"""Parts of Grafana dashboards: panels in rows, as the JSON of file provisioning.
+"""Turn a dashboard in TOML into the JSON of Grafana's file provisioning.
 
-    Row("Lateness", [lines("Start lateness", "…", "s", Query("…", "p99"))]) ──dashboard──→ {…}
+    [[rows.panels]]
+    title, text, unit
+    series.LEGEND = 'PromQL', or a list of it   lines over time, `stacked` or not
+    value = 'PromQL'                            one value, colored by its thresholds
+    buckets = 'PromQL'                          a heat map of a histogram
+    steps = [["green"], ["red", 5]]             thresholds: red from 5 on; several are drawn
 
 Invariants
 - Each panel names the variable `datasource` and no fixed data source.
@@ -10,8 +15,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 SCHEMA: Final = 39
@@ -20,158 +24,24 @@ WIDTH: Final = 24
 """The width of the grid."""
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
-GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
-
 Json = dict[str, Any]
-Steps = Sequence[tuple[float | None, str]]
-"""Thresholds: the value from which a color applies; None: from the lowest value."""
 
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """A PromQL query and the legend of its series."""
-
-    expr: str
-    legend: str
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A panel. `kind`: Grafana's type; `steps`: thresholds."""
-
-    kind: str
-    title: str
-    text: str
-    unit: str
-    queries: Sequence[Query]
-    steps: Steps = ((None, GREEN),)
-    width: int = 8
-    height: int = 8
-    options: Json = field(default_factory=dict)
-    custom: Json = field(default_factory=dict)
-    least: float | None = None
-    """The minimum of the axis."""
-
-    def json(self, number: int, x: int, y: int) -> Json:
-        """Return Grafana's JSON of the panel, at this position."""
-        defaults: Json = {
-            "unit": self.unit,
-            "custom": self.custom,
-            "thresholds": {
-                "mode": "absolute",
-                "steps": [{"color": color, "value": value} for value, color in self.steps],
-            },
-        }
-        if self.least is not None:
-            defaults["min"] = self.least
-        return {
-            "id": number,
-            "type": self.kind,
-            "title": self.title,
-            "description": self.text,
-            "datasource": SOURCE,
-            "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
-            "fieldConfig": {"defaults": defaults, "overrides": []},
-            "options": self.options,
-            "targets": [
-                {
-                    "refId": chr(ord("A") + at),
-                    "datasource": SOURCE,
-                    "expr": query.expr,
-                    "legendFormat": query.legend,
-                    "editorMode": "code",
-                    "range": self.kind != "stat",
-                    "instant": self.kind == "stat",
-                    **({"format": "heatmap"} if self.kind == "heatmap" else {}),
-                }
-                for at, query in enumerate(self.queries)
-            ],
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A heading, and the panels below it, from left to right."""
-
-    title: str
-    panels: Sequence[Panel]
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A variable with the values of a label, to choose from; all of them at first."""
-
-    name: str
-    label: str
-    query: str
-
-    def json(self) -> Json:
-        """Return Grafana's JSON of the variable."""
-        return {
-            "name": self.name,
-            "label": self.label,
-            "type": "query",
-            "datasource": SOURCE,
-            "definition": self.query,
-            "query": {"query": self.query, "refId": self.name},
-            "refresh": 2,
-            "sort": 1,
-            "multi": True,
-            "includeAll": True,
-            "allValue": ".*",
-            "current": {"text": "All", "value": "$__all"},
-        }
-
-
-def number(title: str, text: str, unit: str, query: str, steps: Steps, width: int = 3) -> Panel:
-    """Return a panel with one value, colored by its thresholds."""
-    options = {
-        "colorMode": "background",
-        "graphMode": "none",
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-    }
-    return Panel("stat", title, text, unit, [Query(query, title)], steps, width, 4, options)
-
-
-def lines(
-    title: str,
-    text: str,
-    unit: str,
-    *queries: Query,
-    steps: Steps = ((None, GREEN),),
-    stacked: bool = False,
-    width: int = 8,
-) -> Panel:
-    """Return a panel of series over time. Thresholds are drawn if there are several."""
-    custom = {
-        "fillOpacity": 30 if stacked else 0,
-        "stacking": {"mode": "normal" if stacked else "none"},
-        "thresholdsStyle": {"mode": "line" if len(steps) > 1 else "off"},
-        "showPoints": "never",
-    }
-    options = {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    }
-    return Panel(
-        "timeseries", title, text, unit, queries, steps, width, 8, options, custom, least=0
-    )
-
-
-def heat(title: str, text: str, unit: str, query: str, width: int = 8) -> Panel:
-    """Return a panel of a histogram's buckets over time."""
-    options = {
-        "calculate": False,
-        "yAxis": {"unit": unit},
-        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
-        "cellGap": 1,
-        "tooltip": {"mode": "single", "yHistogram": True},
-    }
-    return Panel(
-        "heatmap", title, text, unit, [Query(query, "{{le}}")], width=width, options=options
-    )
-
-
+NUMBER: Final[Json] = {
+    "colorMode": "background",
+    "graphMode": "none",
+    "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+}
+LINES: Final[Json] = {
+    "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+    "tooltip": {"mode": "multi", "sort": "desc"},
+}
+HEAT: Final[Json] = {
+    "calculate": False,
+    "yAxis": {"unit": "s"},
+    "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
+    "cellGap": 1,
+    "tooltip": {"mode": "single", "yHistogram": True},
+}
 LINKS: Final[Json] = {
     "type": "dashboards",
     "title": "schedd",
@@ -184,32 +54,15 @@ TERMS: Final[Json] = {
     "name": "change of leader",
     "datasource": SOURCE,
     "enable": True,
-    "iconColor": BLUE,
+    "iconColor": "blue",
     "expr": "changes(max(schedd_term)[1m:15s]) > 0",
     "titleFormat": "new leader",
 }
 """An annotation on every panel: each change of leader."""
 
 
-def dashboard(
-    uid: str, title: str, text: str, rows: Sequence[Row], variables: Sequence[Variable] = ()
-) -> Json:
+def dashboard(given: Mapping[str, Any]) -> Json:
     """Return a dashboard."""
-    panels: list[Json] = []
-    y = 0
-    for row in rows:
-        heading = {"w": WIDTH, "h": 1, "x": 0, "y": y}
-        panels.append(
-            {
-                "id": len(panels) + 1,
-                "type": "row",
-                "title": row.title,
-                "gridPos": heading,
-                "collapsed": False,
-                "panels": [],
-            }
-        )
-        y = _laid(row.panels, panels, y + 1)
     source = {
         "name": "datasource",
         "label": "Prometheus",
@@ -219,9 +72,9 @@ def dashboard(
         "current": {},
     }
     return {
-        "uid": uid,
-        "title": title,
-        "description": text,
+        "uid": given["uid"],
+        "title": given["title"],
+        "description": given["description"],
         "tags": ["schedd"],
         "schemaVersion": SCHEMA,
         "version": 1,
@@ -232,19 +85,95 @@ def dashboard(
         "timezone": "browser",
         "links": [LINKS],
         "annotations": {"list": [TERMS]},
-        "templating": {"list": [source, *(variable.json() for variable in variables)]},
-        "panels": panels,
+        "templating": {"list": [source, *map(_variable, given.get("variables", ()))]},
+        "panels": [{"id": number, **panel} for number, panel in enumerate(_laid(given), 1)],
     }
 
 
-def _laid(row: Sequence[Panel], panels: list[Json], y: int) -> int:
-    """Add a row of panels from left to right, in as many lines as needed. Return the next line's
-    position.
-    """
-    x = height = 0
-    for panel in row:
-        if x + panel.width > WIDTH:
-            x, y, height = 0, y + height, 0
-        panels.append(panel.json(len(panels) + 1, x, y))
-        x, height = x + panel.width, max(height, panel.height)
-    return y + height
+def _variable(given: Mapping[str, str]) -> Json:
+    """Return a variable with the values of a label, to choose from; all of them at first."""
+    return {
+        "name": given["name"],
+        "label": given["label"],
+        "type": "query",
+        "datasource": SOURCE,
+        "definition": given["query"],
+        "query": {"query": given["query"], "refId": given["name"]},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _laid(given: Mapping[str, Any]) -> Iterator[Json]:
+    """Yield headings and their panels, from left to right in as many lines as needed."""
+    y = 0
+    for row in given["rows"]:
+        place = {"w": WIDTH, "h": 1, "x": 0, "y": y}
+        heading = {"type": "row", "title": row["title"], "gridPos": place}
+        yield heading | {"collapsed": False, "panels": []}
+        x, y, height = 0, y + 1, 0
+        for one in row["panels"]:
+            width, high = (3, 4) if "value" in one else (8, 8)
+            if x + width > WIDTH:
+                x, y, height = 0, y + height, 0
+            yield _panel(one, {"x": x, "y": y, "w": width, "h": high})
+            x, height = x + width, max(height, high)
+        y += height
+
+
+def _panel(given: Mapping[str, Any], place: Json) -> Json:
+    steps, custom = given.get("steps", [["green"]]), {}
+    if "value" in given:
+        kind, options, series = "stat", NUMBER, {given["title"]: given["value"]}
+    elif "buckets" in given:
+        kind, options, series = "heatmap", HEAT, {"{{le}}": given["buckets"]}
+    else:
+        kind, options, series = "timeseries", LINES, given["series"]
+        stacked = given.get("stacked", False)
+        custom = {
+            "fillOpacity": 30 if stacked else 0,
+            "stacking": {"mode": "normal" if stacked else "none"},
+            "thresholdsStyle": {"mode": "line" if len(steps) > 1 else "off"},
+            "showPoints": "never",
+        }
+    colors = [{"color": step[0], "value": step[1] if step[1:] else None} for step in steps]
+    defaults = {
+        "unit": given["unit"],
+        "custom": custom,
+        "thresholds": {"mode": "absolute", "steps": colors},
+    }
+    if kind == "timeseries":
+        defaults["min"] = 0
+    return {
+        "type": kind,
+        "title": given["title"],
+        "description": given["text"],
+        "datasource": SOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": options,
+        "targets": list(_targets(kind, series)),
+    }
+
+
+def _targets(kind: str, series: Mapping[str, str | list[str]]) -> Iterator[Json]:
+    pairs = [
+        (legend, expr)
+        for legend, exprs in series.items()
+        for expr in ([exprs] if isinstance(exprs, str) else exprs)
+    ]
+    for at, (legend, expr) in enumerate(pairs):
+        yield {
+            "refId": chr(ord("A") + at),
+            "datasource": SOURCE,
+            "expr": expr,
+            "legendFormat": legend,
+            "editorMode": "code",
+            "range": kind != "stat",
+            "instant": kind == "stat",
+            **({"format": "heatmap"} if kind == "heatmap" else {}),
+        }
