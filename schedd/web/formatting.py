@@ -11,7 +11,7 @@ from schedd.core.schedule.cron import describe
 from schedd.core.schedule.cron.errors import ScheduleError
 from schedkit.records import dataclass
 from schedkit.text import duration
-from schedproto.v1 import job_pb2
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ def instant(stamp: Timestamp) -> datetime:
     return stamp.ToDatetime(tzinfo=UTC)
 
 
-def iso(at: datetime) -> str:
+def iso(at: datetime | Timestamp) -> str:
     """Return the time in RFC 3339 with milliseconds."""
+    at = at if isinstance(at, datetime) else instant(at)
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -101,14 +102,41 @@ def schedule(job: job_pb2.Job) -> str:
     return "on demand"
 
 
-def expression(job: job_pb2.Job) -> str:
-    """Return the cron expressions of a job; empty for other schedules."""
-    return " | ".join(job.cron)
-
-
 @lru_cache(maxsize=4096)
 def _cron(expression: str, seed: str) -> str:
     try:
         return describe(expression, seed)
     except ScheduleError:  # stored by a later version with a larger dialect
         return expression
+
+
+def look_of(state: int) -> StateStyle:
+    name = common_pb2.RunState.Name(common_pb2.RunState.ValueType(state))
+    return LOOKS[name.removeprefix("RUN_STATE_")]
+
+
+def reason(of: run_pb2.Run | run_pb2.Attempt | run_pb2.DeadLetterGroup) -> str:
+    """Return the reason of a run in words; empty without one."""
+    if not of.reason:
+        return ""
+    word = common_pb2.Reason.Name(of.reason).removeprefix("REASON_").lower().replace("_", " ")
+    return f"exit {of.exit_code}" if word == "exit code" and of.exit_code else word
+
+
+def took(run: run_pb2.Run) -> timedelta | None:
+    """Return the duration of the last attempt; None if it hasn't ended, or never started."""
+    started, finished = moment(run, "started_at"), moment(run, "finished_at")
+    return finished - started if started and finished else None
+
+
+def lateness(run: run_pb2.Run) -> timedelta | None:
+    """Return the lateness of the first start; None if it hasn't started."""
+    if not run.HasField("lateness_ms"):
+        return None
+    return timedelta(milliseconds=run.lateness_ms)
+
+
+def moment(message: object, field: str) -> datetime | None:
+    """Return a timestamp of a message; None if it isn't set."""
+    stamp: Timestamp = getattr(message, field)
+    return instant(stamp) if stamp.seconds or stamp.nanos else None

@@ -107,10 +107,15 @@ def _capitalised(text: str) -> str:
     return text if is_name else text[:1].upper() + text[1:]
 
 
-_environment.globals["asset"] = _asset
-_environment.globals["linker"] = linker
-_environment.globals["once"] = _UNSTAMPED
-_environment.globals["moment"] = _moment
-_environment.filters["span"] = _span
-_environment.filters["iso"] = formatting.iso
-_environment.filters["capitalised"] = _capitalised
+_environment.globals |= {
+    "asset": _asset,
+    "linker": linker,
+    "once": _UNSTAMPED,
+    "moment": _moment,
+    "look_of": formatting.look_of,
+    "reason": formatting.reason,
+    "lateness": formatting.lateness,
+    "took": formatting.took,
+    "schedule": formatting.schedule,
+}
+_environment.filters |= {"span": _span, "iso": formatting.iso, "capitalised": _capitalised}

@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 import pytest
 
 from schedd.web import templating
-from schedd.web.pages.rows import run_line
-from schedd.web.pages.runs.run import RunSeen
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1.run_service_pb2 import ExplainRunResponse
 
@@ -19,20 +17,19 @@ ASKED = ExplainRunResponse.Check(question="Is it paused?", answer="no")
 def html(*checks: ExplainRunResponse.Check, result: str = "") -> str:
     run = run_pb2.Run(run_id="r", job="etl", state=common_pb2.RUN_STATE_SUCCEEDED)
     run.due_at.FromDatetime(NOW)
-    seen = RunSeen(
-        run=run,
-        place="",
-        elsewhere=False,
-        line=run_line(run),
-        trigger="schedule",
-        live=False,
-        can_retry=False,
-        steps=(),
-        answer="It succeeded.",
-        checks=checks,
-        result=result,
-        log=(),
-    )
+    seen = {
+        "run": run,
+        "place": "",
+        "elsewhere": False,
+        "trigger": "schedule",
+        "live": False,
+        "can_retry": False,
+        "steps": (),
+        "answer": "It succeeded.",
+        "checks": checks,
+        "result": result,
+        "log": (),
+    }
     link = templating.linker("")
     return templating.render("run_body.html", seen=seen, now=NOW, link=link, may=lambda *_: True)
 

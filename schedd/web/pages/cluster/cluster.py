@@ -80,16 +80,6 @@ class Deed:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSeen:
-    cluster: cluster_pb.Cluster
-    members: tuple[MemberRow, ...]
-    ring: tuple[tuple[int, str], ...]
-    moving: int
-    """Shards whose owner isn't the one that the leader's map names."""
-    done: tuple[Deed, ...]
-
-
 async def _read(asked: PageRequest) -> Shown:
     async with asked.at_once() as all_:
         cluster = all_.call(cluster_pb.GetClusterRequest(), cluster_pb.Cluster)
@@ -99,13 +89,13 @@ async def _read(asked: PageRequest) -> Shown:
         led = all_.read("leader transfers", asked.audit(leader_transfer.OBJECT, AUDIT_READ))
     rows = tuple(rows_of(members.result().members))
     owned = shards.result().shards
-    seen = ClusterSeen(
-        cluster=cluster.result(),
-        members=rows,
-        ring=ring(owned, {row.member.name: row.colour for row in rows}),
-        moving=sum(shard.owner != shard.assigned for shard in owned),
-        done=tuple(deeds([*whole.result(), *led.result()])),
-    )
+    seen = {
+        "cluster": cluster.result(),
+        "members": rows,
+        "ring": ring(owned, {row.member.name: row.colour for row in rows}),
+        "moving": sum(shard.owner != shard.assigned for shard in owned),
+        "done": deeds([*whole.result(), *led.result()]),
+    }
     return Shown("Cluster", seen)
 
 

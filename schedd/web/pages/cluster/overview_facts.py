@@ -24,10 +24,9 @@ from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import TenureId
 from schedd.core.runs.records import Counts
 from schedd.web import formatting
-from schedd.web.formatting import StateStyle
+from schedd.web.formatting import StateStyle, lateness, look_of
 from schedd.web.pages.cluster.overview_queries import Stored
 from schedd.web.pages.cluster.workers import WorkerRow, row_of
-from schedd.web.pages.rows import JobLine, RunLine, job_line, lateness, look_of, run_line
 from schedkit.records import dataclass
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, run_pb2
@@ -82,9 +81,9 @@ class Glance:
     workers: tuple[WorkerRow, ...]
     shards: tuple[tuple[int, str], ...]
     """Color of an owner (-1: none) → an SVG path over its cells."""
-    runs: tuple[RunLine, ...]
+    runs: tuple[run_pb2.Run, ...]
     strip: tuple[Bar, ...]
-    jobs: tuple[JobLine, ...]
+    jobs: tuple[job_pb2.Job, ...]
     more_jobs: int
     typical: timedelta | None
     worst: timedelta | None
@@ -141,9 +140,9 @@ def glance(
         members=members,
         workers=tuple(row_of(worker) for worker in stored.workers),
         shards=_shards(stored.shards, {member.name: member.colour for member in members}),
-        runs=tuple(run_line(run) for run in stored.runs[:SHOWN_RUNS]),
+        runs=tuple(stored.runs[:SHOWN_RUNS]),
         strip=tuple(_bar(run) for run in reversed(stored.runs)),
-        jobs=tuple(job_line(job) for job in _soonest(stored.jobs)[:SHOWN_JOBS]),
+        jobs=tuple(_soonest(stored.jobs)[:SHOWN_JOBS]),
         more_jobs=max(0, stored.counts.jobs - min(SHOWN_JOBS, len(stored.jobs))),
         typical=median_low(latenesses) if latenesses else None,
         worst=max(latenesses, default=None),

@@ -13,7 +13,6 @@ from schedd.core.runs.records import Counts
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.web import formatting
 from schedd.web.pages.page import PageRequest
-from schedd.web.pages.rows import moment
 from schedkit.clock import utcnow
 from schedkit.records import dataclass
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -76,7 +75,7 @@ async def missed(asked: PageRequest) -> MissedRuns:
 
 def _recorded_at(runs: Iterable[run_pb2.Run]) -> Iterable[datetime]:
     for run in runs:
-        yield moment(run, "finished_at") or formatting.instant(run.due_at)
+        yield formatting.moment(run, "finished_at") or formatting.instant(run.due_at)
 
 
 RECENT: Final = 100

@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from schedd.web import formatting
-from schedd.web.formatting import LOOKS, StateStyle
+from schedd.web.formatting import LOOKS, StateStyle, look_of, moment
 from schedd.web.pages.forms import instant_of
 from schedd.web.pages.jobs.jobs import newest_runs
 from schedd.web.pages.page import Page, PageRequest, Shown
-from schedd.web.pages.rows import JobLine, RunLine, job_line, look_of, moment, run_line
 from schedkit.clock import utcnow
 from schedkit.protojson import to_json
 from schedkit.records import dataclass
@@ -120,8 +119,6 @@ SHOWN_RUNS: Final = 12
 NEXT: Final = 10
 EVERY: Final = 2.0
 
-Next = job_service_pb2.ListNextInstantsResponse.Instant
-
 BOOKKEEPING: Final = frozenset(
     {
         "jobId",
@@ -143,28 +140,6 @@ BOOKKEEPING: Final = frozenset(
 """Fields that the cluster sets: not part of the definition as written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coming:
-    """A scheduled time; `excluded_by`: why it won't run."""
-
-    at: datetime
-    excluded_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobSeen:
-    line: JobLine
-    facts: tuple[tuple[str, str], ...]
-    labels: tuple[str, ...]
-    paused: str
-    next: tuple[Coming, ...]
-    results: Almanac
-    runs: tuple[RunLine, ...]
-    definition: str
-    asked_at: str
-    answer: str
-
-
 async def _read(asked: PageRequest) -> Shown:
     name = asked.variables["job"]
     job = await asked.call(
@@ -181,21 +156,18 @@ async def _read(asked: PageRequest) -> Shown:
         )
         answer = all_.read("a scheduled time", _explained(asked, job.job_id, at))
     runs = newest.result()
-    seen = JobSeen(
-        line=job_line(job),
-        facts=tuple(facts(job)),
-        labels=tuple(f"{key}:{value}" for key, value in sorted(job.labels.items())),
-        paused=paused(job),
-        next=tuple(
-            Coming(formatting.instant(one.scheduled_at), one.excluded_by)
-            for one in coming.result().instants
-        ),
-        results=almanac(runs, utcnow(), more=len(runs) == RUNS_READ),
-        runs=tuple(run_line(run) for run in runs[:SHOWN_RUNS]),
-        definition=definition(job),
-        asked_at=at,
-        answer=answer.result(),
-    )
+    seen = {
+        "job": job,
+        "facts": facts(job),
+        "labels": [f"{key}:{value}" for key, value in sorted(job.labels.items())],
+        "paused": paused(job),
+        "next": tuple(coming.result().instants),
+        "results": almanac(runs, utcnow(), more=len(runs) == RUNS_READ),
+        "runs": tuple(runs[:SHOWN_RUNS]),
+        "definition": definition(job),
+        "asked_at": at,
+        "answer": answer.result(),
+    }
     return Shown(job.name, seen)
 
 

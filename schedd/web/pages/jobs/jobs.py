@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Final
 
 from schedd.api import paging
@@ -15,7 +14,6 @@ from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.jobs import new_job
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
-from schedd.web.pages.rows import JobLine, job_line
 from schedkit.records import dataclass
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
@@ -84,31 +82,16 @@ EVERY: Final = 2.0
 class JobRow:
     """A job with the states of its newest runs, oldest first."""
 
-    line: JobLine
+    job: job_pb2.Job
     results: tuple[StateStyle, ...]
     labels: tuple[str, ...]
-    pause_note: str
 
     @property
     def summary(self) -> str:
         """The results in words."""
         kinds = sorted({look.word for look in self.results})
         counts = (f"{sum(look.word == kind for look in self.results)} {kind}" for kind in kinds)
-        return f"last runs of {self.line.name}: " + (", ".join(counts) or "none")
-
-
-@dataclass(frozen=True, slots=True)
-class JobsPage:
-    """A page of jobs. `next`: the token of the next page, if any. `looked_to`: how far back the
-    search went; None: to the end, or until the page was full.
-    """
-
-    rows: tuple[JobRow, ...]
-    filter: str
-    next: str
-    page: str
-    """The token of this page; empty: the first."""
-    looked_to: datetime | None = None
+        return f"last runs of {self.job.name}: " + (", ".join(counts) or "none")
 
 
 async def _read(asked: PageRequest) -> Shown:
@@ -125,13 +108,13 @@ async def _read(asked: PageRequest) -> Shown:
     shown = [job.job_id for job in listed.jobs]
     states = await asked.read(newest_states, asked.services, shown, RESULTS)
     rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
-    seen = JobsPage(
-        rows,
-        words,
-        listed.next_page_token,
-        page=asked.query.get("page", ""),
-        looked_to=paging.reached(listed.next_page_token) if len(rows) < ROWS else None,
-    )
+    seen = {
+        "rows": rows,
+        "filter": words,
+        "page": asked.query.get("page", ""),
+        "next": listed.next_page_token,
+        "looked_to": paging.reached(listed.next_page_token) if len(rows) < ROWS else None,
+    }
     return Shown("Jobs", seen)
 
 
@@ -146,10 +129,9 @@ async def newest_runs(asked: PageRequest, job: str, count: int) -> Sequence[run_
 def row_of(job: job_pb2.Job, states: Sequence[State]) -> JobRow:
     """Return a job as a row; `states`: of its newest runs, newest first. Pure."""
     return JobRow(
-        line=job_line(job),
+        job=job,
         results=tuple(LOOKS[state.value] for state in reversed(states)),
         labels=tuple(f"{key}:{value}" for key, value in sorted(job.labels.items())),
-        pause_note=job.pause_note,
     )
 
 

@@ -17,7 +17,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.dead_letters import greatest_groups
 from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
-from schedd.web.pages.rows import RunLine, reason, run_line
 from schedkit.records import dataclass
 from schedproto.v1 import run_pb2, run_service_pb2
 
@@ -43,7 +42,6 @@ class LetterGroup:
     """
 
     group: run_pb2.DeadLetterGroup
-    why: str
 
     @property
     def key(self) -> str:
@@ -76,34 +74,25 @@ class LetterGroup:
 @dataclass(frozen=True, slots=True)
 class RedriveRow:
     redrive: run_pb2.Redrive
-    chosen: str
-    state: str
+
+    @property
+    def chosen(self) -> str:
+        """Return its letters, in words."""
+        if self.redrive.submitted:
+            return whose(self.redrive.job, submitted=True)
+        of = "one kind of error" if self.redrive.fingerprint else "all dead letters"
+        return self.redrive.job or of
+
+    @property
+    def state(self) -> str:
+        name = run_pb2.Redrive.State.Name(self.redrive.state)
+        return name.removeprefix("STATE_").lower()
 
     @property
     def share(self) -> float:
         """Return the share of its letters that are done, 0 to 1."""
         done = self.redrive.created + self.redrive.omitted
         return done / self.redrive.total if self.redrive.total else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLettersPage:
-    """The largest groups, the redrives, and the letters, if a job or a kind of error was selected.
-    `waiting`: letters of all groups.
-    """
-
-    groups: tuple[LetterGroup, ...]
-    waiting: int
-    redrives: tuple[RedriveRow, ...]
-    job: str
-    fingerprint: str
-    letters: tuple[RunLine, ...]
-    next: str
-    later: bool
-
-    @property
-    def unshown(self) -> int:
-        return self.waiting - sum(row.group.count for row in self.groups)
 
 
 async def _read(asked: PageRequest) -> Shown:
@@ -126,16 +115,16 @@ async def _read(asked: PageRequest) -> Shown:
         letters = all_.read("the letters", _letters_of(asked, job, fingerprint))
     greatest, waiting = groups.result()
     listed = letters.result()
-    seen = DeadLettersPage(
-        groups=tuple(group_of(group) for group in greatest),
-        waiting=waiting,
-        redrives=tuple(redrive_of(redrive) for redrive in redrives.result().redrives),
-        job=job,
-        fingerprint=fingerprint,
-        letters=tuple(run_line(letter.run) for letter in listed.dead_letters),
-        next=listed.next_page_token,
-        later=bool(asked.query.get("page")),
-    )
+    seen = {
+        "groups": tuple(LetterGroup(group) for group in greatest),
+        "waiting": waiting,
+        "unshown": waiting - sum(group.count for group in greatest),
+        "redrives": tuple(RedriveRow(redrive) for redrive in redrives.result().redrives),
+        "job": job,
+        "fingerprint": fingerprint,
+        "letters": tuple(letter.run for letter in listed.dead_letters),
+        "next": listed.next_page_token,
+    }
     return Shown("Dead letters", seen)
 
 
@@ -153,22 +142,6 @@ async def _letters_of(
         page_token=asked.query.get("page", ""),
     )
     return await asked.call(request, run_service_pb2.ListDeadLettersResponse)
-
-
-def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
-    return LetterGroup(group, reason(group.reason, group.exit_code))
-
-
-def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
-    state = run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower()
-    return RedriveRow(redrive, chosen_of(redrive), state)
-
-
-def chosen_of(redrive: run_pb2.Redrive) -> str:
-    """Return the letters of a redrive, in words. Pure."""
-    if redrive.submitted:
-        return whose(redrive.job, submitted=True)
-    return redrive.job or ("one kind of error" if redrive.fingerprint else "all dead letters")
 
 
 @taking(*OF_GROUP, "rate", "reason")

@@ -8,16 +8,15 @@ POST /runs/<id>/cancel     and /retry
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.core.runs.lifecycle import State
 from schedd.web import formatting
-from schedd.web.formatting import LOOKS, StateStyle
+from schedd.web.formatting import LOOKS, StateStyle, look_of, moment, reason
 from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
-from schedd.web.pages.rows import RunLine, look_of, moment, reason, run_line
 from schedd.web.pages.runs.log import EARLIER, LogPart, read_newest_parts, so_far
 from schedkit.protojson import payload_value
 from schedkit.records import dataclass
@@ -90,7 +89,7 @@ def _of_run(run: run_pb2.Run) -> Iterator[TimelineStep]:
     ended = moment(run, "finished_at")
     if ended is not None and run.state in _ENDED and not run.fencing_token:
         look = look_of(run.state)
-        why = reason(run.reason, run.exit_code)
+        why = reason(run)
         yield TimelineStep(
             ended, look, look.word, detail=" · ".join(filter(None, (why, run.excluded_by)))
         )
@@ -108,7 +107,7 @@ def _of_attempt(attempt: run_pb2.Attempt) -> Iterator[TimelineStep]:
         yield TimelineStep(started, RUNS, f"attempt {number} started", token)
     if ended is not None and attempt.state != common_pb2.RUN_STATE_RUNNING:
         look = look_of(attempt.state)
-        why = reason(attempt.reason, attempt.exit_code)
+        why = reason(attempt)
         took = f"took {formatting.span(ended - started)}" if started is not None else ""
         detail = " · ".join(filter(None, (why, took, attempt.error)))
         yield TimelineStep(ended, look, f"attempt {number} {look.word}", token, detail)
@@ -146,26 +145,6 @@ AGAIN: Final = frozenset(
 """States of runs that can be run again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunSeen:
-    run: run_pb2.Run
-    place: str
-    """The namespace for links; empty if both are `default` and the address names none."""
-    elsewhere: bool
-    """Whether its namespace isn't the page's."""
-    line: RunLine
-    trigger: str
-    live: bool
-    can_retry: bool
-    steps: tuple[TimelineStep, ...]
-    answer: str
-    checks: tuple[run_service_pb2.ExplainRunResponse.Check, ...]
-    result: str
-    log: tuple[LogPart, ...]
-    earlier: str = EARLIER.text
-    """The script's note for omitted output."""
-
-
 async def _read(asked: PageRequest) -> Shown:
     run_id = asked.variables["run"]
     run = await asked.call(run_service_pb2.GetRunRequest(run_id=run_id), run_pb2.Run)
@@ -186,20 +165,20 @@ async def _read(asked: PageRequest) -> Shown:
         )
     tried = attempts.result().attempts
     elsewhere = run.namespace != (asked.namespace or DEFAULT_NAMESPACE)
-    seen = RunSeen(
-        run=run,
-        place=run.namespace if elsewhere else asked.namespace,
-        elsewhere=elsewhere,
-        line=run_line(run),
-        trigger=run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
-        live=live,
-        can_retry=run.state in AGAIN,
-        steps=tuple(story(run, tried, audit.result())),
-        answer=why.result().answer,
-        checks=tuple(why.result().checks),
-        result=result.result() if result else "",
-        log=log.result() if log else (),
-    )
+    seen = {
+        "run": run,
+        "place": run.namespace if elsewhere else asked.namespace,  # of links
+        "elsewhere": elsewhere,
+        "trigger": run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
+        "live": live,
+        "can_retry": run.state in AGAIN,
+        "steps": tuple(story(run, tried, audit.result())),
+        "answer": why.result().answer,
+        "checks": tuple(why.result().checks),
+        "result": result.result() if result else "",
+        "log": log.result() if log else (),
+        "earlier": EARLIER.text,  # the script's note for omitted output
+    }
     return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen, over=not live)
 
 
@@ -215,9 +194,9 @@ async def _result(asked: PageRequest, run_id: str) -> str:
     return json.dumps(payload_value(found.result), indent=2, ensure_ascii=False)
 
 
-async def _beside(asked: PageRequest, seen: object) -> Sequence[LogPart]:
+async def _beside(asked: PageRequest, seen: Any) -> Sequence[LogPart]:
     """Return the log so far, for browsers without the script."""
-    if not isinstance(seen, RunSeen) or not seen.live or seen.run.children or not seen.line.attempt:
+    if not seen or not seen["live"] or seen["run"].children or not seen["run"].attempt:
         return ()
     return await so_far(asked, asked.variables["run"])
 

@@ -6,8 +6,7 @@ A search without an index reads a limited number of runs for each page. The page
 has searched, and has a button to continue.
 """
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -16,8 +15,6 @@ from schedd.api import paging
 from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.forms import instant_of, wrong
 from schedd.web.pages.page import Page, PageRequest, Shown
-from schedd.web.pages.rows import RunLine, run_line
-from schedkit.records import dataclass
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 # Words in the address that runs are searched by.
@@ -105,55 +102,28 @@ def with_word(words: str, field: str, value: str) -> str:
 ROWS: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class StateChoice:
-    """A state to search for: its style, the search with or without it, whether it is selected."""
-
-    look: StateStyle
-    words: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RunsPage:
-    """A page of runs. `next`: the token of the next page, if any. `looked_to`: how far back the
-    search went; None: to the end, or until the page was full.
-    """
-
-    runs: tuple[RunLine, ...]
-    words: str
-    choices: tuple[StateChoice, ...]
-    next: str
-    later: bool
-    looked_to: datetime | None = None
-
-
 async def _read(asked: PageRequest) -> Shown:
     words = asked.query.get("q", "").strip()
     request = request_of(words)
     request.namespace, request.page_size = asked.namespace, ROWS
     request.page_token = asked.query.get("page", "")
     listed = await asked.call(request, run_service_pb2.ListRunsResponse)
-    seen = RunsPage(
-        runs=tuple(run_line(run) for run in listed.runs),
-        words=words,
-        choices=tuple(choices(words)),
-        next=listed.next_page_token,
-        later=bool(request.page_token),
-        looked_to=paging.reached(listed.next_page_token) if len(listed.runs) < ROWS else None,
-    )
+    seen = {
+        "runs": tuple(listed.runs),
+        "words": words,
+        "choices": tuple(choices(words)),
+        "next": listed.next_page_token,
+        "later": bool(request.page_token),
+        "looked_to": paging.reached(listed.next_page_token) if len(listed.runs) < ROWS else None,
+    }
     return Shown("Runs", seen)
 
 
-def choices(words: str) -> list[StateChoice]:
-    """Return each state, with the search that toggles it. Pure."""
-    found = []
+def choices(words: str) -> Iterator[tuple[StateStyle, str, bool]]:
+    """Yield each state: its style, the search that toggles it, whether it is selected. Pure."""
     for state, look in LOOKS.items():
         chosen = f"state:{state.lower()}" in words.split()
-        found.append(
-            StateChoice(look, with_word(words, "state", "" if chosen else state.lower()), chosen)
-        )
-    return found
+        yield look, with_word(words, "state", "" if chosen else state.lower()), chosen
 
 
 PAGE: Final = Page("/runs", "Runs", "runs", _read, asks=("q", "page"), frame="runs.html")
