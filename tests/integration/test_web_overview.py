@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from schedd.web.pages.cluster import overview, overview_queries
-from schedd.web.pages.cluster.overview_queries import Stored
+from schedd.web.pages.cluster import overview
+from schedd.web.pages.cluster.overview import Stored
 from support.postgres import private_postgres, restart
 from support.store import incarnation
 from support.wait import WAIT_TIMEOUT, wait_until_async
@@ -131,7 +131,7 @@ async def test_an_outage_is_shown_on_the_page_which_keeps_its_last_data() -> Non
 async def test_the_overview_reports_runs_without_a_matching_worker(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview_queries, "GOOD_FOR", 0.0)
+    monkeypatch.setattr(overview, "GOOD_FOR", 0.0)
     one = incarnation(worker="w1", actions=("shell",))
     await web.store.workers.register(one)
     web.cluster.workers.add(one.id)

@@ -18,8 +18,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import Counts, SlotHolder
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.web import formatting, templating
-from schedd.web.pages.cluster.overview_facts import Glance, glance
-from schedd.web.pages.cluster.overview_queries import MissedRuns, Stored
+from schedd.web.pages.cluster.overview import Glance, MissedRuns, Stored, glance
 from schedd.web.pages.site import TABS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2

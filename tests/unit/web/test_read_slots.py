@@ -15,7 +15,7 @@ import pytest
 from schedd.api import deadlines
 from schedd.api.errors import MemberUnavailableError
 from schedd.api.services import Caller
-from schedd.web.pages.cluster import overview_queries
+from schedd.web.pages.cluster import overview
 from schedd.web.pages.jobs import forecast
 from schedd.web.pages.page import PageRequest, Read
 from schedd.web.pages.runs import dead_letters
@@ -42,7 +42,7 @@ class Silent:
         return await asyncio.Event().wait()
 
 
-READS = [overview_queries.run_queries, dead_letters.PAGE.read, forecast.PAGE.read]
+READS = [overview.run_queries, dead_letters.PAGE.read, forecast.PAGE.read]
 
 
 def asking(store: object, turns: int) -> PageRequest:

@@ -13,7 +13,7 @@ from schedd.api.cluster import leader_transfer
 from schedd.core.ids import SHARDS
 from schedd.web import formatting, http_auth
 from schedd.web.pages.cluster.audit_text import in_words
-from schedd.web.pages.cluster.overview_facts import COLOURS
+from schedd.web.pages.cluster.overview import COLOURS
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedkit.records import dataclass
