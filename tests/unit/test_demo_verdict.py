@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,28 +20,25 @@ DUE = tuple(NOON + n * SECOND for n in range(3))
 
 def seen(at: datetime, *, late: timedelta = 20 * MS, **changes: Any) -> Any:
     """A run that went well, but for `changes`."""
-    started = at + late
-    well = verdict.Seen(
-        scheduled_at=at,
-        due_at=at,
-        state="SUCCEEDED",
-        reason=None,
-        ended=True,
-        dead=False,
-        attempt=1,
-        tries=(verdict.Try(started, started + 5 * MS),),
-    )
-    return replace(well, **changes)
+    tries = changes.pop("tries", (attempt(at + late),))
+    dead = changes.pop("dead", False)
+    well = {"state": "SUCCEEDED", "reason": None, "ended": True, "attempt": 1}
+    run = SimpleNamespace(**{"scheduled_at": at, "due_at": at} | well | changes)
+    return verdict.Seen(run, tries, dead)
+
+
+def attempt(started: datetime) -> SimpleNamespace:
+    return SimpleNamespace(started_at=started, finished_at=started + 5 * MS)
 
 
 def failed_run(at: datetime, *waits: timedelta, **changes: Any) -> Any:
     """A run that failed for good, with these waits between its attempts."""
     tries, started = [], at + 20 * MS
     for wait in (*waits, timedelta(0)):
-        tries.append(verdict.Try(started, started + 5 * MS))
+        tries.append(attempt(started))
         started = tries[-1].finished_at + wait
-    dead = seen(at, state="FAILED", reason="EXIT_CODE", dead=True)
-    return replace(dead, **({"attempt": len(tries), "tries": tuple(tries)} | changes))
+    dead = {"state": "FAILED", "reason": "EXIT_CODE", "dead": True}
+    return seen(at, **(dead | {"attempt": len(tries), "tries": tuple(tries)} | changes))
 
 
 def faults(runs: list[Any], **expected: Any) -> list[str]:

@@ -38,15 +38,6 @@ INTERRUPTED = 130
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of the command line. `seconds` None: until Ctrl-C."""
-
-    seconds: float | None
-    folder: Path | None
-    keep: bool
-
-
 def main() -> int:
     """Run the demo. Return its exit code: 0 without faults, otherwise 1 (130 when interrupted)."""
     options, screen, code = _options(), Screen(), 1
@@ -66,26 +57,25 @@ def _each(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
         yield from _each(error) if isinstance(error, BaseExceptionGroup) else (error,)
 
 
-def _options() -> Options:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="deploy/demo/run", description=__doc__.split("\n")[0])
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="end after S seconds (default: at Ctrl-C)"
     )
     parser.add_argument(
         "--dir",
-        type=Path,
+        type=lambda text: Path(text).absolute(),
         metavar="D",
         help="folder of the cluster; it is kept (default: a temporary folder)",
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster running at the end")
-    given = parser.parse_args()
-    return Options(given.seconds, given.dir.absolute() if given.dir else None, given.keep)
+    return parser.parse_args()
 
 
-async def _demo(options: Options, screen: Screen) -> int:
+async def _demo(options: argparse.Namespace, screen: Screen) -> int:
     with _ending() as ending:
-        folder = options.folder or Path(tempfile.mkdtemp(prefix="schedd-demo-"))
-        cluster = Cluster(folder, ours=options.folder is None and not options.keep)
+        folder = options.dir or Path(tempfile.mkdtemp(prefix="schedd-demo-"))
+        cluster = Cluster(folder, ours=options.dir is None and not options.keep)
         async with _running(cluster, options, screen) as addresses:
             with receiver() as arrivals:
                 rows = await _show(addresses, arrivals, options, screen, ending)
@@ -129,7 +119,9 @@ def _ending() -> Iterator[Ending]:
 
 
 @asynccontextmanager
-async def _running(cluster: Cluster, options: Options, screen: Screen) -> AsyncIterator[Addresses]:
+async def _running(
+    cluster: Cluster, options: argparse.Namespace, screen: Screen
+) -> AsyncIterator[Addresses]:
     screen.say(f"starting etcd, PostgreSQL, {MEMBERS} schedd and {WORKERS} workerd …")
     began = time.monotonic()
     kept = False
@@ -146,21 +138,21 @@ async def _running(cluster: Cluster, options: Options, screen: Screen) -> AsyncI
         else:
             screen.say("stopping …", "dim")
             await asyncio.to_thread(cluster.down)
-            if options.folder is None:
+            if options.dir is None:
                 shutil.rmtree(cluster.folder, ignore_errors=True)
 
 
 async def _show(
     addresses: Addresses,
     arrivals: Receiver,
-    options: Options,
+    options: argparse.Namespace,
     screen: Screen,
     ending: Ending,
 ) -> list[Row]:
     """Create the jobs, show their runs, and check them."""
     async with Client(addresses.endpoints) as client:
         names = [*_names(), ONCE]
-        if options.folder is not None:
+        if options.dir is not None:
             await _forget(client, names)
         await _apply(addresses, {"RECEIVER": arrivals.url})
         jobs = [await client.jobs.get(name) for name in names]

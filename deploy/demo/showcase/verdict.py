@@ -12,7 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
+from operator import itemgetter
 from statistics import median
+
+from schedclient import Attempt, Run
 
 ON_TIME = timedelta(seconds=1)
 NOT_FIRED = frozenset({"SKIPPED", "MISSED", "COALESCED"})
@@ -31,33 +34,19 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """A start of a run."""
-
-    started_at: datetime | None
-    finished_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Seen:
-    """A run as the cluster reports it. `tries` are its starts, oldest first."""
+    """A run as the cluster reports it. `dead`: whether it is a dead letter."""
 
-    scheduled_at: datetime
-    due_at: datetime
-    state: str
-    reason: str | None
-    ended: bool
+    run: Run
+    tries: Sequence[Run | Attempt]
+    """Its starts, oldest first: the run itself if it was assigned once."""
     dead: bool
-    """Whether it is a dead letter."""
-    attempt: int
-    """Tries that count against the limit."""
-    tries: tuple[Try, ...]
 
     @property
     def lateness(self) -> timedelta | None:
         """The time from due to the start of the first attempt; None: it never started."""
-        started = self.tries[0].started_at if self.tries else None
-        return None if started is None else started - self.due_at
+        started, due = (self.tries[0].started_at if self.tries else None), self.run.due_at
+        return started - due if started and due else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +66,25 @@ class Row:
 
 def judge(expected: Expected, runs: Sequence[Seen]) -> Row:
     """Compare due times with runs, in the same span of time."""
-    started = [run.lateness for run in runs if run.lateness is not None]
+    started = [seen.lateness for seen in runs if seen.lateness is not None]
     late = [lateness / timedelta(milliseconds=1) for lateness in started]
     return Row(
         job=expected.job,
         due=len(expected.due),
-        fired=sum(run.state not in NOT_FIRED for run in runs),
+        fired=sum(seen.run.state not in NOT_FIRED for seen in runs),
         late_p50=round(median(late)) if late else None,
         late_max=round(max(late)) if late else None,
-        succeeded=sum(run.state == "SUCCEEDED" for run in runs),
-        retried=sum(max(0, run.attempt - 1) for run in runs),
-        dead=sum(run.dead for run in runs),
+        succeeded=sum(seen.run.state == "SUCCEEDED" for seen in runs),
+        retried=sum(max(0, seen.run.attempt - 1) for seen in runs),
+        dead=sum(seen.dead for seen in runs),
         faults=tuple(_faults(expected, runs)),
     )
 
 
 def _faults(expected: Expected, runs: Sequence[Seen]) -> Iterator[str]:
-    rows = Counter(run.scheduled_at for run in runs)
+    by_time = [(at, seen) for seen in runs if (at := seen.run.scheduled_at) is not None]
+    by_time.sort(key=itemgetter(0))
+    rows = Counter(at for at, _ in by_time)
     for instant in expected.due:
         if rows[instant] == 0:
             yield f"{_clock(instant)} was due, but has no run"
@@ -101,46 +92,42 @@ def _faults(expected: Expected, runs: Sequence[Seen]) -> Iterator[str]:
             yield f"{_clock(instant)} has {rows[instant]} runs"
     for instant in sorted(rows.keys() - set(expected.due)):
         yield f"{_clock(instant)} ran, but wasn't due"
-    for run in sorted(runs, key=lambda run: run.scheduled_at):
-        yield from (f"{_clock(run.scheduled_at)} {fault}" for fault in _of_run(expected, run))
+    for at, seen in by_time:
+        yield from (f"{_clock(at)} {fault}" for fault in _of_run(expected, seen))
 
 
-def _of_run(expected: Expected, run: Seen) -> Iterator[str]:
-    lateness = run.lateness
+def _of_run(expected: Expected, seen: Seen) -> Iterator[str]:
+    run, lateness = seen.run, seen.lateness
     if lateness is not None and lateness < timedelta(0):
         yield f"started {-_ms(lateness):,} ms early"
     if lateness is not None and lateness > ON_TIME:
         yield f"started {_ms(lateness):,} ms late"
     if not run.ended:
         yield f"hasn't ended: {_state(run)}"
-    elif not run.tries:
+    elif not seen.tries:
         yield f"never started: {_state(run)}"
     elif expected.dies:
-        yield from _of_death(expected, run)
+        yield from _of_death(expected, seen)
     elif run.state != "SUCCEEDED":
         yield f"ended as {_state(run)}"
 
 
-def _of_death(expected: Expected, run: Seen) -> Iterator[str]:
+def _of_death(expected: Expected, seen: Seen) -> Iterator[str]:
+    run = seen.run
     if run.state != "FAILED":
         yield f"should have failed, but ended as {_state(run)}"
         return
     if run.attempt != expected.max_attempts:
         yield f"had {run.attempt} attempts, expected {expected.max_attempts}"
-    if not run.dead:
+    if not seen.dead:
         yield "failed, but isn't a dead letter"
-    waits = _waits(run)
-    if any(later <= earlier for earlier, later in pairwise(waits)):
-        yield f"was retried after {', '.join(f'{_ms(w):,} ms' for w in waits)}: the wait must grow"
-
-
-def _waits(run: Seen) -> list[timedelta]:
-    """Return the waits from the end of each attempt to the start of the next."""
-    return [
+    waits = [
         after.started_at - before.finished_at
-        for before, after in pairwise(run.tries)
+        for before, after in pairwise(seen.tries)
         if after.started_at and before.finished_at
     ]
+    if any(later <= earlier for earlier, later in pairwise(waits)):
+        yield f"was retried after {', '.join(f'{_ms(w):,} ms' for w in waits)}: the wait must grow"
 
 
 def _clock(instant: datetime) -> str:
@@ -153,5 +140,5 @@ def _ms(span: timedelta) -> int:
     return round(span / timedelta(milliseconds=1))
 
 
-def _state(run: Seen) -> str:
+def _state(run: Run) -> str:
     return f"{run.state} ({run.reason})" if run.reason else run.state

@@ -8,12 +8,12 @@ Watching shows progress and finds the end; the verdict reads the runs again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import NoReturn
 
-from schedclient import Client, Job, Run
-from showcase.verdict import Expected, Seen, Try
+from schedclient import Attempt, Client, Job, Run
+from showcase.verdict import Expected, Seen
 
 PAGE = 1000
 LOOK_EVERY = 0.3
@@ -93,28 +93,12 @@ async def runs_seen(client: Client, job: Job, until: datetime) -> tuple[list[Run
         async for run in client.runs.list(job=job.job_id)
         if run.scheduled_at is not None and run.scheduled_at <= until
     ]
-    tries = {run.run_id: await _tries(client, run) for run in runs}
-    return runs, [_seen(run, tries, run.run_id in dead) for run in runs]
+    return runs, [Seen(run, await _tries(client, run), run.run_id in dead) for run in runs]
 
 
-async def _tries(client: Client, run: Run) -> tuple[Try, ...]:
+async def _tries(client: Client, run: Run) -> Sequence[Run | Attempt]:
     if run.assignments <= 1:
-        return (Try(run.started_at, run.finished_at),) if run.started_at else ()
+        return (run,) if run.started_at else ()
     attempts = await client.runs.attempts(run.run_id)
     started = [one for one in attempts if one.started_at is not None]
-    started.sort(key=lambda one: one.fencing_token)
-    return tuple(Try(one.started_at, one.finished_at) for one in started)
-
-
-def _seen(run: Run, tries: Mapping[str, tuple[Try, ...]], dead: bool) -> Seen:
-    assert run.scheduled_at is not None
-    return Seen(
-        scheduled_at=run.scheduled_at,
-        due_at=run.due_at or run.scheduled_at,
-        state=run.state,
-        reason=run.reason,
-        ended=run.ended,
-        dead=dead,
-        attempt=run.attempt,
-        tries=tries[run.run_id],
-    )
+    return sorted(started, key=lambda one: one.fencing_token)
