@@ -110,8 +110,11 @@ class Point:
                 signal.raise_signal(signal.SIGSTOP)
             case "error" | "unknown":
                 raise self.failure()(f"failpoint {self.name}")
+            case "pause" if self.argument.startswith("/"):
+                while not Path(self.argument).exists():
+                    yield _LOOK
             case "pause":
-                yield from self._pause()
+                yield float(self.argument)
 
     def failure(self) -> Fails:
         """Return the class of exception to raise.
@@ -127,13 +130,6 @@ class Point:
             f"the failpoint {self.name} (a place where tests inject failures) doesn't support"
             f" the action {self.action}: use another action"
         )
-
-    def _pause(self) -> Iterable[float]:
-        if not self.argument.startswith("/"):
-            yield float(self.argument)
-            return
-        while not Path(self.argument).exists():
-            yield _LOOK
 
 
 class _Done:
@@ -240,9 +236,19 @@ def _point(described: str) -> Point:
         )
     options = dict(_option(each, described) for each in rest.split(",") if each.strip())
     try:
-        if action == "pause" and not argument.startswith("/"):
-            _seconds(argument)
-        return _with(Point(name, action, argument), options)
+        finite = action != "pause" or argument.startswith("/") or 0 <= float(argument) < math.inf
+        if not finite:
+            raise ValueError(
+                f"a pause of {argument} seconds isn't valid: give a finite number from 0"
+            )
+        return Point(
+            name,
+            action,
+            argument,
+            _at_least(0, options, "skip") or 0,
+            _at_least(1, options, "count"),
+            Path(options["ticket"]) if "ticket" in options else None,
+        )
     except ValueError as wrong:
         raise Misconfigured(f"{described!r}: {wrong}") from None
 
@@ -257,25 +263,13 @@ def _option(text: str, described: str) -> tuple[str, str]:
     return key, value
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"a pause of {text} seconds isn't valid: give a finite number from 0")
-    return seconds
-
-
-def _at_least(least: int, options: Mapping[str, str], key: str) -> int:
+def _at_least(least: int, options: Mapping[str, str], key: str) -> int | None:
+    if key not in options:
+        return None
     number = int(options[key])
     if number < least:
         raise ValueError(f"the failpoint option {key}={number} isn't valid: give {least} or more")
     return number
-
-
-def _with(point: Point, options: Mapping[str, str]) -> Point:
-    point.skip = _at_least(0, options, "skip") if "skip" in options else 0
-    point.count = _at_least(1, options, "count") if "count" in options else None
-    point.ticket = Path(options["ticket"]) if "ticket" in options else None
-    return point
 
 
 _OURS: Final = Failpoints(os.environ.get(VARIABLE, ""))
@@ -283,7 +277,3 @@ _OURS: Final = Failpoints(os.environ.get(VARIABLE, ""))
 blocking = _OURS.blocking
 awaited = _OURS.awaited
 check = _OURS.check
-
-
-def places() -> frozenset[str]:
-    return _OURS.places

@@ -36,22 +36,37 @@ _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 
 @dataclass(slots=True)
-class _Line:
-    """A line: the time of its last record, its suppression time, and its repetitions since."""
+class _Suppressed:
+    """A line or a kind of lines, and its records that weren't written: their number and the last.
 
-    written: float
-    step: int = 0
-    suppressed: int = 0
-    last: logging.LogRecord | None = None
-    seen: float = 0.0
+    `since`: when a line was last written, or the span of a kind began. `written`: how often a line
+    was repeated, or how many lines of a kind were written in the span. `seen`: the line's last
+    record.
+    """
 
-
-@dataclass(slots=True)
-class _Kind:
     since: float
     written: int = 0
-    suppressed: int = 0
+    seen: float = 0.0
+    count: int = 0
     last: logging.LogRecord | None = None
+
+    def suppress(self, record: logging.LogRecord) -> None:
+        self.count += 1
+        self.last = record
+
+    def counted(self, record: logging.LogRecord, more: int = 0) -> logging.LogRecord:
+        """Return the record with the number of suppressed ones, and reset it."""
+        count, self.count, self.last = self.count - more, 0, None
+        if not count:
+            return record
+        found = logging.makeLogRecord(vars(record))
+        found.__dict__["repeated"] = count
+        return found
+
+    @property
+    def wait(self) -> float:
+        """Seconds between two repetitions of a line."""
+        return WAITS[min(self.written, len(WAITS) - 1)]
 
 
 @dataclass(slots=True)
@@ -59,8 +74,8 @@ class RateLimit:
     """Limits lines by those written recently. `clock`: returns seconds."""
 
     clock: Callable[[], float] = boottime
-    _lines: dict[tuple[str, ...], _Line] = field(default_factory=dict)
-    _kinds: dict[tuple[str, ...], _Kind] = field(default_factory=dict)
+    _lines: dict[tuple[str, ...], _Suppressed] = field(default_factory=dict)
+    _kinds: dict[tuple[str, ...], _Suppressed] = field(default_factory=dict)
 
     def admit(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
         """Return the records to write now: counts that are due, then this one unless suppressed."""
@@ -73,41 +88,33 @@ class RateLimit:
         line = self._lines.get(key)
         if line is not None and now - line.seen <= FORGET:
             line.seen = now
-            if now - line.written < WAITS[min(line.step, len(WAITS) - 1)]:
-                line.suppressed += 1
-                line.last = record
+            if now - line.since < line.wait:
+                line.suppress(record)
                 return
-            line.written, line.step = now, line.step + 1
-            count, line.suppressed, line.last = line.suppressed, 0, None
-            yield _counted(record, count)
+            line.since, line.written = now, line.written + 1
+            yield line.counted(record)
             return
         if self._crowded(record, now):
             return
-        self._remember(key, _Line(now, seen=now))
+        _bounded(self._lines)
+        self._lines[key] = _Suppressed(now, seen=now)
         yield record
 
     def rest(self) -> Iterator[logging.LogRecord]:
         """Return the lines that were suppressed and not yet counted."""
-        known: list[_Line | _Kind] = [*self._lines.values(), *self._kinds.values()]
-        for line in known:
-            if line.last is not None and line.suppressed:
-                yield _counted(line.last, line.suppressed - 1)
-                line.last, line.suppressed = None, 0
+        for one in (*self._lines.values(), *self._kinds.values()):
+            if one.last is not None:
+                yield one.counted(one.last, 1)
 
     def _due(self, now: float) -> Iterator[logging.LogRecord]:
         for line in self._lines.values():
-            wait = WAITS[min(line.step, len(WAITS) - 1)]
-            if line.last is not None and now - line.written >= wait:
-                last, count = line.last, line.suppressed - 1
-                line.last, line.suppressed = None, 0
-                line.written, line.step = now, line.step + 1
-                yield _counted(last, count)
+            if line.last is not None and now - line.since >= line.wait:
+                line.since, line.written = now, line.written + 1
+                yield line.counted(line.last, 1)
         for kind in self._kinds.values():
             if kind.last is not None and now - kind.since >= SPAN:
-                last, count = kind.last, kind.suppressed - 1
-                kind.last, kind.suppressed = None, 0
                 kind.since, kind.written = now, 1
-                yield _counted(last, count)
+                yield kind.counted(kind.last, 1)
 
     def _crowded(self, record: logging.LogRecord, now: float) -> bool:
         """Return whether too many different lines of its kind were written; if so, count it."""
@@ -115,19 +122,14 @@ class RateLimit:
         kind = self._kinds.get(key)
         if kind is None:
             _bounded(self._kinds)
-            kind = self._kinds[key] = _Kind(now)
+            kind = self._kinds[key] = _Suppressed(now)
         if now - kind.since >= SPAN:
             kind.since, kind.written = now, 0
         if kind.written < MOST:
             kind.written += 1
             return False
-        kind.suppressed += 1
-        kind.last = record
+        kind.suppress(record)
         return True
-
-    def _remember(self, key: tuple[str, ...], line: _Line) -> None:
-        _bounded(self._lines)
-        self._lines[key] = line
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
@@ -172,7 +174,7 @@ class LimitedLine:
         return since
 
 
-def _bounded(known: dict[tuple[str, ...], _Line] | dict[tuple[str, ...], _Kind]) -> None:
+def _bounded(known: dict[tuple[str, ...], _Suppressed]) -> None:
     if len(known) >= KNOWN:
         for key in [key for key, one in known.items() if one.last is None][: KNOWN // 2]:
             del known[key]
@@ -184,11 +186,3 @@ def _text(record: logging.LogRecord) -> str:
     """Return the identity of a line: text and extras, without numbers that change."""
     extras = [f"{k}={v}" for k, v in vars(record).items() if k not in _PLAIN and k != "repeated"]
     return _NUMBER.sub("#", " ".join([record.getMessage(), *extras]))
-
-
-def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
-    if not count:
-        return record
-    counted = logging.makeLogRecord(vars(record))
-    counted.__dict__["repeated"] = count
-    return counted

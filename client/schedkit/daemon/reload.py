@@ -67,15 +67,11 @@ class Reload(Generic[C]):
         taken = known.intersection(loader.changed(self._now, found))
         waiting = [key for key in loader.changed(self._started, found) if key not in known]
         self._now = found
-        if taken:
-            self._say_and_configure(found, ", ".join(sorted(taken)))
+        if taken:  # log the change at info before the new level applies: both may hide the line
+            logs.configure("info", found.log_format, self._service)
+            log.info("reloaded: %s", ", ".join(sorted(taken)))
+            logs.configure(found.log_level, found.log_format, self._service)
         if waiting:
             log.warning("settings apply after a restart only: %s", ", ".join(waiting))
         if not taken and not waiting:
             log.info("reloaded: no setting has changed")
-
-    def _say_and_configure(self, found: C, taken: str) -> None:
-        """Log the change at info before the new level applies: both levels may hide the line."""
-        logs.configure("info", found.log_format, self._service)
-        log.info("reloaded: %s", taken)
-        logs.configure(found.log_level, found.log_format, self._service)

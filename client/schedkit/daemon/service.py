@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Final, NoReturn
 
 from schedkit.errors import Misconfigured, NotNow
@@ -130,6 +130,7 @@ class Daemon:
         self.served = False
         """Whether it has ever been ready. After that its exit code always permits a restart."""
         self.take_settings = reload
+        self.status = notifier.status
         self.draining = asyncio.Event()
         """Set once by SIGTERM or SIGINT: hand over, finish, return from `main`."""
         self.reload = asyncio.Event()
@@ -141,14 +142,6 @@ class Daemon:
         """Report that the daemon serves, also after a reload. `status`: one line for people."""
         self.served = True
         self._notifier.ready(status)
-
-    def status(self, text: str) -> None:
-        """Report the current activity, one line for people."""
-        self._notifier.status(text)
-
-    def beat(self) -> None:
-        """Feed the watchdog. `run_daemon` does this from the loop often enough."""
-        self._notifier.beat()
 
     def drain(self, why: str) -> None:
         """Request the end, as SIGTERM does."""
@@ -200,17 +193,16 @@ def run_daemon(
     `reload` is `Daemon.take_settings`.
     """
     runner = asyncio.Runner()
-    served = False
-
-    async def watched(daemon: Daemon) -> None:
-        nonlocal served
-        try:
-            await main(daemon)
-        finally:
-            served = daemon.served
-
-    code = _run(runner, watched, reload)
-    if served and code in {MISCONFIGURED, NotNow.EXIT_CODE}:
+    notifier = Notifier.from_environment(os.environ)
+    daemon = Daemon(notifier, reload)
+    try:
+        runner.run(_live(main, daemon, notifier))
+        code = OK
+    except Exception as error:
+        code = _code_of(error)
+        if code == BUG:
+            log.exception("a bug ends this process")
+    if daemon.served and code in {MISCONFIGURED, NotNow.EXIT_CODE}:
         log.error("a setting was rejected while the daemon ran: it ends, to be restarted")
         code = BUG
     if not runner.run(_rest_ended()):
@@ -222,39 +214,25 @@ def run_daemon(
     return code
 
 
-def _run(
-    runner: asyncio.Runner,
-    main: Callable[[Daemon], Awaitable[None]],
-    reload: Callable[[], None],
-) -> int:
-    try:
-        runner.run(_live(main, reload))
-    except Exception as error:
-        causes = [*_leaves(error)]
-        if all(isinstance(cause, Misconfigured) for cause in causes):
-            sys.stderr.writelines(f"{cause}\n" for cause in causes)
-            later = all(isinstance(cause, NotNow) for cause in causes)
-            return NotNow.EXIT_CODE if later else MISCONFIGURED
-        if all(isinstance(cause, OSError) and cause.errno in _DISK_REMEDIES for cause in causes):
-            _log_rejected_writes(causes)
-            return WRITE_REJECTED
-        log.exception("a bug ends this process")
+def _code_of(error: Exception) -> int:
+    """Return the exit code for the error that ended `main`. Report it, unless it is a bug."""
+    causes = [*_leaves(error)]
+    if all(isinstance(cause, Misconfigured) for cause in causes):
+        sys.stderr.writelines(f"{cause}\n" for cause in causes)
+        later = all(isinstance(cause, NotNow) for cause in causes)
+        return NotNow.EXIT_CODE if later else MISCONFIGURED
+    rejected = [one for one in causes if isinstance(one, OSError) and one.errno in _DISK_REMEDIES]
+    if len(rejected) < len(causes):
         return BUG
-    return OK
-
-
-def _log_rejected_writes(causes: Iterable[BaseException]) -> None:
-    for cause in causes:
-        assert isinstance(cause, OSError)
-        assert cause.errno is not None
-        remedy = _DISK_REMEDIES[cause.errno]
+    for cause in rejected:
         log.error(
             "the operating system rejected a write: %s: %s; %s, then start this process again",
             cause.filename or "unknown file",
             cause.strerror,
-            remedy,
+            _DISK_REMEDIES[cause.errno or 0],
         )
         log.debug("traceback of the rejected write", exc_info=cause)
+    return WRITE_REJECTED
 
 
 async def _rest_ended() -> bool:
@@ -265,11 +243,11 @@ async def _rest_ended() -> bool:
     return not rest or not (await asyncio.wait(rest, timeout=REST_WITHIN))[1]
 
 
-async def _live(main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None]) -> None:
-    notifier = Notifier.from_environment(os.environ)
-    daemon = Daemon(notifier, reload)
+async def _live(
+    main: Callable[[Daemon], Awaitable[None]], daemon: Daemon, notifier: Notifier
+) -> None:
     daemon.handle_signals(asyncio.get_running_loop())
-    feeder = asyncio.create_task(_feed(daemon, notifier.watchdog), name="watchdog")
+    feeder = asyncio.create_task(_feed(notifier), name="watchdog")
     try:
         await main(daemon)
     finally:
@@ -278,10 +256,10 @@ async def _live(main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], 
         notifier.close()
 
 
-async def _feed(daemon: Daemon, period: float | None) -> None:
-    while period is not None:
-        daemon.beat()
-        await asyncio.sleep(period / 4)
+async def _feed(notifier: Notifier) -> None:
+    while notifier.watchdog is not None:
+        notifier.beat()
+        await asyncio.sleep(notifier.watchdog / 4)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -80,16 +80,6 @@ class AllowEntry:
     """Host in lower case. With a leading dot: all names that end in it."""
     port: int | None
 
-    def covers_address(self, address: IP, port: int) -> bool:
-        """Return whether the entry is a network with this address."""
-        return self.network is not None and self.port in (None, port) and address in self.network
-
-    def covers_name(self, name: str, port: int) -> bool:
-        """Return whether the entry is this host. `name`: as returned by `name_of`."""
-        if not self.host or self.port not in (None, port):
-            return False
-        return name.endswith(self.host) if self.host.startswith(".") else name == self.host
-
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
@@ -109,11 +99,18 @@ class Destinations:
     def name(self, host: str, port: int) -> bool:
         """Return whether the list has this host by name."""
         name = name_of(host)
-        return any(entry.covers_name(name, port) for entry in self.entries)
+        return any(
+            name.endswith(entry.host) if entry.host.startswith(".") else name == entry.host
+            for entry in self.entries
+            if entry.host and entry.port in (None, port)
+        )
 
     def address(self, address: IP, port: int) -> bool:
         """Return whether the list has a network with this address."""
-        return any(entry.covers_address(address, port) for entry in self.entries)
+        return any(
+            entry.network is not None and entry.port in (None, port) and address in entry.network
+            for entry in self.entries
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +132,10 @@ class Proxy:
 
     def takes(self, host: str, port: int | None) -> bool:
         """Return whether a call to this target uses the proxy. Loopback never does."""
-        name, address = name_of(host), address_of(host)
-        if name == "localhost" or (address is not None and real(address).is_loopback):
-            return False
-        if address is not None:
-            return not self.passed_by.address(real(address), port or 0)
-        return not self.passed_by.name(name, port or 0)
+        if (address := address_of(host)) is not None:
+            ip = real(address)
+            return not (ip.is_loopback or self.passed_by.address(ip, port or 0))
+        return name_of(host) != "localhost" and not self.passed_by.name(host, port or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +150,13 @@ class Egress:
     """Networks and hosts that are called directly."""
 
     def faults(self) -> Iterator[ConfigProblem]:
-        for key, texts in (("allow", self.allow), ("no_proxy", self.no_proxy)):
-            for text in texts:
-                if why := _fault(text):
-                    yield ConfigProblem(key, why)
+        keys = [("allow", text) for text in self.allow]
+        keys += [("no_proxy", text) for text in self.no_proxy]
+        for key, text in keys:
+            try:
+                _entry(text)
+            except ValueError as error:
+                yield ConfigProblem(key, str(error))
         try:
             _proxy(self.proxy, Destinations())
         except ValueError as error:
@@ -271,14 +269,6 @@ def _proxy(url: str, passed_by: Destinations) -> Proxy | None:
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     credentials = f"{user}:{password}" if user or password else ""
     return Proxy(url, host, port, credentials, passed_by)
-
-
-def _fault(text: str) -> str:
-    try:
-        _entry(text)
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _entry(text: str) -> AllowEntry:

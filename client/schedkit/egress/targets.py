@@ -55,6 +55,14 @@ async def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[R
     ]
 
 
+def _refuse(subject: str, why: str) -> None:
+    """Raise ForbiddenTarget if there is a reason."""
+    if why:
+        raise ForbiddenTarget(
+            f"the target {subject} is {why}: jobs and webhooks can't call it; use another target"
+        )
+
+
 def _text_of(address: tuple[Any, ...]) -> str:
     """Return the address, of a link-local one with its interface."""
     scope = address[3] if len(address) == 4 else 0
@@ -77,7 +85,7 @@ class Targets:
         Raises:
             ForbiddenTarget: one of the addresses isn't permitted.
         """
-        self._check_name(host)
+        _refuse(host, never(host))
         found = await self._look_up(host, port, family)
         for each in found:
             self._check(host, each["host"], port)
@@ -112,21 +120,11 @@ class Targets:
                 " 93.184.215.14"
             )
         else:
-            self._check_name(host)
-
-    def _check_name(self, host: str) -> None:
-        if why := never(host):
-            raise ForbiddenTarget(
-                f"the target {host} is {why}: jobs and webhooks can't call it; use another target"
-            )
+            _refuse(host, never(host))
 
     def _check(self, host: str, address: str, port: int) -> None:
         subject = host if host == address else f"{host}, which resolves to {address},"
-        if why := never(address):
-            raise ForbiddenTarget(
-                f"the target {subject} is {why}: jobs and webhooks can't call it; use another"
-                " target"
-            )
+        _refuse(subject, never(address))
         ip = address_of(address)
         assert ip is not None, "a resolver returns addresses"
         if is_public(ip) or self._allow.address(real(ip), port) or self._allow.name(host, port):
