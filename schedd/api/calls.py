@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from schedd.api import calendars, dead_letters, deadlines, pools
 from schedd.api.auth import access_tokens
 from schedd.api.auth.authorization import authorize_request
-from schedd.api.cluster import cluster, cluster_pause, doctor, leader_transfer, rebalance
+from schedd.api.cluster import cluster, cluster_changes, doctor
 from schedd.api.errors import dependency_error
 from schedd.api.jobs import backfills, create, explain, jobs
 from schedd.api.request_bounds import SERVICES, check_wellformed
@@ -87,7 +87,7 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
 _MODULES: Final = (
     *(create, jobs, backfills, explain, pools, calendars, access_tokens),
     *(submit, runs, dead_letters, watch),
-    *(cluster, cluster_pause, doctor, leader_transfer, rebalance),
+    *(cluster, cluster_changes, doctor),
 )
 
 

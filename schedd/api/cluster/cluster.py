@@ -1,8 +1,9 @@
 """Calls on the cluster: its state, members, shards, workers and their drains, and audit log."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from schedd.api import availability, paging, views
@@ -10,7 +11,7 @@ from schedd.api.definitions import validation
 from schedd.api.errors import cut, not_found, wrong
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Caller, Services
-from schedd.core.cluster.cluster_events import Losses, LostMember
+from schedd.core.cluster.cluster_events import Losses
 from schedd.core.cluster.dependency import Dependency
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import SHARDS, RunId, TenureId
@@ -31,12 +32,11 @@ async def get_cluster(
     live = {member.tenure for member in view.members}
     counts = await services.store.counts()
     pause = await services.pauses.present()
-    leader = view.member(view.leader)
     owned = sum(row.owner in live for row in rows)
     lost = await lost_now(services)
     return wire.Cluster(
         cluster_id=services.cluster_id,
-        leader=leader.name if leader else "",
+        leader=name_of(view, view.leader),
         term=view.term,
         shards=SHARDS,
         owned=owned,
@@ -77,7 +77,19 @@ async def list_members(
     owned = Counter(row.owner for row in rows)
     lost = await lost_now(services)
     losses = {one.name: one for one in lost.members}
-    members = [_lost_member(one, owned[one.tenure]) for one in lost.members]
+    members = [
+        wire.Member(
+            name=one.name,
+            state=wire.Member.STATE_LOST,
+            shards=owned[one.tenure],
+            grpc=one.grpc,
+            http=one.http,
+            version=one.version,
+            tenure=str(one.tenure),
+            lost_at=views.stamp(one.lost_at),
+        )
+        for one in lost.members
+    ]
     members += [
         _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
         for member in view.members
@@ -125,10 +137,10 @@ async def list_shards(
         shards=[
             wire.Shard(
                 shard=row.id,
-                owner=_name(view, row.owner),
+                owner=name_of(view, row.owner),
                 epoch=row.epoch,
                 tenure=str(row.owner) if row.owner else "",
-                assigned=_name(view, view.assigned.get(row.id)),
+                assigned=name_of(view, view.assigned.get(row.id)),
             )
             for row in sorted(rows, key=lambda row: row.id)
         ],
@@ -218,7 +230,15 @@ async def _workers(services: Services) -> list[wire.Worker]:
     losses = await services.membership.losses(services.lost_for)
     workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
     there.update(one.worker for one in losses.workers)
-    workers += await _drained_away(services, drains.keys() - there)
+    away = drains.keys() - there
+    newest = await services.worker_store.newest_of(away) if away else []
+    ends = {one.worker: one for one in newest if one.lost_at is None}
+    workers += [_worker(view_without_heartbeats(one)) for one in ends.values()]
+    # The end of the others is recorded.
+    workers += [
+        wire.Worker(name=name, state=wire.Worker.STATE_STOPPED, heartbeats_missing=True)
+        for name in away - ends.keys()
+    ]
     for worker in workers:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
@@ -229,40 +249,12 @@ async def _workers(services: Services) -> list[wire.Worker]:
     return sorted(workers, key=lambda one: (one.name, -one.started_at.ToNanoseconds()))
 
 
-async def _drained_away(services: Services, names: Collection[str]) -> list[wire.Worker]:
-    """Return drained workers without a lease: STOPPED if the end of the worker is recorded. Until
-    then the worker may be lost.
-    """
-    newest = await services.worker_store.newest_of(names) if names else []
-    open_ends = {one.worker: one for one in newest if one.lost_at is None}
-    stopped = wire.Worker.STATE_STOPPED
-    return [
-        _worker(view_without_heartbeats(open_ends[name]))
-        if name in open_ends
-        else wire.Worker(name=name, state=stopped, heartbeats_missing=True)
-        for name in names
-    ]
-
-
 def _lost_worker(one: Incarnation) -> wire.Worker:
     worker = _worker(view_without_heartbeats(one))
     worker.state = wire.Worker.STATE_LOST
     if one.lost_at is not None:
         worker.lost_at.FromDatetime(one.lost_at)
     return worker
-
-
-def _lost_member(one: LostMember, shards: int) -> wire.Member:
-    return wire.Member(
-        name=one.name,
-        state=wire.Member.STATE_LOST,
-        shards=shards,
-        grpc=one.grpc,
-        http=one.http,
-        version=one.version,
-        tenure=str(one.tenure),
-        lost_at=views.stamp(one.lost_at),
-    )
 
 
 def _worker(view: WorkerView) -> wire.Worker:
@@ -283,20 +275,22 @@ def _worker(view: WorkerView) -> wire.Worker:
         heartbeats_missing=view.heartbeats_missing,
     )
     if not view.heartbeats_missing:
-        worker.free, worker.running, worker.unstored_results = (
-            view.free,
-            view.running,
-            view.unstored_results,
-        )
+        worker.free, worker.running = view.free, view.running
+        worker.unstored_results = view.unstored_results
         worker.lease_age.FromTimedelta(timedelta(seconds=view.lease_age))
     return worker
 
 
 def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool) -> wire.Member:
+    leads = member.tenure == view.leader
+    role = wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER
+    # A stopping member fences its own tenure; any other fenced one was lost, although its process
+    # may run and its key in etcd may still exist.
+    state = wire.Member.STATE_LOST if fenced else wire.Member.STATE_LIVE
     return wire.Member(
         name=member.name,
-        role=_role(member, view, fenced=fenced),
-        state=_state(member, fenced=fenced),
+        role=wire.Member.ROLE_UNSPECIFIED if fenced else role,
+        state=wire.Member.STATE_DRAINING if member.draining else state,
         shards=shards,
         weight=member.weight,
         grpc=member.grpc,
@@ -309,23 +303,8 @@ def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool)
     )
 
 
-def _role(member: MemberView, view: ClusterView, *, fenced: bool) -> wire.Member.Role.ValueType:
-    if fenced:
-        return wire.Member.ROLE_UNSPECIFIED
-    leads = member.tenure == view.leader
-    return wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER
-
-
-def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
-    """Return a member's state. A stopping member fences its own tenure; any other fenced one was
-    lost, although its process may run and its key in etcd may still exist.
-    """
-    if member.draining:
-        return wire.Member.STATE_DRAINING
-    return wire.Member.STATE_LOST if fenced else wire.Member.STATE_LIVE
-
-
-def _name(view: ClusterView, tenure: TenureId | None) -> str:
+def name_of(view: ClusterView, tenure: TenureId | None) -> str:
+    """Return the name of the member with this tenure; empty if there is none."""
     member = view.member(tenure)
     return member.name if member else ""
 
@@ -342,15 +321,9 @@ async def drain_worker(
     services: Services, caller: Caller, request: wire.DrainWorkerRequest
 ) -> wire.Worker:
     """Drain a worker. Draining again replaces the reason, if one is given."""
-
-    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
-        of = f"worker/{request.worker}"
-        return caller.changed(
-            "drain", of, _drain_state(before), _drain_state(after), request.request_id
-        )
-
     validation.check_note(request.reason, "reason")
     await worker_named(services, request.worker)
+    entry = partial(_drain_entry, caller, "drain", request)
     await services.worker_store.drain(request.worker, caller.actor, request.reason, entry)
     return await worker_named(services, request.worker)
 
@@ -359,14 +332,9 @@ async def undrain_worker(
     services: Services, caller: Caller, request: wire.UndrainWorkerRequest
 ) -> wire.Worker:
     """Undrain a worker. One that isn't drained is left unchanged."""
-
-    def entry(before: Drain | None, after: Drain | None) -> AuditRecord:
-        of = f"worker/{request.worker}"
-        after_ = _drain_state(after) | ({"reason": request.reason} if request.reason else {})
-        return caller.changed("undrain", of, _drain_state(before), after_, request.request_id)
-
     validation.check_note(request.reason, "reason")
     found = await worker_named(services, request.worker)
+    entry = partial(_drain_entry, caller, "undrain", request)
     await services.worker_store.undrain(request.worker, entry)
     left = (await workers_by_name(services)).get(request.worker)
     if left is None:  # listed for its drain only
@@ -377,8 +345,21 @@ async def undrain_worker(
     return left
 
 
-def _drain_state(drain: Drain | None) -> dict[str, object]:
-    """Return the drain state, for the audit log."""
-    if drain is None:
-        return {"drained": False}
-    return {"drained": True, "by": drain.by, "reason": drain.reason}
+def _drain_entry(
+    caller: Caller,
+    action: str,
+    request: wire.DrainWorkerRequest | wire.UndrainWorkerRequest,
+    before: Drain | None,
+    after: Drain | None,
+) -> AuditRecord:
+    def state(drain: Drain | None) -> dict[str, object]:
+        if drain is None:
+            return {"drained": False}
+        return {"drained": True, "by": drain.by, "reason": drain.reason}
+
+    now = state(after)
+    if action == "undrain" and request.reason:
+        now["reason"] = request.reason
+    return caller.changed(
+        action, f"worker/{request.worker}", state(before), now, request.request_id
+    )

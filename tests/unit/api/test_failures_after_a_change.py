@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from google.protobuf.message import Message
 
-from schedd.api.cluster import cluster_pause, leader_transfer, rebalance
+from schedd.api.cluster import cluster_changes
 from schedd.api.errors import OutcomeUnknownError
 from schedd.api.runs import submit
 from schedd.api.services import Caller, Services
@@ -142,13 +142,13 @@ Call = Callable[[Services, Caller, Any], Awaitable[Message]]
 @pytest.mark.parametrize(
     ("call", "request_", "fails"),
     [
-        (cluster_pause.pause_cluster, wire.PauseClusterRequest(), "read_shards"),
-        (cluster_pause.resume_cluster, wire.ResumeClusterRequest(), "read_shards"),
-        (leader_transfer.transfer_leader, wire.TransferLeaderRequest(), "follows"),
-        (leader_transfer.transfer_leader, wire.TransferLeaderRequest(), "audit"),
-        (rebalance.rebalance_cluster, wire.RebalanceClusterRequest(), "audit"),
+        (cluster_changes.pause_cluster, wire.PauseClusterRequest(), "read_shards"),
+        (cluster_changes.resume_cluster, wire.ResumeClusterRequest(), "read_shards"),
+        (cluster_changes.transfer_leader, wire.TransferLeaderRequest(), "follows"),
+        (cluster_changes.transfer_leader, wire.TransferLeaderRequest(), "audit"),
+        (cluster_changes.rebalance_cluster, wire.RebalanceClusterRequest(), "audit"),
         (
-            rebalance.rebalance_cluster,
+            cluster_changes.rebalance_cluster,
             wire.RebalanceClusterRequest(),
             "read_shards",
         ),

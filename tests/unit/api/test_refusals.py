@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api.cluster import leader_transfer, rebalance
+from schedd.api.cluster import cluster_changes
 from schedd.api.errors import (
     CallError,
     InvalidArgumentError,
@@ -55,7 +55,7 @@ async def test_the_audit_of_a_rejected_transfer_has_the_requested_member_and_the
     world = World()
     request = wire.TransferLeaderRequest(member="m9", reason="upgrade")
     with pytest.raises(NotFoundError):
-        await leader_transfer.transfer_leader(world.services(), CALLER, request)
+        await cluster_changes.transfer_leader(world.services(), CALLER, request)
     [line] = world.lines
     assert (line.outcome, line.reason) == ("refused", "NO_SUCH_MEMBER")
     assert json.loads(line.after) == {"leader": "m9", "reason": "upgrade"}
@@ -65,7 +65,7 @@ async def test_the_audit_of_a_transfer_without_an_eligible_member_has_the_note()
     world = World()
     request = wire.TransferLeaderRequest(reason="upgrade")
     with pytest.raises(CallError):
-        await leader_transfer.transfer_leader(world.services(), CALLER, request)
+        await cluster_changes.transfer_leader(world.services(), CALLER, request)
     [line] = world.lines
     assert (line.outcome, line.reason) == ("refused", "NO_ELIGIBLE_MEMBER")
     assert json.loads(line.after) == {"leader": "", "reason": "upgrade"}
@@ -78,7 +78,7 @@ async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
     world = World(trust=False)
     request = wire.RebalanceClusterRequest(dry_run=dry_run)
     with pytest.raises(MemberUnavailableError):
-        await rebalance.rebalance_cluster(world.services(), CALLER, request)
+        await cluster_changes.rebalance_cluster(world.services(), CALLER, request)
     assert [line.reason for line in world.lines] == ["NOT_TRUSTED"] * lines
 
 
@@ -87,7 +87,7 @@ async def test_an_invalid_note_is_refused_before_anything_is_done(reason: str) -
     world = World()
     transfer = wire.TransferLeaderRequest(reason=reason)
     with pytest.raises(InvalidArgumentError, match="reason: "):
-        await leader_transfer.transfer_leader(world.services(), CALLER, transfer)
+        await cluster_changes.transfer_leader(world.services(), CALLER, transfer)
     cancel = run_service_pb2.CancelRunRequest(run_id=str(uuid4()), reason=reason)
     with pytest.raises(InvalidArgumentError, match="reason: "):
         await runs.cancel_run(world.services(), CALLER, cancel)
@@ -98,7 +98,7 @@ async def test_a_name_that_is_too_long_is_repeated_in_part() -> None:
     world = World()
     request = wire.TransferLeaderRequest(member="m" * 300)
     with pytest.raises(NotFoundError) as refused:
-        await leader_transfer.transfer_leader(world.services(), CALLER, request)
+        await cluster_changes.transfer_leader(world.services(), CALLER, request)
     assert refused.value.message == f"member '{'m' * 139}…' not found"
     [line] = world.lines
     assert json.loads(line.after)["leader"] == f"{'m' * 139}…"

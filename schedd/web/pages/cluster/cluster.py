@@ -9,7 +9,7 @@ from datetime import datetime
 from math import cos, pi, sin
 from typing import Final
 
-from schedd.api.cluster import leader_transfer
+from schedd.api.cluster import cluster_changes
 from schedd.core.ids import SHARDS
 from schedd.web import formatting, http_auth
 from schedd.web.pages.cluster.audit_text import in_words
@@ -86,7 +86,7 @@ async def _read(asked: PageRequest) -> Shown:
         members = all_.call(cluster_pb.ListMembersRequest(), cluster_pb.ListMembersResponse)
         shards = all_.call(cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse)
         whole = all_.read("the audit log", asked.audit("cluster", AUDIT_READ))
-        led = all_.read("leader transfers", asked.audit(leader_transfer.OBJECT, AUDIT_READ))
+        led = all_.read("leader transfers", asked.audit(cluster_changes.LEADER, AUDIT_READ))
     rows = tuple(rows_of(members.result().members))
     owned = shards.result().shards
     seen = {
