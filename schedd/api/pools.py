@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.api import paging
+from schedd.api import paging, views
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     AbortedError,
@@ -193,24 +193,18 @@ async def _current(services: Services, namespace: str, name: str) -> wire.Pool:
 
 
 def _message(record: PoolRecord, use: PoolUse) -> wire.Pool:
-    message = wire.Pool(
-        namespace=record.namespace,
-        name=record.name,
-        limit=record.limit or 0,
-        version=record.version,
-        paused=record.paused,
-        pause_note=record.pause_note,
-        paused_by=record.paused_by,
+    message = views.filled(
+        wire.Pool,
+        record,
+        rate=None,
         jobs=use.jobs,
         running=use.running,
         waiting=use.waiting,
         recent=use.recent,
-        updated_by=record.updated_by,
     )
     if record.rate is not None:
         message.rate.count = record.rate.count
         message.rate.per.FromTimedelta(record.rate.per)
-    message.updated_at.FromDatetime(record.updated_at)
     return message
 
 

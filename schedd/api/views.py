@@ -2,12 +2,13 @@
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import Final
+from typing import Any, Final, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.cluster.cluster_events import ClusterEventRecord, text_of
-from schedd.core.ids import NO_TOKEN, Id, JobId
+from schedd.core.ids import Id, JobId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import AuditRecord, Trigger
 from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, JobRecord
@@ -28,6 +29,8 @@ excluded time. Beyond it, the due time of the timer is shown.
 """
 
 
+M = TypeVar("M", bound=Message)
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,6 +48,18 @@ def _set(found: Timestamp, instant: datetime) -> None:
     since = instant - _EPOCH
     found.seconds = since.days * 86_400 + since.seconds
     found.nanos = since.microseconds * 1_000
+
+
+def filled(message: type[M], record: object, **fields: Any) -> M:
+    """Return a message with these fields. Each other field has the value of the record's attribute
+    with its name, if there is one: times as timestamps, ids as text.
+    """
+    for name in message.DESCRIPTOR.fields_by_name:
+        if name not in fields and (value := getattr(record, name, None)) is not None:
+            if isinstance(value, datetime):
+                value = stamp(value)
+            fields[name] = str(value) if isinstance(value, Id) else value
+    return message(**fields)
 
 
 def etag(job_id: Id, generation: int) -> str:
@@ -147,13 +162,13 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         error=record.error,
         trigger=trigger_value(record.trigger),
         retry_at=stamp(record.retry_at) if run.state is State.RETRYING else None,
-        backfill_id=str(record.backfill) if record.backfill else "",
+        backfill_id=str(record.backfill or ""),
         fired_by=record.member,
-        tenure=str(record.fired_by) if record.fired_by else "",
+        tenure=str(record.fired_by or ""),
         excluded_by=record.excluded_by,
-        redrive_of=str(record.redrive_of) if record.redrive_of else "",
+        redrive_of=str(record.redrive_of or ""),
         progress=progress,
-        parent_run_id=str(run.parent) if run.parent else "",
+        parent_run_id=str(run.parent or ""),
         target=run.target or "",
         children=run.children or 0,
         losses=run.losses,
@@ -180,6 +195,13 @@ def planned_message(plan: BackfillSelection) -> job_service_pb2.BackfillJobRespo
     return answer
 
 
+_COUNTED: Final = (
+    *(State.RUNNING, State.RETRYING, State.SUCCEEDED, State.FAILED, State.SKIPPED),
+    State.CANCELLED,
+)
+"""States whose runs a backfill counts by their names."""
+
+
 def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
     states = record.states
     if record.cancelled_at is not None:
@@ -188,29 +210,15 @@ def backfill_message(record: BackfillRecord) -> job_service_pb2.Backfill:
         state = job_service_pb2.Backfill.STATE_DONE
     else:
         state = job_service_pb2.Backfill.STATE_ACTIVE
-    message = job_service_pb2.Backfill(
-        backfill_id=str(record.backfill_id),
-        namespace=record.namespace,
-        job=record.job,
-        job_id=str(record.job_id),
+    message = filled(
+        job_service_pb2.Backfill,
+        record,
         to=stamp(record.last),
         state=state,
         overlap=job_pb2.Overlap.Value(f"OVERLAP_{record.overlap or 'UNSPECIFIED'}"),
-        max_parallel=record.max_parallel,
-        priority=common_pb2.Priority.ValueType(record.priority),
-        total=record.total,
         not_created=record.total - record.made if record.cancelled_at is None else 0,
         waiting=states.get(State.PENDING, 0),
-        running=states.get(State.RUNNING, 0),
-        retrying=states.get(State.RETRYING, 0),
-        succeeded=states.get(State.SUCCEEDED, 0),
-        failed=states.get(State.FAILED, 0),
-        skipped=states.get(State.SKIPPED, 0),
-        cancelled=states.get(State.CANCELLED, 0),
-        created_at=stamp(record.created_at),
-        created_by=record.created_by,
-        cancelled_at=stamp(record.cancelled_at),
-        cancelled_by=record.cancelled_by,
+        **{state.lower(): states.get(state, 0) for state in _COUNTED},
     )
     getattr(message, "from").FromDatetime(record.first)
     return message
@@ -243,92 +251,46 @@ def reason_value(reason: str | None) -> common_pb2.Reason.ValueType:
 
 
 def attempt_message(record: AttemptRecord) -> run_pb2.Attempt:
-    return run_pb2.Attempt(
-        attempt=record.attempt,
+    return filled(
+        run_pb2.Attempt,
+        record,
         fencing_token=record.token,
-        worker=record.worker,
-        assigned_at=stamp(record.assigned_at),
-        started_at=stamp(record.started_at),
-        finished_at=stamp(record.finished_at),
         state=state_value(record.state),
         reason=reason_value(record.reason),
-        exit_code=record.exit_code,
-        error=record.error,
-        generation=record.generation,
     )
 
 
 def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
-    return run_pb2.DeadLetter(
+    resolution = f"RESOLUTION_{record.resolved or 'UNSPECIFIED'}"
+    return filled(
+        run_pb2.DeadLetter,
+        record,
         run=run_message(record.run),
-        fingerprint=record.fingerprint,
-        died_at=stamp(record.died_at),
-        resolution=run_pb2.DeadLetter.Resolution.Value(
-            f"RESOLUTION_{record.resolved or 'UNSPECIFIED'}"
-        ),
-        resolved_at=stamp(record.resolved_at),
-        resolved_by=record.resolved_by,
-        redriven_as=str(record.became) if record.became else "",
-        redrive_id=str(record.redrive) if record.redrive else "",
-        note=record.note,
+        resolution=run_pb2.DeadLetter.Resolution.Value(resolution),
+        redriven_as=str(record.became or ""),
+        redrive_id=str(record.redrive or ""),
     )
 
 
 def group_message(group: DeadLetterGroupRecord) -> run_pb2.DeadLetterGroup:
-    return run_pb2.DeadLetterGroup(
-        fingerprint=group.fingerprint,
-        namespace=group.namespace,
-        job=group.job,
-        reason=reason_value(group.reason),
-        error=group.error,
-        exit_code=group.exit_code,
-        count=group.count,
-        queued=group.queued,
-        first_died_at=stamp(group.first_died_at),
-        last_died_at=stamp(group.last_died_at),
-        run_id=str(group.run_id),
-        submitted=group.submitted,
-    )
+    return filled(run_pb2.DeadLetterGroup, group, reason=reason_value(group.reason))
 
 
 def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
     state = "DONE" if record.finished_at else "OPEN" if record.open else "STOPPED"
-    return run_pb2.Redrive(
-        redrive_id=str(record.redrive_id),
-        namespace=record.namespace,
-        job=record.job,
-        fingerprint=record.fingerprint,
-        rate=record.rate,
-        total=record.total,
+    return filled(
+        run_pb2.Redrive,
+        record,
         created=record.made,
         omitted=record.total - record.made - record.waiting,
         state=run_pb2.Redrive.State.Value(f"STATE_{state}"),
         runs={one.value: count for one, count in record.states.items()},
-        created_at=stamp(record.created_at),
-        created_by=record.created_by,
-        stopped_at=stamp(record.stopped_at),
-        stopped_by=record.stopped_by,
-        finished_at=stamp(record.finished_at),
         payload_edited=record.edited,
-        submitted=record.submitted,
     )
 
 
 def audit_message(entry: AuditRecord) -> cluster_service_pb2.AuditEntry:
-    return cluster_service_pb2.AuditEntry(
-        at=stamp(entry.at),
-        actor=entry.actor,
-        action=entry.action,
-        object=entry.object,
-        outcome=entry.outcome,
-        reason=entry.reason,
-        run_id=str(entry.run_id) if entry.run_id else "",
-        fencing_token=entry.token or NO_TOKEN,
-        worker=entry.worker,
-        source=entry.source,
-        before=entry.before,
-        after=entry.after,
-    )
+    return filled(cluster_service_pb2.AuditEntry, entry, fencing_token=entry.token)
 
 
 def paused(pause: Pause) -> str:
@@ -348,10 +310,4 @@ def _reason(record: RunRecord) -> str | None:
 
 
 def cluster_event(event: ClusterEventRecord) -> ClusterEventMessage:
-    return ClusterEventMessage(
-        at=stamp(event.at),
-        kind=event.kind,
-        object=event.object,
-        text=text_of(event),
-        reason=event.reason,
-    )
+    return filled(ClusterEventMessage, event, text=text_of(event))

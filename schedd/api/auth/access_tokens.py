@@ -241,16 +241,11 @@ def _noted(token: AccessTokenRecord, with_it: Sequence[AccessTokenId]) -> tuple[
 
 
 def _message(token: AccessTokenRecord, descendants_revoked: int = 0) -> wire.Token:
-    return wire.Token(
+    return views.filled(
+        wire.Token,
+        token,
         token_id=str(token.id),
-        name=token.name,
-        role=wire.Role.ValueType(token.role),
-        namespaces=token.namespaces,
-        created_at=views.stamp(token.created_at),
-        created_by=token.created_by,
-        expires_at=views.stamp(token.expires_at),
         revoked_at=views.stamp(token.revoked_at or token.maker_revoked_at),
-        revoked_by=token.revoked_by,
         creator_id=str(token.maker or ""),
         descendants_revoked=descendants_revoked,
     )

@@ -78,16 +78,7 @@ async def list_members(
     lost = await lost_now(services)
     losses = {one.name: one for one in lost.members}
     members = [
-        wire.Member(
-            name=one.name,
-            state=wire.Member.STATE_LOST,
-            shards=owned[one.tenure],
-            grpc=one.grpc,
-            http=one.http,
-            version=one.version,
-            tenure=str(one.tenure),
-            lost_at=views.stamp(one.lost_at),
-        )
+        views.filled(wire.Member, one, state=wire.Member.STATE_LOST, shards=owned[one.tenure])
         for one in lost.members
     ]
     members += [
@@ -252,24 +243,18 @@ async def _workers(services: Services) -> list[wire.Worker]:
 def _lost_worker(one: Incarnation) -> wire.Worker:
     worker = _worker(view_without_heartbeats(one))
     worker.state = wire.Worker.STATE_LOST
-    if one.lost_at is not None:
-        worker.lost_at.FromDatetime(one.lost_at)
     return worker
 
 
 def _worker(view: WorkerView) -> wire.Worker:
     one = view.incarnation
-    worker = wire.Worker(
+    worker = views.filled(
+        wire.Worker,
+        one,
         name=one.worker,
         incarnation=str(one.id),
         state=wire.Worker.STATE_DRAINING if view.draining else wire.Worker.STATE_LIVE,
-        slots=one.slots,
-        labels=one.labels,
-        handlers=one.handlers,
         executors=one.actions,
-        version=one.version,
-        host=one.host,
-        started_at=views.stamp(one.started_at),
         refusal_reason=view.refusal_reason,
         namespaces=sorted(one.namespaces or ()),
         heartbeats_missing=view.heartbeats_missing,
@@ -287,19 +272,12 @@ def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool)
     # A stopping member fences its own tenure; any other fenced one was lost, although its process
     # may run and its key in etcd may still exist.
     state = wire.Member.STATE_LOST if fenced else wire.Member.STATE_LIVE
-    return wire.Member(
-        name=member.name,
+    return views.filled(
+        wire.Member,
+        member,
         role=wire.Member.ROLE_UNSPECIFIED if fenced else role,
         state=wire.Member.STATE_DRAINING if member.draining else state,
         shards=shards,
-        weight=member.weight,
-        grpc=member.grpc,
-        http=member.http,
-        version=member.version,
-        tenure=str(member.tenure),
-        attached=member.attached,
-        database=member.database,
-        tzdata=member.tzdata,
     )
 
 

@@ -10,7 +10,6 @@ from schedd.api.runs.waiting_runs import can_run, full_workers
 from schedd.api.services import Caller, Services
 from schedd.core.checkup import examine
 from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, StuckJob, WorkFacts
-from schedd.core.checkup.finding import CheckupFinding
 from schedd.core.cluster.cluster_events import Losses
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.ids import JobId
@@ -168,19 +167,14 @@ async def check_cluster(
     facts = replace(facts, work=work.result())
     own = facts.view.member(services.cluster.tenure)
     return wire.CheckClusterResponse(
-        findings=[_finding_message(finding) for finding in examine(facts)],
+        findings=[
+            views.filled(
+                wire.Finding,
+                finding,
+                severity=wire.Finding.Severity.Value(f"SEVERITY_{finding.severity.value}"),
+            )
+            for finding in examine(facts)
+        ],
         member=own.name if own else "",
         now=views.stamp(services.clock.now()),
-    )
-
-
-def _finding_message(finding: CheckupFinding) -> wire.Finding:
-    return wire.Finding(
-        area=finding.area,
-        severity=wire.Finding.Severity.Value(f"SEVERITY_{finding.severity.value}"),
-        check=finding.check,
-        subject=finding.subject,
-        what=finding.what,
-        why=finding.why,
-        remedy=finding.remedy,
     )
