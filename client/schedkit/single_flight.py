@@ -56,24 +56,17 @@ class SingleFlight(Generic[K, V]):
         work if there is none. Raises what the work raises.
         """
         while True:
-            joined = self._new_enough(key, since)
-            flight = joined or self._queue(key, work)
+            running = self._running.get(key)
+            new_enough = running is not None and running.callers and running.began >= since
+            joined = running if new_enough else self._queued.get(key)
+            if (flight := joined) is None:
+                flight = self._queued[key] = _Flight[V]()
+                flight.task = asyncio.create_task(self._fly(key, flight, work), name=self._name)
             try:
                 return await self._wait(key, flight)
             except Exception as error:
                 if joined is None or isinstance(error, self._shares):
                     raise
-
-    def _new_enough(self, key: K, since: float) -> _Flight[V] | None:
-        running = self._running.get(key)
-        if running is not None and running.callers and running.began >= since:
-            return running
-        return self._queued.get(key)
-
-    def _queue(self, key: K, work: Callable[[], Awaitable[V]]) -> _Flight[V]:
-        flight = self._queued[key] = _Flight[V]()
-        flight.task = asyncio.create_task(self._fly(key, flight, work), name=self._name)
-        return flight
 
     async def _fly(self, key: K, flight: _Flight[V], work: Callable[[], Awaitable[V]]) -> V:
         if (before := self._running.get(key)) is not None:

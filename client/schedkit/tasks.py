@@ -157,7 +157,10 @@ class Loop:
             except Unavailable as error:
                 await asyncio.sleep(self._failed(error))
             else:
-                self._succeeded()
+                if self._away:
+                    log.info("%s: available again", self.name, extra={"loop": self.name})
+                    self._away = False
+                self.backoff.reset()
                 await self.waker.wait(self.interval if pause is None else pause)
 
     def _failed(self, error: Unavailable) -> float:
@@ -172,9 +175,3 @@ class Loop:
         )
         self._away = True
         return wait
-
-    def _succeeded(self) -> None:
-        if self._away:
-            log.info("%s: available again", self.name, extra={"loop": self.name})
-            self._away = False
-        self.backoff.reset()

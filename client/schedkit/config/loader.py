@@ -58,12 +58,6 @@ def lines_of(text: str) -> dict[Path, int]:
     return found
 
 
-def nearest(found: dict[Path, int], path: Path) -> int | None:
-    """Return the line of `path`, or of the table around it; None if neither was found."""
-    depths = range(len(path), 0, -1)
-    return next((found[path[:depth]] for depth in depths if path[:depth] in found), None)
-
-
 def _names(dotted: str) -> Path:
     return tuple(name.strip("\"'") for name in re.findall(_NAME, dotted))
 
@@ -288,9 +282,8 @@ class _Sources:
             deepest = max(
                 enumerate(text.splitlines(), 1), key=lambda at: at[1].count("[") + at[1].count("{")
             )
-            self.problem(
-                f"{file}:{deepest[0]}", f"{_key(deepest[1])} is nested too deep to be read"
-            )
+            key = next((".".join(path) for path in [*lines_of(deepest[1])][-1:]), "the value")
+            self.problem(f"{file}:{deepest[0]}", f"{key} is nested too deep to be read")
         else:
             self.unread = False
             self._walk(table, (), str(file), lines_of(text))
@@ -299,7 +292,8 @@ class _Sources:
         sections = {path[:depth] for path in self.keys for depth in range(len(path))}
         for name, value in table.items():
             path = (*at, name)
-            line = nearest(lines, path)
+            around = (lines.get(path[:depth]) for depth in range(len(path), 0, -1))
+            line = next(filter(None, around), None)
             where = f"{file}:{line}" if line else file
             if path in self.keys:
                 self.given[path] = _Given(where, value, is_text=False)
@@ -365,16 +359,14 @@ class _Sources:
             if path not in self.reported and not (
                 path and any(_in(each, path) for each in self.reported)
             ):
-                self.problems.append(self._placed(path, problem))
-
-    def _placed(self, path: Path, problem: ConfigProblem) -> ConfigProblem:
-        """Return the problem with the place of its value, or the beginning of its section."""
-        dotted = ".".join(path) or "configuration"
-        inside = (given for key, given in self.given.items() if path and _in(key, path))
-        given = self.given.get(path) or next(inside, None)
-        if given is None:
-            return replace(problem, where=dotted)
-        return replace(problem, where=given.where, what=f"{dotted}: {problem.what}")
+                dotted = ".".join(path) or "configuration"
+                inside = (given for key, given in self.given.items() if path and _in(key, path))
+                if (given := self.given.get(path) or next(inside, None)) is None:
+                    placed = replace(problem, where=dotted)
+                else:  # the place of its value, or the beginning of its section
+                    what = f"{dotted}: {problem.what}"
+                    placed = replace(problem, where=given.where, what=what)
+                self.problems.append(placed)
 
 
 def _build(cls: type, at: Path, sources: _Sources) -> Any:
@@ -398,10 +390,6 @@ def _build(cls: type, at: Path, sources: _Sources) -> Any:
             value = values.nothing(key.kind)
         if value is not MISSING:
             made[each.name] = value
-    return _made(cls, made, at, sources)
-
-
-def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
     config: Any
     try:
         config = cls(**made)
@@ -409,19 +397,13 @@ def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
         name = at[-1] if at else ""
         sources.judge(at, [ConfigProblem("", str(error).removeprefix(f"{name}: "))])
         sources.reported.add(at)
-        config = _draft(cls, made)
+        config = object.__new__(cls)  # a draft, without its `__post_init__` checks
+        for each in fields(cls):
+            factory = each.default_factory
+            default = each.default if factory is MISSING else factory()
+            object.__setattr__(config, each.name, made.get(each.name, default))
     if hasattr(config, "faults"):
         sources.judge(at, config.faults())
-    return config
-
-
-def _draft(cls: type, made: dict[str, Any]) -> Any:
-    """Return an instance with these values, without its `__post_init__` checks."""
-    config: Any = object.__new__(cls)
-    for each in fields(cls):
-        factory = each.default_factory
-        default = each.default if factory is MISSING else factory()
-        object.__setattr__(config, each.name, made.get(each.name, default))
     return config
 
 
@@ -434,8 +416,3 @@ def _suggestion(name: str, near: Iterable[str], begin: str = "") -> str:
     known = {each.removeprefix(begin): each for each in near}
     close = difflib.get_close_matches(name.removeprefix(begin), known, n=1, cutoff=0.6)
     return f"; did you mean {known[close[0]]!r}?" if close else ""
-
-
-def _key(line: str) -> str:
-    """Return the key of this line of TOML, for a message."""
-    return next((".".join(path) for path in [*lines_of(line)][-1:]), "the value")

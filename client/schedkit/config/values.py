@@ -99,7 +99,7 @@ def from_text(kind: Any, text: str) -> Any:
         return text
     try:
         return _READERS[kind](text)
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise ValueError(f"must be {shape(kind)}") from error
 
 
@@ -113,13 +113,6 @@ def _without_nul(kind: Any, value: object) -> None:
 
 def _all_texts(values: Iterable[object]) -> bool:
     return all(isinstance(each, str) for each in values)
-
-
-def _truth(text: str) -> bool:
-    try:
-        return _TRUTH[text.strip().lower()]
-    except KeyError:
-        raise ValueError(text) from None
 
 
 def _path(text: str) -> Path:
@@ -143,7 +136,7 @@ _READERS: Final[Mapping[Any, Callable[[str], Any]]] = {
     str: str,
     int: int,
     float: float,
-    bool: _truth,
+    bool: lambda text: _TRUTH[text.strip().lower()],
     timedelta: duration.parse,
     Path: _path,
     tuple[str, ...]: _texts,

@@ -86,6 +86,14 @@ class TLS:
         if (self.cert is None) != (self.key is None):
             raise Misconfigured("the setting tls has only one of cert and key: give both files")
 
+    def pair(self) -> tuple[Path, Path]:
+        """Return certificate and key, which a server needs. Raises Misconfigured without them."""
+        if self.cert is None or self.key is None:
+            raise Misconfigured(
+                "the setting tls has only ca: a server also needs cert and key; give both"
+            )
+        return self.cert, self.key
+
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
         """Return authority, certificate and key.
 
@@ -148,7 +156,7 @@ def split_address(address: str) -> tuple[str, int]:
     host = host[1:-1] if bracketed else host
     if not host or "/" in host:
         raise ValueError(f"address {address!r} isn't valid: write host:port")
-    if not (_is_v6(host) if bracketed else _may_be_host(host)):
+    if not _may_be_host(host, bracketed=bracketed):
         raise ValueError(
             f"address {address!r} isn't valid: {host!r} isn't a valid host name; write host:port"
         )
@@ -170,22 +178,20 @@ def against_each(
         yield from filter(None, map(against, addresses))
 
 
-def _may_be_host(host: str) -> bool:
+def _may_be_host(host: str, *, bracketed: bool) -> bool:
     """Return whether it can be a name or an IPv4 address in any notation: `127.1` is valid,
-    `256.0.0.1` isn't.
+    `256.0.0.1` isn't. `bracketed`: it must be an IPv6 address.
     """
+    if bracketed:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            return False
+        return True
     dotted = _DOTTED.fullmatch(host)
     if dotted and any(int(part) > 0xFF for part in dotted.groups()):
         return False
     return bool(_HOST.fullmatch(host))
-
-
-def _is_v6(host: str) -> bool:
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError:
-        return False
-    return True
 
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
@@ -263,8 +269,8 @@ def listen(
 
 
 def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
-    last = tls.read()
-    if why := _unfit(tls):
+    last, pair = tls.read(), tls.pair()
+    if why := unfit(*pair):  # gRPC would report an unavailable port instead
         raise Misconfigured(why)
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -279,7 +285,7 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
             return None
         if now == last:
             return None
-        if why := _unfit(tls):
+        if why := unfit(*pair):  # gRPC would silently keep its files
             log.warning("new certificate rejected, the old one stays in use: %s", why)
             return None
         last = now
@@ -292,18 +298,11 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
     )
 
 
-def _unfit(tls: TLS) -> str:
-    """Return why gRPC would silently keep its files, or report an unavailable port instead."""
-    return unfit(tls.cert, tls.key) if tls.cert and tls.key else ""
-
-
 def _configuration(
     ca: bytes, cert: bytes | None, key: bytes | None
 ) -> grpc.ServerCertificateConfiguration:
-    if cert is None or key is None:
-        raise Misconfigured(
-            "the setting tls has only ca: a server also needs cert and key; give both"
-        )
+    assert cert is not None, "`pair` has checked both"
+    assert key is not None
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)
 
 

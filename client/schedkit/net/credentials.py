@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.config.loader import ConfigProblem, Untimely
-from schedkit.net.certificates import Certificate, first_of, listed_names, unfit
+from schedkit.net.certificates import first_of, listed_names, unfit
 from schedkit.net.channel import TLS
 from schedkit.net.handshake import in_words
 from schedkit.records import dataclass
@@ -41,12 +41,11 @@ class Bearer:
 
 def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[ConfigProblem]:
     """Return why this daemon can't be identified or reached with these files; empty if it can."""
-    assert tls.cert is not None
-    assert tls.key is not None
-    found = unusable("tls", tls.ca, tls.cert, tls.key)
+    cert, key = tls.pair()
+    found = unusable("tls", tls.ca, cert, key)
     bad = {problem.where for problem in found}
     if "tls.cert" not in bad:
-        found += _judged(tls.cert, bearer, now)
+        found += _judged(cert, bearer, now)
     if not bad and (refused := _refused(tls, bearer, now)):
         found.append(refused)
     return found
@@ -98,30 +97,20 @@ def _unusable(name: str, file: Path) -> str:
     if why := unreadable(file):
         return why
     content = file.read_bytes()
-    if name == "ca" and not _authorities(file):
-        return f"{file} contains no certificate of an authority: give a PEM file that has one"
-    if name == "cert" and _certificate(content) is None:
+    try:
+        if name == "ca":
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
+        elif name == "cert":
+            first_of(content)
+    except (OSError, ValueError):
+        if name == "ca":
+            return f"{file} contains no certificate of an authority: give a PEM file that has one"
         return f"{file} isn't a readable certificate: give the PEM file of a certificate"
     if name == "key" and b"ENCRYPTED" in content:
         return f"{file} is encrypted: give a key without a passphrase"
     if name == "key" and b"PRIVATE KEY-----" not in content:
         return f"{file} isn't a readable private key: give the PEM file of a private key"
     return ""
-
-
-def _authorities(file: Path) -> bool:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _certificate(content: bytes) -> Certificate | None:
-    try:
-        return first_of(content)
-    except ValueError:
-        return None
 
 
 def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem]:
@@ -164,27 +153,25 @@ def _refused(tls: TLS, bearer: Bearer, now: datetime) -> ConfigProblem | None:
 
 
 def _context(tls: TLS, protocol: int, *, verifies: bool) -> ssl.SSLContext:
-    assert tls.cert is not None
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does
     context.load_verify_locations(tls.ca)
-    context.load_cert_chain(tls.cert, tls.key)
+    context.load_cert_chain(*tls.pair())
     return context
 
 
 def _against(
     error: ssl.SSLError, tls: TLS, bearer: Bearer, purpose: str, now: datetime
 ) -> ConfigProblem | None:
-    why = in_words(error)
+    why, cert = in_words(error), tls.pair()[0]
     if not isinstance(error, ssl.SSLCertVerificationError):
         return ConfigProblem(
-            "tls.cert", f"a TLS handshake with the certificate {tls.cert} fails: {why}"
+            "tls.cert", f"a TLS handshake with the certificate {cert} fails: {why}"
         )
-    assert tls.cert is not None
-    found = first_of(tls.cert.read_bytes(), tls.cert)
+    found = first_of(cert.read_bytes(), cert)
     if error.verify_code in (_NOT_YET, _ENDED):
         if not found.not_before <= now < found.not_after:
             return None  # reported already

@@ -12,7 +12,6 @@ import ssl
 from asyncio import BaseTransport, Protocol, get_running_loop
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -59,20 +58,12 @@ def _context(tls: TLS) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_OPTIONAL
     try:
         context.load_verify_locations(tls.ca)
-        context.load_cert_chain(*_pair(tls))
+        context.load_cert_chain(*tls.pair())
     except (OSError, ssl.SSLError) as error:
         raise Misconfigured(
             f"the certificate {tls.cert} can't be used with its key: {error}; give a matching pair"
         ) from error
     return context
-
-
-def _pair(tls: TLS) -> tuple[Path, Path]:
-    if tls.cert is None or tls.key is None:
-        raise Misconfigured(
-            "the setting tls has only ca: a server also needs cert and key; give both"
-        )
-    return tls.cert, tls.key
 
 
 class Handshake(SSLProtocol):
@@ -105,17 +96,17 @@ class Handshake(SSLProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Log the failure if the handshake hadn't ended."""
         if isinstance(exc, ssl.SSLError) and not self._begun() and (refused := self._lines.due()):
-            log.warning("%s", _failure(exc, self._peer, refused))
+            host, port = self._peer[:2] if self._peer else ("an unknown host", 0)
+            log.warning(
+                "TLS handshake with %s:%s failed: %s%s (%d handshakes failed since the last such"
+                " line)",
+                host,
+                port,
+                "its certificate: " if isinstance(exc, ssl.SSLCertVerificationError) else "",
+                in_words(exc),
+                refused,
+            )
         super().connection_lost(exc)
-
-
-def _failure(error: ssl.SSLError, peer: Any, refused: int) -> str:
-    whose = "its certificate: " if isinstance(error, ssl.SSLCertVerificationError) else ""
-    host, port = peer[:2] if peer else ("an unknown host", 0)
-    return (
-        f"TLS handshake with {host}:{port} failed: {whose}{in_words(error)}"
-        f" ({refused} handshakes failed since the last such line)"
-    )
 
 
 def showing(app: ASGIApp, connection: ssl.SSLObject | None) -> ASGIApp:

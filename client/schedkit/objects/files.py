@@ -84,7 +84,11 @@ class Files:
         except FileNotFoundError:
             pass
         for depth in range(len(folders), 1, -1):
-            self._remove_empty(folders[:depth])
+            with (
+                contextlib.suppress(OSError, StoreAway),
+                self._folder(folders[: depth - 1]) as above,
+            ):
+                os.rmdir(folders[depth - 1], dir_fd=above)
 
     def check(self) -> None:
         with _away(f"the folder {self._root} of the result store can't be used"):
@@ -94,10 +98,6 @@ class Files:
                     f"the folder {self._root} of the result store can't be read and written: permit"
                     " the daemon's user to do both"
                 )
-
-    def _remove_empty(self, folders: Sequence[str]) -> None:
-        with contextlib.suppress(OSError, StoreAway), self._folder(folders[:-1]) as above:
-            os.rmdir(folders[-1], dir_fd=above)
 
     @contextlib.contextmanager
     def _folder(self, folders: Sequence[str], *, make: bool = False) -> Iterator[int]:

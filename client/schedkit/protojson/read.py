@@ -109,7 +109,9 @@ class _Reader:
             self._one_more(path)
             field = names.get(key) if isinstance(key, str) else None
             if field is None:
-                self._unknown(message, key, path)
+                style = self.snake and (self.strings or "_" in str(key))
+                known = [f.name if style else f.json_name for f in fields_of(message)]
+                self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
             elif value is None:
                 continue
             elif field.name in written:
@@ -122,11 +124,6 @@ class _Reader:
                 written[field.name] = key
                 field.read(self, message, value, (*path, key))
 
-    def _unknown(self, message: Message, key: Any, path: Path) -> None:
-        fields, style = fields_of(message), self.strings or "_" in str(key)
-        known = [f.name if self.snake and style else f.json_name for f in fields]
-        self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
-
     def message(self, inner: Message, value: Any, path: Path) -> None:
         special = _SPECIAL.get(inner.DESCRIPTOR.full_name)
         if special is None:
@@ -136,14 +133,10 @@ class _Reader:
         read = self.value(special, value, path)
         if read is not None:
             inner.SetInParent()
-            inner.CopyFrom(read) if isinstance(read, Message) else self._payload(inner, read)
-
-    @staticmethod
-    def _payload(inner: Any, read: str | bytes) -> None:
-        if isinstance(read, bytes):
-            inner.raw = read
-        else:
-            inner.json = read
+            if isinstance(read, Message):
+                inner.CopyFrom(read)
+            else:
+                setattr(inner, "raw" if isinstance(read, bytes) else "json", read)
 
     def value(self, read: Reader, value: Any, path: Path) -> Any:
         try:
@@ -292,14 +285,12 @@ class _Field(NamedTuple):
 @cache
 def _names(of: Any, snake: bool) -> Mapping[str, _Field]:
     """Return the accepted names of a descriptor's fields, each with its field."""
-    fields = [(one, _Field(one.name, _group(one), _read(one))) for one in of.fields]
-    names = {of.json_name: field for of, field in fields}
-    return names | {field.name: field for _, field in fields} if snake else names
-
-
-def _group(of: FieldDescriptor) -> str:
-    group = of.containing_oneof
-    return str(group.name) if group and len(group.fields) > 1 else ""
+    names: dict[str, _Field] = {}
+    for one in of.fields:
+        group = one.containing_oneof
+        several = str(group.name) if group and len(group.fields) > 1 else ""
+        names[one.json_name] = _Field(one.name, several, _read(one))
+    return names | {field.name: field for field in names.values()} if snake else names
 
 
 def _read(of: FieldDescriptor) -> Callable[[_Reader, Any, Any, Path], None]:
