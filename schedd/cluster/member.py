@@ -398,12 +398,7 @@ class MemberLifecycle:
         return why
 
     def _shards(self, live: LiveTenure) -> Shards:
-        return Shards(
-            self.store,
-            live.ownership,
-            view=live.view,
-            trusted=live.trusted,
-        )
+        return Shards(self.store, live.ownership, view=live.view, trusted=live.trusted)
 
     def _candidate(self, live: LiveTenure, able: Callable[[], bool]) -> Candidate:
         return Candidate(

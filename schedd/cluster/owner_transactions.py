@@ -44,9 +44,7 @@ class Transactor:
         return self._trusted()
 
     async def by_lane(
-        self,
-        items: Iterable[T],
-        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
+        self, items: Iterable[T], write: Callable[[Claim, Sequence[T]], Awaitable[A]]
     ) -> list[A | Failed[T]]:
         """Write the items of each lane in one transaction, all lanes at once. Return their answers.
 
@@ -69,9 +67,7 @@ class Transactor:
         return [task.result() for task in started]
 
     async def rows(
-        self,
-        items: Iterable[T],
-        write: Callable[[Claim, Sequence[T]], Awaitable[Sequence[A]]],
+        self, items: Iterable[T], write: Callable[[Claim, Sequence[T]], Awaitable[Sequence[A]]]
     ) -> list[A]:
         """Write like `by_lane`, and return the rows of all lanes. Raises the first lane's error."""
         answers = await self.by_lane(items, write)
@@ -89,10 +85,7 @@ class Transactor:
             self.ownership.drop(shards)
 
     async def _write(
-        self,
-        lane: int,
-        batch: list[T],
-        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
+        self, lane: int, batch: list[T], write: Callable[[Claim, Sequence[T]], Awaitable[A]]
     ) -> A | Failed[T]:
         if not self._trusted():
             return Failed(

@@ -350,10 +350,7 @@ class EtcdConnection:
             )
         except grpc.aio.AioRpcError as error:
             failure = judge(
-                error.code(),
-                error.details() or "",
-                writes=what.method.writes,
-                access=self._access,
+                error.code(), error.details() or "", writes=what.method.writes, access=self._access
             )
             raise EtcdCallFailed(failure) from error
 

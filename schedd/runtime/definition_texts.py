@@ -19,11 +19,7 @@ from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.runs.deadlines import hurried, overdue
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.records import (
-    NEVER_EDITED,
-    StoredDefinition,
-    StoredText,
-)
+from schedd.core.runs.records import NEVER_EDITED, StoredDefinition, StoredText
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import AtSchedule, CompiledSchedule, CronSchedule
 from schedd.core.schedule.cron import is_hashed

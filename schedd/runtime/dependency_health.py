@@ -76,9 +76,7 @@ class _LockWait:
 
 class DependencyHealth:
     def __init__(
-        self,
-        clock: Callable[[], float] = boottime,
-        wall: Callable[[], datetime] = utcnow,
+        self, clock: Callable[[], float] = boottime, wall: Callable[[], datetime] = utcnow
     ) -> None:
         self._clock = clock
         self._wall = wall
@@ -159,12 +157,7 @@ class DependencyHealth:
         return Unavailable(f"{name} didn't answer a write within {PROBE_WITHIN:g} s", remedy=remedy)
 
     def _failed(
-        self,
-        dependency: Dependency,
-        error: Unavailable,
-        began: float,
-        *,
-        rejected_at: float = 0.0,
+        self, dependency: Dependency, error: Unavailable, began: float, *, rejected_at: float = 0.0
     ) -> None:
         before = self._troubles.get(dependency)
         if before is not None and before.rejected and not isinstance(error, Rejected):

@@ -155,11 +155,7 @@ def list_tokens(
 
 
 def revoke(
-    connection: Connection,
-    token: AccessTokenId,
-    by: str,
-    entry: AuditRecord,
-    noted: Noted,
+    connection: Connection, token: AccessTokenId, by: str, entry: AuditRecord, noted: Noted
 ) -> Revoked | None:
     """Revoke the token and all tokens created with it. An earlier revocation keeps its time."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")

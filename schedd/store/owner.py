@@ -13,14 +13,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
-from schedd.core.runs.model import (
-    Claim,
-    Draft,
-    Firing,
-    FiringToSlot,
-    LiveRun,
-    OverlapCandidates,
-)
+from schedd.core.runs.model import Claim, Draft, Firing, FiringToSlot, LiveRun, OverlapCandidates
 from schedd.core.runs.records import (
     Assignments,
     FireOutcome,
@@ -144,10 +137,7 @@ class OwnerStore:
         )
 
     async def assign(
-        self,
-        claim: Claim,
-        drafts: Sequence[Draft],
-        next_token: Callable[[ShardId], Token],
+        self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
     ) -> Assignments:
         """Dispatch the runs that may start now. `next_token` is called after the shard rows are
         locked, once for each run of an owned shard (docs/protocol-rules.md, P1.1).

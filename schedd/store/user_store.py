@@ -79,10 +79,7 @@ class UserStore:
         object.__setattr__(self, "creates", GroupCommit(creates, self._create, lambda c: c.size))
 
     async def create_job(
-        self,
-        record: JobRecord,
-        idempotency: Idempotency | None,
-        audit: AuditRecord,
+        self, record: JobRecord, idempotency: Idempotency | None, audit: AuditRecord
     ) -> JobRecord | StoreConflict | ChainRefused:
         """Store job and timer. With a key used before, return the earlier job. A `plain` create
         shares a transaction with concurrent ones.

@@ -9,13 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from schedd.core.checkup.facts import (
-    DatabaseFacts,
-    DatabaseSession,
-    HeldLock,
-    Replica,
-    TableFacts,
-)
+from schedd.core.checkup.facts import DatabaseFacts, DatabaseSession, HeldLock, Replica, TableFacts
 from schedd.core.ids import Timeline
 from schedd.store.connection.primary_selection import TIMELINE
 from schedd.store.schema import grants, partitions, revisions

@@ -197,11 +197,7 @@ def waiting(
 
 
 def end(
-    connection: Connection,
-    term: Term | None,
-    keys: Sequence[RunKey],
-    error: str,
-    fingerprint: str,
+    connection: Connection, term: Term | None, keys: Sequence[RunKey], error: str, fingerprint: str
 ) -> int | None:
     """End the waiting ones of these runs as WORKER_LOST. Returns how many. None: the term ended."""
     if term is not None and not holds_term(connection, term):

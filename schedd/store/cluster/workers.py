@@ -218,11 +218,7 @@ def lose(
         connection,
         [
             ClusterEventRecord(
-                kind,
-                f"worker/{worker}",
-                recorder or f"worker/{worker}",
-                reason,
-                f"host {host}",
+                kind, f"worker/{worker}", recorder or f"worker/{worker}", reason, f"host {host}"
             )
             for worker, host, seen in rows
             if seen

@@ -361,10 +361,7 @@ class Database:
         committing = False
         call: TimedTransaction | None = None
         try:
-            with (
-                self._connected() as connection,
-                self._watched(connection) as call,
-            ):
+            with self._connected() as connection, self._watched(connection) as call:
                 admit(connection, self.lineage)
                 with (
                     _autocommit(connection) if autocommit else nullcontext(),

@@ -261,8 +261,7 @@ def _judge_library(error: BaseException) -> Exception:
             return _judge_unsent(cause)
         case NoResultFound() | MultipleResultsFound():
             return SchemaMismatch(
-                f"A row that every database of schedd has is missing: {text}",
-                _SCHEMA_REMEDY,
+                f"A row that every database of schedd has is missing: {text}", _SCHEMA_REMEDY
             )
         case PoolTimeout():
             return DatabaseUnavailable(f"PostgreSQL: all connections of schedd are in use: {text}")

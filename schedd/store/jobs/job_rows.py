@@ -16,16 +16,7 @@ from itertools import repeat
 from struct import iter_unpack
 from typing import Any, Final
 
-from sqlalchemy import (
-    Connection,
-    Row,
-    Select,
-    bindparam,
-    case,
-    func,
-    select,
-    true,
-)
+from sqlalchemy import Connection, Row, Select, bindparam, case, func, select, true
 
 from schedd.core.dispatch.ready_bucket_ids import LineId
 from schedd.core.ids import Id, JobId, ShardId, TenureId
@@ -142,10 +133,7 @@ def _edited(edit: TimerEdit) -> dict[str, Any]:
         nominal = case((ended, edit.restart[1]), else_=nominal)
     if not edit.max_runs:
         return {"due_at": due, "nominal": nominal, "fired": 0}
-    return {
-        "due_at": case((timers.c.fired >= edit.max_runs, None), else_=due),
-        "nominal": nominal,
-    }
+    return {"due_at": case((timers.c.fired >= edit.max_runs, None), else_=due), "nominal": nominal}
 
 
 def account(

@@ -126,10 +126,7 @@ _PLACE: Final = tuple_(jobs.c.created_at, jobs.c.job_id)
 
 
 def create_job(
-    connection: Connection,
-    record: JobRecord,
-    wanted: Idempotency | None,
-    entry: AuditRecord,
+    connection: Connection, record: JobRecord, wanted: Idempotency | None, entry: AuditRecord
 ) -> JobRecord | StoreConflict | ChainRefused:
     """Store job and timer. With a key used before, return the earlier job."""
     new = record.definition
@@ -356,11 +353,7 @@ def _link(connection: Connection, definition: StoredDefinition) -> None:
     found: ChainRefused | dict[str, JobId] = {}
     if definition.after:
         found = chains.fault(
-            connection,
-            definition.job_id,
-            definition.namespace,
-            definition.name,
-            definition.after,
+            connection, definition.job_id, definition.namespace, definition.name, definition.after
         )
     if isinstance(found, ChainRefused):
         raise RolledBack(found)

@@ -20,14 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.ids import JobId
 from schedd.core.runs.model import AuditRecord
-from schedd.core.runs.pools import (
-    PoolKey,
-    PoolRecord,
-    PoolUse,
-    PoolUser,
-    StartRate,
-    pool_key,
-)
+from schedd.core.runs.pools import PoolKey, PoolRecord, PoolUse, PoolUser, StartRate, pool_key
 from schedd.core.runs.records import StoreConflict
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction

@@ -120,11 +120,7 @@ def live_runs(
 
 
 def end_of_next(
-    connection: Connection,
-    shards: Collection[ShardId],
-    first: RunKey,
-    count: int,
-    until: datetime,
+    connection: Connection, shards: Collection[ShardId], first: RunKey, count: int, until: datetime
 ) -> RunKey | None:
     """Return the key of the live run that follows the next `count`, from the key `first` on. None:
     so many aren't scheduled at `until` or earlier.

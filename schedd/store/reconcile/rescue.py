@@ -175,13 +175,7 @@ def rescue(connection: Connection, claim: Claim, losses: Sequence[Loss]) -> list
         connection,
         (
             NotifiableEvent(
-                key.scheduled_at,
-                key.run_id,
-                job,
-                shard,
-                loss.notices,
-                State.FAILED,
-                dead=loss.dead,
+                key.scheduled_at, key.run_id, job, shard, loss.notices, State.FAILED, dead=loss.dead
             )
             for key, (*_, job, shard, state) in zip(moved, rows, strict=True)
             if state == "FAILED" and (loss := wanted.get(key)) and loss.notices

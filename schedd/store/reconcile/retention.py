@@ -203,8 +203,7 @@ def _page(
     limit: int,
 ) -> OldRuns:
     rows = connection.exec_driver_sql(
-        statement,
-        {"at": after.scheduled_at, "run": after.run_id, "before": before, "limit": limit},
+        statement, {"at": after.scheduled_at, "run": after.run_id, "before": before, "limit": limit}
     ).all()
     last = RunKey(rows[-1].scheduled_at, RunId(rows[-1].run_id)) if rows else None
     mine = set(shards)

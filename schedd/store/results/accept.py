@@ -203,11 +203,7 @@ def _stored_in(row: LockedRun, report: ResultDecision) -> bool:
 
 
 def _again(report: ResultDecision, first: ResultDecision) -> Verdict:
-    same = (report.token, report.digest, report.sender) == (
-        first.token,
-        first.digest,
-        first.sender,
-    )
+    same = (report.token, report.digest, report.sender) == (first.token, first.digest, first.sender)
     return Verdict.REPEATED if same else Verdict.STALE
 
 

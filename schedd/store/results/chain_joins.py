@@ -306,11 +306,7 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
         arrived = chain_events.parents_of(ended) | arrived
     waited = seen.now - joined.first_at
     judged = judge(
-        one.after.when,
-        parents,
-        arrived,
-        seen.coming.get(n, ()) if before is None else (),
-        waited,
+        one.after.when, parents, arrived, seen.coming.get(n, ()) if before is None else (), waited
     )
     if judged.step is JoinStep.WAIT:
         return looked_after(waited)

@@ -120,10 +120,7 @@ def _bare(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None
 
 
 def newest(
-    connection: Connection,
-    namespace: str,
-    after: tuple[datetime, RedriveId] | None,
-    limit: int,
+    connection: Connection, namespace: str, after: tuple[datetime, RedriveId] | None, limit: int
 ) -> list[RedriveRecord]:
     """Return redrives after `after` (created_at, id), newest first, without states of runs."""
     query = _records().where(redrives.c.namespace == clean(namespace))

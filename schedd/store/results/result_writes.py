@@ -9,12 +9,7 @@ from sqlalchemy import Connection
 
 from schedd.core.dispatch.successes import Success, Successes
 from schedd.core.ids import Token
-from schedd.core.runs.model import (
-    LiveRun,
-    ResultDecision,
-    RunKey,
-    Verdict,
-)
+from schedd.core.runs.model import LiveRun, ResultDecision, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import membership
 from schedd.store.connection.database import Database, in_transaction

@@ -11,16 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    Connection,
-    Label,
-    Uuid,
-    any_,
-    literal,
-    literal_column,
-)
+from sqlalchemy import ARRAY, BigInteger, Connection, Label, Uuid, any_, literal, literal_column
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, Scope

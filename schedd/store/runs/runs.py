@@ -162,9 +162,7 @@ def cancel_run(
         ).one()
         connection.execute(
             live.delete().where(
-                live.c.shard == ended.shard,
-                live.c.job_id == ended.job_id,
-                live.c.run_id == run_id,
+                live.c.shard == ended.shard, live.c.job_id == ended.job_id, live.c.run_id == run_id
             )
         )
     elif was.run.state is State.RUNNING and not was.run.cancelling:

@@ -66,9 +66,7 @@ def forget_old(connection: Connection, limit: int = 5_000) -> int:
     )
     done = connection.execute(
         keys.delete().where(
-            keys.c.namespace == old.c.namespace,
-            keys.c.call == old.c.call,
-            keys.c.key == old.c.key,
+            keys.c.namespace == old.c.namespace, keys.c.call == old.c.call, keys.c.key == old.c.key
         )
     )
     return done.rowcount
