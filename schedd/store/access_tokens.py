@@ -44,7 +44,7 @@ from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.schema.tables import access_tokens as tokens
 from schedd.store.statements.arrays import clean, ids
-from schedd.store.statements.rows import decoded
+from schedd.store.statements.rows import decoded, record_of
 from schedkit.records import dataclass, replace
 
 KEPT: Final = timedelta(days=30)
@@ -242,21 +242,15 @@ def _created_by(made: FromClause, maker: ColumnElement[Id]) -> ColumnElement[boo
 
 
 def _token_of(row: Row[Any]) -> AccessTokenRecord:
-    return AccessTokenRecord(
-        AccessTokenId(row.token_id),
-        bytes(row.digest),
-        row.name,
-        Role[row.role],
-        tuple(row.namespaces),
-        row.created_at,
-        row.created_by,
-        row.expires_at,
-        row.revoked_at,
-        row.revoked_by,
-        None if row.made_by is None else AccessTokenId(row.made_by),
-        row.maker_revoked_at,
-        row.parent is not None,
-        tuple(AccessTokenId(Id.parse(each)) for each in row.makers or ()),
+    return record_of(
+        AccessTokenRecord,
+        row,
+        id=AccessTokenId(row.token_id),
+        role=Role[row.role],
+        namespaces=tuple(row.namespaces),
+        maker=row.made_by,
+        login=row.parent is not None,
+        makers=tuple(AccessTokenId(Id.parse(each)) for each in row.makers or ()),
     )
 
 

@@ -17,6 +17,7 @@ from schedd.core.ids import RunId
 from schedd.core.runs.model import AuditRecord
 from schedd.store.schema.tables import audit
 from schedd.store.statements import arrays
+from schedd.store.statements.rows import record_of
 
 SHARED = """%(log_at)s::timestamptz[], %(log_actors)s::text[], %(log_actions)s::text[],
     %(log_outcomes)s::text[], %(log_reasons)s::text[], %(log_tokens)s::bigint[],
@@ -122,23 +123,4 @@ def list_audit(
         query = query.where(audit.c.run_id == run_id)
     if before is not None:
         query = query.where(audit.c.seq < before)
-    return [
-        (
-            row.seq,
-            AuditRecord(
-                row.actor,
-                row.action,
-                row.object,
-                row.outcome,
-                row.reason,
-                row.run_id,
-                row.token,
-                row.worker,
-                row.source,
-                row.at,
-                row.before,
-                row.after,
-            ),
-        )
-        for row in connection.execute(query)
-    ]
+    return [(row.seq, record_of(AuditRecord, row)) for row in connection.execute(query)]

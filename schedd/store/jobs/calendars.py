@@ -14,9 +14,10 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, true
+from sqlalchemy import Connection, func, select, true
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql.selectable import LateralFromClause
 
@@ -28,7 +29,7 @@ from schedd.store.connection.database import Database, in_transaction
 from schedd.store.schema.tables import calendar_versions, calendars, job_calendars, jobs
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
-from schedd.store.statements.rows import decoded
+from schedd.store.statements.rows import decoded, record_of
 from schedkit.records import dataclass, replace
 
 PINNED = """
@@ -188,7 +189,7 @@ def get_calendar(
             calendar_versions.c.version == calendars.c.version, calendars.c.deleted_at.is_(None)
         )
     row = connection.execute(query).first()
-    return None if row is None else _record(row)
+    return None if row is None else record_of(CalendarRecord, row)
 
 
 def list_calendars(
@@ -206,7 +207,7 @@ def list_calendars(
         .order_by(calendars.c.name)
         .limit(limit)
     )
-    return decoded("calendars", rows, _record)
+    return decoded("calendars", rows, partial(record_of, CalendarRecord))
 
 
 def jobs_of_earlier_versions(
@@ -287,19 +288,6 @@ def _records() -> Any:
         used.c.jobs,
         used.c.behind,
     ).select_from(versions.join(used, true()))
-
-
-def _record(row: Row[Any]) -> CalendarRecord:
-    return CalendarRecord(
-        row.namespace,
-        row.name,
-        row.version,
-        bytes(row.spec),
-        row.updated_at,
-        row.updated_by,
-        row.jobs,
-        row.behind,
-    )
 
 
 @operations("calendars")

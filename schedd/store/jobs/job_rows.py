@@ -35,7 +35,7 @@ from schedd.store.connection.database import StartOver
 from schedd.store.jobs import calendars
 from schedd.store.schema.tables import jobs, live, resumptions, timers
 from schedd.store.statements import arrays
-from schedd.store.statements.rows import ID, cut
+from schedd.store.statements.rows import ID, cut, record_of
 from schedd.store.timers.run_insert import insert_run_row
 
 LOCK_SHARDS: Final = """
@@ -158,7 +158,7 @@ def account(
 
 
 def stored(connection: Connection, job_id: JobId) -> JobRecord:
-    return record_of(connection.execute(_OF_ID, {"wanted": job_id}).one())
+    return job_record(connection.execute(_OF_ID, {"wanted": job_id}).one())
 
 
 def records() -> Select[Any]:
@@ -190,34 +190,20 @@ def records() -> Select[Any]:
 _OF_ID: Final = records().where(jobs.c.job_id == bindparam("wanted"))
 
 
-def record_of(row: Row[Any]) -> JobRecord:
-    definition = StoredDefinition(
-        JobId(row.job_id),
-        row.generation,
-        row.namespace,
-        row.name,
-        bytes(row.spec),
-        paused=row.paused,
+def job_record(row: Row[Any]) -> JobRecord:
+    definition = record_of(
+        StoredDefinition,
+        row,
         deleted=row.deleted_at is not None,
-        ephemeral=row.ephemeral,
         calendars=calendars.pinned(row.names, row.versions, row.specs),
         pool=row.pool or "",
-        retention=row.retention,
     )
-    return JobRecord(
-        definition,
-        ShardId(row.shard),
-        row.due_at,
-        row.nominal,
-        row.pause_note,
-        row.paused_by,
-        row.created_at,
-        row.created_by,
-        row.updated_at,
-        row.paused_at,
-        row.resume_at,
-        row.fired,
-        tuple(sorted(row.early or ())),
+    return record_of(
+        JobRecord,
+        row,
+        definition=definition,
+        paused_until=row.resume_at,
+        early=tuple(sorted(row.early or ())),
     )
 
 

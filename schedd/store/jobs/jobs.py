@@ -58,8 +58,8 @@ from schedd.store.jobs import calendars, chains, pools
 from schedd.store.jobs.job_rows import (
     account,
     change,
+    job_record,
     lock_job,
-    record_of,
     records,
     set_timer,
     stored,
@@ -150,13 +150,13 @@ def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | Non
     row = connection.execute(
         records().where(jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), where)
     ).first()
-    return None if row is None else record_of(row)
+    return None if row is None else job_record(row)
 
 
 def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
     """Return these jobs, except deleted ones."""
     where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
-    return decoded("jobs", connection.execute(records().where(*where)), record_of)
+    return decoded("jobs", connection.execute(records().where(*where)), job_record)
 
 
 def list_jobs(
@@ -173,7 +173,7 @@ def list_jobs(
     query = _newest(records(), namespace, after).where(*_conditions(wanted)).limit(limit)
     if end is not None:
         query = query.where(end <= _PLACE)
-    return [record_of(row) for row in connection.execute(query)], end
+    return [job_record(row) for row in connection.execute(query)], end
 
 
 def newest_definitions(

@@ -29,6 +29,7 @@ from schedd.store.schema.tables import jobs, live, pool_turns, pools
 from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
+from schedd.store.statements.rows import record_of
 from schedkit.records import dataclass, replace
 
 LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
@@ -224,19 +225,10 @@ def _stored(connection: Connection, namespace: str, name: str) -> PoolRecord:
 
 
 def _record(row: Row[Any]) -> PoolRecord:
-    per = None if row.rate_seconds is None else timedelta(seconds=row.rate_seconds)
-    return PoolRecord(
-        row.namespace,
-        row.name,
-        row.run_limit,
-        None if row.rate_count is None or per is None else StartRate(row.rate_count, per),
-        row.version,
-        row.paused,
-        row.pause_note,
-        row.paused_by,
-        row.updated_at,
-        row.updated_by,
-    )
+    rate = None
+    if row.rate_count is not None and row.rate_seconds is not None:
+        rate = StartRate(row.rate_count, timedelta(seconds=row.rate_seconds))
+    return record_of(PoolRecord, row, limit=row.run_limit, rate=rate)
 
 
 @operations("pools")

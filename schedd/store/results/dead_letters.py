@@ -34,7 +34,7 @@ from schedd.store.connection.database import RolledBack
 from schedd.store.runs.run_records import newest_first, of_job, record, record_name, records
 from schedd.store.schema.tables import dead_letters, jobs, redrives, runs
 from schedd.store.statements.arrays import clean
-from schedd.store.statements.rows import decoded
+from schedd.store.statements.rows import decoded, record_of
 from schedkit.records import replace
 
 MOST_AT_ONCE = 50_000
@@ -89,23 +89,17 @@ def groups(
         select(greatest, run)
         .join(newest, newest.c.run_id == greatest.c.run_id)
         .join(run, true())
-        .order_by(greatest.c.how_many.desc(), greatest.c.last.desc())
+        .order_by(greatest.c.how_many.desc(), greatest.c.last_died_at.desc())
     )
     rows = connection.execute(query).all()
     found = [
-        DeadLetterGroupRecord(
-            row.fingerprint,
-            choice.namespace,
-            row.name,
-            row.how_many,
-            row.queued,
-            row.first,
-            row.last,
-            RunId(row.run_id),
-            row.reason,
-            row.exit_code,
-            row.error,
-            row.ephemeral,
+        record_of(
+            DeadLetterGroupRecord,
+            row,
+            namespace=choice.namespace,
+            job=row.name,
+            count=row.how_many,
+            submitted=row.ephemeral,
         )
         for row in rows
     ]
@@ -221,8 +215,8 @@ def _greatest(choice: LetterFilter, most: int) -> Subquery:
             func.count().label("how_many"),
             func.sum(func.count()).over().label("in_all"),
             func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("queued"),
-            func.min(dead_letters.c.died_at).label("first"),
-            func.max(dead_letters.c.died_at).label("last"),
+            func.min(dead_letters.c.died_at).label("first_died_at"),
+            func.max(dead_letters.c.died_at).label("last_died_at"),
             func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("run_id"),
         )
         .select_from(dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id))
@@ -249,14 +243,9 @@ def _letters(query: Select[Any]) -> Select[Any]:
 
 
 def _letter(row: Row[Any]) -> DeadLetterRecord:
-    return DeadLetterRecord(
-        record(row),
-        row.fingerprint,
-        row.died_at,
-        row.resolution and LetterOutcome(row.resolution),
-        row.resolved_at,
-        row.resolved_by,
-        row.became and RunId(row.became),
-        row.redrive and RedriveId(row.redrive),
-        row.note,
+    return record_of(
+        DeadLetterRecord,
+        row,
+        run=record(row),
+        resolved=row.resolution and LetterOutcome(row.resolution),
     )

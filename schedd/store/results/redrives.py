@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, select, tuple_
 
-from schedd.core.ids import RedriveId, ShardId
+from schedd.core.ids import RedriveId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import Idempotency, StoreConflict
@@ -30,7 +30,7 @@ from schedd.store.schema.tables import dead_letters, redrives
 from schedd.store.statements import idempotency
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
-from schedd.store.statements.rows import decoded
+from schedd.store.statements.rows import decoded, record_of
 from schedkit.records import dataclass, replace
 
 STATES = """
@@ -171,26 +171,7 @@ def _records() -> Select[Any]:
 
 
 def _record(row: Row[Any]) -> RedriveRecord:
-    return RedriveRecord(
-        RedriveId(row.redrive_id),
-        ShardId(row.shard),
-        row.namespace,
-        row.job,
-        row.fingerprint,
-        row.rate,
-        row.edited,
-        row.total,
-        row.waiting,
-        row.made,
-        row.open,
-        {},
-        row.created_at,
-        row.created_by,
-        row.stopped_at,
-        row.stopped_by,
-        row.finished_at,
-        row.submitted,
-    )
+    return record_of(RedriveRecord, row, states={})
 
 
 @operations("dead_letters")

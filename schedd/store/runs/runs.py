@@ -25,7 +25,7 @@ from schedd.store.jobs.jobs import insert_job
 from schedd.store.runs.run_records import record, record_name, records
 from schedd.store.schema.tables import attempts, jobs, live, outputs, results, runs, timers
 from schedd.store.statements import idempotency
-from schedd.store.statements.rows import decoded
+from schedd.store.statements.rows import decoded, record_of
 from schedd.store.timers.run_insert import insert_run_row
 from schedkit.records import replace
 
@@ -207,16 +207,9 @@ def result(connection: Connection, run_id: RunId) -> bytes | None:
 
 def _attempt(row: Any) -> AttemptRecord:
     failed = row.state == State.RETRYING and row.digest is not None
-    return AttemptRecord(
-        row.attempt,
-        Token(row.token),
-        row.generation,
-        row.worker,
-        row.assigned_at,
-        row.started_at,
-        row.finished_at,
-        State.FAILED if failed else State(row.state),
-        None if row.reason is None else Reason(row.reason).value,
-        row.exit_code,
-        row.error,
+    return record_of(
+        AttemptRecord,
+        row,
+        state=State.FAILED if failed else State(row.state),
+        reason=None if row.reason is None else Reason(row.reason).value,
     )

@@ -11,8 +11,9 @@ decoded is set aside with its name, and the others are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
@@ -45,6 +46,15 @@ def decoded(
     """
     parts = together(f"row of {kind}", [*rows], lambda some: [*map(decode, some)], name=name)
     return [value for part in parts for value in part]
+
+
+def record_of(kind: type[T], row: Any, **others: object) -> T:
+    """Return a record: a field has the value of `others`, or of the row's column with its name. A
+    field without either keeps its default.
+    """
+    columns: dict[str, object] = row._asdict() | others
+    names = (field.name for field in fields(cast("Any", kind)))
+    return kind(**{name: columns[name] for name in names if name in columns})
 
 
 def cut(packed: memoryview | None, width: int) -> list[bytes]:
