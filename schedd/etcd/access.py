@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 
@@ -108,6 +108,15 @@ class EtcdAccess:
     def targets(self) -> tuple[str, ...]:
         """The endpoints as grpc takes them: `host:port`."""
         return tuple(endpoint.rpartition("://")[2].rstrip("/") for endpoint in self.endpoints)
+
+    def open_channel(self, library: Any, position: int) -> Any:
+        """Return a new channel of `grpc` or `grpc.aio` to this endpoint, with the files as they are
+        now. Raises Rejected if one can't be read.
+        """
+        target = self.targets[position]
+        if self.tls is None:
+            return library.insecure_channel(target, options=CHANNEL_OPTIONS)
+        return library.secure_channel(target, self.tls.credentials(), options=CHANNEL_OPTIONS)
 
 
 def against(endpoints: Sequence[str], *, encrypted: bool) -> Iterator[str]:

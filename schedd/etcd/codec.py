@@ -7,7 +7,7 @@ Invariants
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -16,12 +16,10 @@ from schedd.core.cluster.coordination import (
     CoordinationEntry,
     Delete,
     DeletePrefix,
-    Field,
     Get,
     LeaseId,
     Op,
     Put,
-    Relation,
     Revision,
     TxnResult,
 )
@@ -50,6 +48,11 @@ class EtcdMethod(Generic[RequestT, ReplyT]):
     def name(self) -> str:
         """Last part of the path, such as `Range`."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The arguments of a channel's stubs, beside the path."""
+        return {"request_serializer": self.encode, "response_deserializer": self.decode}
 
 
 def _method(
@@ -80,21 +83,6 @@ STATUS: Final = _method("/etcdserverpb.Maintenance/Status", wire.StatusRequest, 
 AUTHENTICATE: Final = _method(
     "/etcdserverpb.Auth/Authenticate", wire.AuthenticateRequest, wire.AuthenticateResponse
 )
-
-
-_RESULTS: Final = {
-    Relation.EQUAL: wire.Compare.EQUAL,
-    Relation.NOT_EQUAL: wire.Compare.NOT_EQUAL,
-    Relation.LESS: wire.Compare.LESS,
-    Relation.GREATER: wire.Compare.GREATER,
-}
-
-_TARGETS: Final = {
-    Field.VERSION: wire.Compare.VERSION,
-    Field.CREATE_REVISION: wire.Compare.CREATE,
-    Field.MOD_REVISION: wire.Compare.MOD,
-    Field.VALUE: wire.Compare.VALUE,
-}
 
 
 def end_of(prefix: bytes) -> bytes:
@@ -162,8 +150,8 @@ class Codec:
         message = wire.Compare(
             key=key,
             range_end=end,
-            target=_TARGETS[compare.field],
-            result=_RESULTS[compare.relation],
+            target=wire.Compare.Target.Value(compare.field.name.removesuffix("_REVISION")),
+            result=wire.Compare.Result.Value(compare.relation.name),
         )
         setattr(message, compare.field.value, compare.operand)
         return message

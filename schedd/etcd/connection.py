@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -30,7 +30,7 @@ from grpc import ChannelConnectivity
 
 from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
+from schedd.etcd.access import EtcdAccess, Login, metadata
 from schedd.etcd.codec import AUTHENTICATE, EtcdMethod
 from schedd.etcd.errors import (
     EtcdCallFailed,
@@ -155,7 +155,6 @@ log = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 _Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.SHUTDOWN)
@@ -202,15 +201,23 @@ class EtcdConnection:
             AccessDenied: the user, the password or a permission is wrong.
             EtcdRefused: etcd reports that the request is invalid.
         """
-        return await self._over(_One(method, request))
+        return await self._over(_one(method, request))
 
     async def call_each(
         self, method: EtcdMethod[RequestT, ReplyT], requests: Sequence[RequestT]
     ) -> list[ReplyT]:
         """Send many requests like `call`, on one stream. Return the replies in their order."""
-        return await self._over(_Each(method, requests))
 
-    async def _over(self, what: _What[T]) -> T:
+        async def send(
+            channel: grpc.aio.Channel, timeout: float, metadata: _Metadata
+        ) -> list[ReplyT]:
+            stub = channel.stream_stream(method.path, **method.form)
+            call = stub(iter(requests), timeout=timeout, metadata=metadata)
+            return [reply async for reply in call]
+
+        return await self._over(_Call(method, send))
+
+    async def _over(self, what: _Call[T]) -> T:
         try:
             with self.silence.around(what.method.name, self._emit):
                 return await self._anywhere(what)
@@ -220,7 +227,7 @@ class EtcdConnection:
                 self.on_rejected(rejected)
             raise
 
-    async def _anywhere(self, what: _What[T]) -> T:
+    async def _anywhere(self, what: _Call[T]) -> T:
         clock = _Clock(self.deadline)
         last: ScheddError | None = None
         for position, share in self._round(clock):
@@ -245,7 +252,7 @@ class EtcdConnection:
         if not await self._connected(position, clock.remaining_seconds()):
             raise self._unreachable(position)
         try:
-            return await self._send(position, _One(method, request), clock)
+            return await self._send(position, _one(method, request), clock)
         except EtcdCallFailed as failed:
             raise failed.failure.error from failed.__cause__
 
@@ -265,9 +272,7 @@ class EtcdConnection:
                 token = await self._current_token(position, clock)
             except EtcdCallFailed as failed:
                 raise self._note(position, failed.failure) from failed.__cause__
-            stub = self._channel(position).stream_stream(
-                method.path, request_serializer=method.encode, response_deserializer=method.decode
-            )
+            stub = self._channel(position).stream_stream(method.path, **method.form)
             call = stub(metadata=metadata(token))
             return EtcdStream(call, self.deadline, position, self._access)
         raise Unavailable(
@@ -305,16 +310,9 @@ class EtcdConnection:
         return failure.error
 
     def _channel(self, position: int) -> grpc.aio.Channel:
-        channel = self._channels.get(position)
-        if channel is None:
-            channel = self._channels[position] = self._connect(self.targets[position])
-        return channel
-
-    def _connect(self, target: str) -> grpc.aio.Channel:
-        tls = self._access.tls
-        if tls is None:
-            return grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
+        if position not in self._channels:
+            self._channels[position] = self._access.open_channel(grpc.aio, position)
+        return self._channels[position]
 
     async def _connected(self, position: int, timeout: float) -> bool:
         """Return whether a connection is open, or becomes open within `timeout` seconds."""
@@ -331,7 +329,7 @@ class EtcdConnection:
         except TimeoutError:
             return False
 
-    async def _send(self, position: int, what: _What[T], clock: _Clock) -> T:
+    async def _send(self, position: int, what: _Call[T], clock: _Clock) -> T:
         token = await self._current_token(position, clock)
         try:
             return await self._send_once(position, what, clock, token)
@@ -342,7 +340,7 @@ class EtcdConnection:
         return await self._send_once(position, what, clock, token)
 
     async def _send_once(
-        self, position: int, what: _What[T], clock: _Clock, token: str | None
+        self, position: int, what: _Call[T], clock: _Clock, token: str | None
     ) -> T:
         try:
             return await what.send(
@@ -382,7 +380,7 @@ class EtcdConnection:
         request = wire.AuthenticateRequest(name=login.user, password=login.password)
         try:
             reply: wire.AuthenticateResponse = await self._send_once(
-                position, _One(AUTHENTICATE, request), clock, token=None
+                position, _one(AUTHENTICATE, request), clock, token=None
             )
         except EtcdCallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
@@ -396,48 +394,21 @@ class EtcdConnection:
         return reply.token
 
 
-class _What(Protocol[T_co]):
-    """A call: the requests to send, and how the replies are received."""
-
-    @property
-    def method(self) -> EtcdMethod[Any, Any]: ...
-
-    async def send(
-        self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata
-    ) -> T_co: ...
-
-
 @dataclass(frozen=True, slots=True)
-class _One(Generic[RequestT, ReplyT]):
-    method: EtcdMethod[RequestT, ReplyT]
-    request: RequestT
+class _Call(Generic[T]):
+    """A call, which sends its requests over a channel, within seconds, and receives the replies."""
 
-    async def send(self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata) -> ReplyT:
-        stub = channel.unary_unary(
-            self.method.path,
-            request_serializer=self.method.encode,
-            response_deserializer=self.method.decode,
-        )
-        return await stub(self.request, timeout=timeout, metadata=metadata)
+    method: EtcdMethod[Any, Any]
+    send: Callable[[grpc.aio.Channel, float, _Metadata], Awaitable[T]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Each(Generic[RequestT, ReplyT]):
-    """A call of many requests on one stream. Each gets a reply, or the stream fails."""
+def _one(method: EtcdMethod[RequestT, ReplyT], request: RequestT) -> _Call[ReplyT]:
+    async def send(channel: grpc.aio.Channel, timeout: float, metadata: _Metadata) -> ReplyT:
+        stub = channel.unary_unary(method.path, **method.form)
+        reply: ReplyT = await stub(request, timeout=timeout, metadata=metadata)
+        return reply
 
-    method: EtcdMethod[RequestT, ReplyT]
-    requests: Sequence[RequestT]
-
-    async def send(
-        self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata
-    ) -> list[ReplyT]:
-        stub = channel.stream_stream(
-            self.method.path,
-            request_serializer=self.method.encode,
-            response_deserializer=self.method.decode,
-        )
-        call = stub(iter(self.requests), timeout=timeout, metadata=metadata)
-        return [reply async for reply in call]
+    return _Call(method, send)
 
 
 class _Clock:

@@ -5,7 +5,7 @@ tried one after the other, within one deadline.
 """
 
 import random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -13,17 +13,10 @@ from google.protobuf.message import Message
 from schedd.core.cluster.coordination import LeaseId
 from schedd.core.events import Emit, discard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
+from schedd.etcd.access import EtcdAccess, Login, metadata
 from schedd.etcd.codec import AUTHENTICATE, LEASE_KEEP_ALIVE, EtcdMethod
 from schedd.etcd.connection import Ring
-from schedd.etcd.errors import (
-    EtcdCallFailed,
-    EtcdFailure,
-    EtcdRemedy,
-    LoginBackoff,
-    RightsOff,
-    judge,
-)
+from schedd.etcd.errors import EtcdCallFailed, EtcdRemedy, LoginBackoff, RightsOff, judge
 from schedd.etcd.last_answer import Silence
 from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
@@ -113,28 +106,17 @@ class Lifeline:
     def _send(
         self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT, ends: float
     ) -> ReplyT:
-        stub = self._channel(position).unary_unary(
-            method.path, request_serializer=method.encode, response_deserializer=method.decode
-        )
+        stub = self._channel(position).unary_unary(method.path, **method.form)
         try:
             left = max(0.001, ends - boottime())
-            return stub(request, timeout=left, metadata=metadata(self._token))
+            reply: ReplyT = stub(request, timeout=left, metadata=metadata(self._token))
         except grpc.RpcError as error:
-            raise EtcdCallFailed(_judged(error, self._access)) from error
+            call: Any = error  # also the call, if it was started
+            failure = judge(call.code(), call.details() or "", writes=False, access=self._access)
+            raise EtcdCallFailed(failure) from error
+        return reply
 
     def _channel(self, position: int) -> grpc.Channel:
-        channel = self._channels.get(position)
-        if channel is None:
-            channel = self._channels[position] = self._connect(self._access.targets[position])
-        return channel
-
-    def _connect(self, target: str) -> grpc.Channel:
-        tls = self._access.tls
-        if tls is None:
-            return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        return grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
-
-
-def _judged(error: grpc.RpcError, access: EtcdAccess) -> EtcdFailure:
-    assert isinstance(error, grpc.Call)  # as for every call that was started
-    return judge(error.code(), error.details() or "", writes=False, access=access)
+        if position not in self._channels:
+            self._channels[position] = self._access.open_channel(grpc, position)
+        return self._channels[position]
