@@ -29,19 +29,15 @@ class ClusterPause:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the cluster is paused: nothing fires and nothing starts."""
         return self.pauses.present is not None
 
     def read_soon(self) -> None:
-        """Read the pause now, because it may have changed."""
         self.loop.wake()
 
     def on_change(self, notify: Callable[[], None]) -> None:
-        """Call `notify()` whenever the cluster was paused or resumed."""
         self._on_change = notify
 
     async def step(self) -> None:
-        """Read the pause and report a change."""
         known, self.pauses = self.pauses, await self._store.read(self.pauses)
         if known.switched != self.pauses.switched:
             present = self.pauses.present

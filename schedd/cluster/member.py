@@ -186,7 +186,6 @@ class MemberIdentity:
     tzdata: str = ""
 
     def view(self, tenure: TenureId) -> MemberView:
-        """Return the member as it registers, with this tenure."""
         return MemberView(
             name=self.name,
             tenure=tenure,
@@ -297,7 +296,6 @@ class MemberLifecycle:
         return claimed
 
     async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
-        """Join, live and leave."""
         live = self._new(keeper)
         member = self.identity.view(live.tenure)
         registration = Registration(self.coordination, self.cluster, member, keeper.lease.id)
@@ -327,7 +325,6 @@ class MemberLifecycle:
             await self._fence_tenure(live, "" if draining.is_set() else over or FAILED)
 
     async def _second(self, first: str) -> None:
-        """Log and audit that another running daemon has this member's name."""
         log.error(
             "the member's name is already in use by another daemon, %s: this daemon can't serve;"
             " stop one of the two, or give it another name",
@@ -469,7 +466,6 @@ async def _trust(keeper: LeaseKeeper) -> NoReturn:
 
 
 async def _pause(seconds: float, draining: asyncio.Event) -> None:
-    """Wait `seconds`, or until `draining` is set."""
     try:
         async with asyncio.timeout(seconds):
             await draining.wait()

@@ -52,20 +52,16 @@ class Observer:
 
     @property
     def tenure(self) -> TenureId | None:
-        """Return this member's own tenure; None while it has none."""
         return self._live.tenure if self._live else None
 
     def owned(self) -> dict[ShardId, Epoch]:
-        """Return the shards that this member owns now, with their epochs."""
         return self._live.owned() if self._live else {}
 
     def trusted(self) -> bool:
-        """Return whether this member may act on its tenure now."""
         return self._live is not None and self._live.trusted()
 
     @property
     def lease(self) -> LeaseId | None:
-        """Return the lease of this member's tenure; None while it has none."""
         return self._live.keeper.lease.id if self._live else None
 
     # ── for the member's own lifecycle ───────────────────────────────────────────────────────────

@@ -32,15 +32,12 @@ class Failed(Generic[T]):
 
 
 class Transactor:
-    """Writer for the transactions of one tenure."""
-
     def __init__(self, ownership: Ownership, trusted: Callable[[], bool], emit: Emit) -> None:
         self.ownership = ownership
         self._trusted = trusted
         self._emit = emit
 
     def trusted(self) -> bool:
-        """Return whether this tenure may begin a transaction now."""
         return self._trusted()
 
     async def by_lane(
@@ -79,7 +76,6 @@ class Transactor:
         return found
 
     def lost(self, shards: frozenset[ShardId], step: str) -> None:
-        """Drop the shards that a transaction found lost."""
         if shards:
             self._emit(ShardsLost(shards, step))
             self.ownership.drop(shards)

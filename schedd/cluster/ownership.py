@@ -39,7 +39,6 @@ class Ownership:
         self._listeners.append(listener)
 
     def gain(self, taken: Mapping[ShardId, Epoch]) -> None:
-        """Add shards that were taken, with their new epochs."""
         self._epochs.update(taken)
         self._notify_listeners(frozenset(taken), frozenset())
 
@@ -57,7 +56,6 @@ class Ownership:
         return shard % self.lanes
 
     def shards_of(self, lane: int) -> list[ShardId]:
-        """Return the owned shards of one lane, ascending."""
         return sorted(shard for shard in self._epochs if shard % self.lanes == lane)
 
     def claim(self, shards: Iterable[ShardId]) -> Claim:

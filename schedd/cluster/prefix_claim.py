@@ -38,7 +38,6 @@ class PrefixClaim:
 
     @property
     def prefix_id(self) -> Id | None:
-        """The id of the prefix; None: its owner wasn't read."""
         return self.owner.prefix_id if self.owner is not None else None
 
     async def check(self, cluster_id: str) -> bool:

@@ -151,11 +151,9 @@ class Registration:
         return made.succeeded
 
     def draining(self) -> None:
-        """Show in the key that this member is draining."""
         self._want(replace(self._wanted, draining=True))
 
     def reports(self, *, database: bool, attached: bool) -> None:
-        """Show in the key whether the database answers, and whether a worker is attached."""
         self._want(replace(self._wanted, database=database, attached=attached))
 
     def _want(self, member: MemberView) -> None:

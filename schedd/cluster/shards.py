@@ -70,8 +70,6 @@ def plan(
 
 
 class Shards:
-    """The loop that makes `ownership` follow the map of the view."""
-
     def __init__(
         self,
         store: MembershipStore,
@@ -90,7 +88,6 @@ class Shards:
         ownership.listen(self._changed)
 
     def wake(self) -> None:
-        """Follow the map now, because it has changed."""
         self._asking.reset()
         self.loop.wake()
 
@@ -133,7 +130,6 @@ class Shards:
         log.info("%d shards released", len(shards))
 
     async def _take_over_shards(self, seen: dict[ShardId, Epoch]) -> int:
-        """Take over the shards that are free; return their number."""
         await BEFORE_TAKE()
         if not self._trusted():
             return 0

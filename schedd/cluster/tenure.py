@@ -16,8 +16,6 @@ class TenureOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LiveTenure:
-    """The running tenure: the values that its loops need."""
-
     tenure: TenureId
     ownership: Ownership
     keeper: LeaseKeeper
@@ -29,7 +27,6 @@ class LiveTenure:
         return self.keeper.trusted()
 
     def owned(self) -> dict[ShardId, Epoch]:
-        """Return the shards that are owned now, with their epochs."""
         return dict(self.ownership.epochs)
 
 

@@ -92,7 +92,6 @@ class WorkerLeases:
 
     @property
     def deleted(self) -> frozenset[IncarnationId]:
-        """The workers whose deletion the watch has reported."""
         return frozenset(self.watched().departed)
 
     async def look_again(self) -> frozenset[IncarnationId]:
@@ -103,11 +102,9 @@ class WorkerLeases:
         return self._absence.judge(self._absence.missing, look, self.watched()).gone
 
     def forget_missing(self) -> None:
-        """Stop checking missing workers."""
         self._absence.clear()
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
-        """Return the other incarnations of the same worker that have a key."""
         listing = await self.etcd.list(f"{self._prefix}{incarnation.worker}/")
         return frozenset(_incarnations(listing)) - {incarnation.id}
 
@@ -204,7 +201,6 @@ class WorkerLeases:
                 return False
 
     async def _revive(self, incarnation: Incarnation) -> bool:
-        """Create the missing lease again, unless the incarnation is lost."""
         stored = await self.store.incarnations([incarnation.id])
         if not stored or stored[0].lost_at is not None:
             return False

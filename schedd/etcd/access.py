@@ -106,7 +106,6 @@ class EtcdAccess:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The endpoints as grpc takes them: `host:port`."""
         return tuple(endpoint.rpartition("://")[2].rstrip("/") for endpoint in self.endpoints)
 
     def open_channel(self, library: Any, position: int) -> Any:

@@ -71,12 +71,10 @@ class EtcdClient:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The configured endpoints, in the order of the answers of `status`."""
         return tuple(self._connection.targets)
 
     @property
     def silence(self) -> Silence:
-        """Time since the last answer to any call, keepalives included."""
         return self._connection.silence
 
     def on_rejected(self, report: Callable[[Rejected], None]) -> None:
@@ -93,7 +91,6 @@ class EtcdClient:
         return self._codec.entry(reply.kvs[0]) if reply.kvs else None
 
     async def list(self, prefix: str) -> Listing:
-        """Return all current entries under the prefix."""
         for _ in range(_LISTING_TRIES):
             try:
                 return await self._list(prefix)
@@ -132,7 +129,6 @@ class EtcdClient:
         return (await self.txn((), (Put(key, value, lease),))).revision
 
     async def delete(self, key: str) -> bool:
-        """Delete the key; return whether it existed."""
         return (await self.txn((), (Delete(key),))).deleted > 0
 
     def follow(self, prefix: str) -> AsyncIterator[Followed]:
@@ -148,7 +144,6 @@ class EtcdClient:
         return follow(self._connection, self._codec, self.list, prefix)
 
     async def compact(self, revision: Revision) -> None:
-        """Discard all history before `revision`."""
         await self._connection.call(COMPACT, wire.CompactionRequest(revision=revision))
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────
@@ -196,7 +191,6 @@ class EtcdClient:
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
     async def status(self) -> tuple[EtcdEndpoint, ...]:
-        """Return the status of each configured endpoint, or why it has none."""
         return tuple([await self._status(*one) for one in enumerate(self.endpoints)])
 
     async def _status(self, position: int, endpoint: str) -> EtcdEndpoint:

@@ -46,12 +46,10 @@ class EtcdMethod(Generic[RequestT, ReplyT]):
 
     @property
     def name(self) -> str:
-        """Last part of the path, such as `Range`."""
         return self.path.rpartition("/")[2]
 
     @property
     def form(self) -> dict[str, Any]:
-        """The arguments of a channel's stubs, beside the path."""
         return {"request_serializer": self.encode, "response_deserializer": self.decode}
 
 
@@ -101,15 +99,12 @@ class Codec:
     root: str = ""
 
     def key(self, key: str) -> bytes:
-        """Return the key as etcd has it."""
         return (self.root + key).encode(errors="surrogateescape")
 
     def name(self, key: bytes) -> str:
-        """Return the key as callers know it."""
         return key.decode(errors="surrogateescape").removeprefix(self.root)
 
     def span(self, prefix: str) -> tuple[bytes, bytes]:
-        """Return key and range end of all keys that start with `prefix`."""
         start = self.key(prefix)
         return start or b"\0", end_of(start)
 

@@ -73,7 +73,6 @@ class EtcdStream(Generic[SentT, ReceivedT]):
         self._reading: asyncio.Task[object] | None = None
 
     async def send(self, request: SentT) -> None:
-        """Send the request within the deadline."""
         try:
             async with asyncio.timeout(self._deadline):
                 await self._call.write(request)
@@ -110,7 +109,6 @@ class EtcdStream(Generic[SentT, ReceivedT]):
         return cast("ReceivedT", message)
 
     async def close(self) -> None:
-        """End the stream, and cancel a pending read."""
         self._call.cancel()
         if self._reading is not None:
             self._reading.cancel()
@@ -183,7 +181,6 @@ class EtcdConnection:
 
     @property
     def current(self) -> int:
-        """Position in `targets` of the endpoint that the next call tries first."""
         return self._ring.current
 
     async def close(self) -> None:
@@ -247,7 +244,6 @@ class EtcdConnection:
     async def call_one(
         self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT
     ) -> ReplyT:
-        """Send the request like `call`, but only to this endpoint."""
         clock = _Clock(self.deadline)
         if not await self._connected(position, clock.remaining_seconds()):
             raise self._unreachable(position)
@@ -412,8 +408,6 @@ def _one(method: EtcdMethod[RequestT, ReplyT], request: RequestT) -> _Call[Reply
 
 
 class _Clock:
-    """The remaining time of one call's deadline, in seconds of the event loop."""
-
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + seconds

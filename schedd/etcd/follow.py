@@ -136,7 +136,6 @@ class Mirror:
         return Listing(self.revision, self.cluster_id, entries)
 
     def followed(self) -> Followed:
-        """Return the current state, and the deletions that this mirror saw."""
         return Followed(self.listing(), dict(self._deleted))
 
 
@@ -230,7 +229,6 @@ class Follower:
         )
 
     async def _watch(self, stream: WatchStream, mirror: Mirror) -> NoReturn:
-        """Apply events until an error ends the watch."""
         changes: list[Change] = []
         while True:
             response = await self._next(stream)

@@ -43,7 +43,6 @@ class Silence:
             self._since = max(began, self._answered)
 
     def broken(self) -> None:
-        """Record an answer, which ends the silence."""
         self._answered = boottime()
 
     @property

@@ -36,8 +36,6 @@ _BEAT_EVERY: Final = 0.5
 
 
 class EtcdLeaseKeeper:
-    """The trust in one lease. Created by `keep_lease`."""
-
     def __init__(
         self, lease: Lease, trust: LeaseTrust, lifeline: Lifeline, margin: LeaseMargin
     ) -> None:

@@ -125,7 +125,6 @@ class LeaseTrust:
         self._due = now + self._retry
 
     def give_up(self) -> None:
-        """End the trust now: no keepalives follow."""
         self.loss = self.loss or LeaseLoss.UNANSWERED
 
     def _hung(self, now: float) -> bool:

@@ -84,7 +84,6 @@ class DatabaseClock:
 
     @property
     def known(self) -> bool:
-        """Whether the database was ever reached, so that cluster time is known."""
         return self._time is not None
 
     @property
@@ -124,7 +123,6 @@ class DatabaseClock:
         return self._clock() - self._good_at
 
     async def step(self) -> None:
-        """Probe once."""
         sent = self._clock()
         probe = await self._probe()
         received = self._clock()

@@ -40,8 +40,6 @@ MOST_UNREADABLE: Final = 1_000
 
 
 class DefinitionCache:
-    """Job → newest known definition."""
-
     any_late = False
     """Whether a definition was read whose job notifies about late runs."""
     any_broadcast = False
@@ -115,12 +113,10 @@ class DefinitionCache:
         return job in self._known
 
     def definition_of(self, job: JobId) -> Definition | None:
-        """Return the cached definition; None if there is none."""
         known = self._known.get(job)
         return None if known is None else known.definition
 
     def priority_of(self, job: JobId) -> Priority:
-        """Return the priority by the cached definition; MEDIUM without one."""
         known = self._known.get(job)
         return Priority.MEDIUM if known is None else known.definition.priority
 
@@ -142,16 +138,13 @@ class DefinitionCache:
         return need_of(known.definition, run)
 
     def known_of(self, job: JobId) -> CachedDefinition | None:
-        """Return the cached definition with its schedule; None if there is none."""
         return self._known.get(job)
 
     def paces(self, run: LiveRun) -> bool:
-        """Return whether the run is paced, by the cached definition; False without one."""
         definition = self.definition_of(run.job_id)
         return definition is not None and run.paced_by(definition)
 
     def slots_of(self, job: JobId) -> int:
-        """Return the slots of a run by the cached definition; 1 without it."""
         definition = self.definition_of(job)
         return 1 if definition is None else definition.slots
 
@@ -207,7 +200,6 @@ class DefinitionCache:
     def _keep(
         self, text: DefinitionText, found: dict[JobId, CachedDefinition]
     ) -> dict[JobId, CachedDefinition]:
-        """Cache and return the definitions of jobs with this text."""
         notices = text.definition.notices
         self.any_late |= notices is not None and notices.late is not None
         self.any_broadcast |= text.definition.placement is Placement.BROADCAST
@@ -227,7 +219,6 @@ class DefinitionCache:
             del self._unreadable[next(iter(self._unreadable))]
 
     def _drop(self, jobs: Set[JobId]) -> None:
-        """Forget these jobs, which are cached."""
         gone = Counter([entry.text for entry in map(self._known.pop, jobs)])
         for text, count in gone.items():
             self._taken -= (ITSELF + text.each) * count

@@ -130,8 +130,6 @@ class CachedDefinition:
 
 
 class DefinitionTexts:
-    """Recently read texts."""
-
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._read: OrderedDict[StoredText, DefinitionText] = OrderedDict()

@@ -104,7 +104,6 @@ class DependencyHealth:
         return [_failure(Dependency.POSTGRESQL, wait.error, wait.since)]
 
     def troubles(self) -> list[DependencyFailure]:
-        """Return failures and lock waits."""
         return [*self.failures(), *self.lock_waits()]
 
     def lock_timed_out(self, error: Unavailable) -> None:
@@ -116,7 +115,6 @@ class DependencyHealth:
             self._lock_wait = _LockWait(error, before.since, before.began, now)
 
     def rejected(self, dependency: Dependency, error: Rejected) -> None:
-        """Note a rejected call of this member."""
         self._failed(dependency, error, self._clock(), rejected_at=self._clock())
 
     def probe(
@@ -201,7 +199,6 @@ class DependencyHealth:
 
 
 def failed_read(error: Unavailable) -> FailedRead:
-    """Return this error as a failed read of the doctor's facts."""
     return FailedRead(_cause(error), error.reason, error.remedy)
 
 

@@ -94,7 +94,6 @@ STORED_ONLY = ("paused", "pause_note", "paused_until")
 
 
 def instant(stamp: Timestamp) -> datetime:
-    """Return a wire timestamp as an aware datetime."""
     return stamp.ToDatetime(tzinfo=UTC)
 
 
@@ -124,7 +123,6 @@ def line_id(job: job_pb2.Job, namespace: str) -> LineId:
 
 
 def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:
-    """Return the overlap policy of a wire value; None if unspecified."""
     word = job_pb2.Overlap.Name(policy).removeprefix("OVERLAP_")
     return None if word == "UNSPECIFIED" else Overlap(word)
 
@@ -204,7 +202,6 @@ class InvalidSpec(ValueError):
 
 
 def stored_spec(spec: bytes) -> job_pb2.Job:
-    """Parse the stored message of a job. Raises InvalidSpec."""
     try:
         return job_pb2.Job.FromString(spec)
     except DecodeError as error:
@@ -249,7 +246,6 @@ class JobDefinition:
 
     @classmethod
     def read(cls, stored: StoredDefinition) -> "JobDefinition":
-        """Return a stored definition. Raises InvalidSpec."""
         return cls(stored_spec(stored.spec), stored)
 
     @classmethod
@@ -288,7 +284,6 @@ class JobDefinition:
 
     @_Once
     def spec(self) -> job_pb2.Job:
-        """The message that is stored."""
         if self.row.spec:
             return self.message
         spec = spec_of(self.message)
@@ -298,7 +293,6 @@ class JobDefinition:
 
     @_Once
     def stored(self) -> StoredDefinition:
-        """The definition as it is stored."""
         if self.row.spec:
             return self.row
         spec = self.spec
@@ -397,7 +391,6 @@ def _matches(said: Iterable[common_pb2.LabelMatch]) -> tuple[Match, ...]:
 
 
 def bounds_of(spec: job_pb2.Job) -> ScheduleBounds:
-    """Return the first and last time of the schedule, and its jitter."""
     return ScheduleBounds(
         start=instant(spec.start) if spec.HasField("start") else None,
         end=instant(spec.end) if spec.HasField("end") else None,
@@ -406,7 +399,6 @@ def bounds_of(spec: job_pb2.Job) -> ScheduleBounds:
 
 
 def when(spec: job_pb2.Job) -> Schedule:
-    """Return the schedule of a spec, without validating it."""
     if spec.cron:
         return CronSchedule(
             expressions=tuple(spec.cron),
@@ -482,16 +474,13 @@ def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
 
 
 def _given(message: Message, field: str, default: timedelta) -> timedelta:
-    """Return the duration of this field, also zero; the default if it isn't set."""
     return seconds(getattr(message, field)) if message.HasField(field) else default
 
 
 def _asked(message: Message, field: str) -> timedelta | None:
-    """Return the duration of this field; None if it isn't set."""
     return seconds(getattr(message, field)) if message.HasField(field) else None
 
 
 def _word(name: str, prefix: str, default: str) -> str:
-    """Return an enum's name without its prefix; the default for UNSPECIFIED."""
     word = name.removeprefix(prefix)
     return default if word == "UNSPECIFIED" else word

@@ -77,12 +77,10 @@ def _write(connection: Connection, statement: str, entries: Sequence[AuditRecord
 
 
 def columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
-    """Return the parameters ARRAYS."""
     return shared_columns(entries) | own_columns(entries)
 
 
 def shared_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
-    """Return the parameters SHARED."""
     return {
         "log_at": arrays.instants([entry.at for entry in entries]),
         "log_actors": arrays.texts([entry.actor for entry in entries]),
@@ -97,7 +95,6 @@ def shared_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
 
 
 def own_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
-    """Return the parameters OWN."""
     return {
         "log_objects": arrays.texts([entry.object for entry in entries]),
         "log_runs": arrays.ids([entry.run_id for entry in entries]),

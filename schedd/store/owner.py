@@ -53,7 +53,6 @@ BEFORE_SUBMIT = failpoints.blocking("submit.before_commit")
 
 
 def _feed(connection: Connection, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
-    """Create the next runs of these backfills, up to their `max_parallel`."""
     return backfill_feed.feed(connection, claim.tenure, wanted, shards_of(wanted))
 
 

@@ -129,5 +129,4 @@ class Stores:
             pass
 
     def close(self) -> None:
-        """End the database's threads and close its connections."""
         self.database.close()

@@ -118,7 +118,6 @@ class UserStore:
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | StoreConflict | None:
-        """Resume the job with this timer."""
         edit = (job_id, timer, skipped, audit, seen_generation)
         return await self.database.call(job_pauses.resume_job, *edit, noted=noted)
 
@@ -144,7 +143,6 @@ class UserStore:
     get_run = in_transaction(runs.get_run)
 
     async def get_runs(self, run_ids: Sequence[RunId]) -> list[RunRecord]:
-        """Return these runs, except missing ones."""
         return await self.reads.runs(run_ids) if run_ids else []
 
     list_runs = in_transaction(run_list.list_runs)
@@ -159,7 +157,6 @@ class UserStore:
     taken_by = in_transaction(accounted_times.taken_by)
 
     async def audit(self, entry: AuditRecord) -> None:
-        """Append one audit entry."""
         await self.database.call(audit.write_all, [entry])
 
     counts = in_transaction(run_counts.counts)

@@ -171,7 +171,6 @@ class Candidate:
         self.loop = Loop("candidate", self.step, interval=LOOK_EVERY, backoff=backoff)
 
     def wake(self) -> None:
-        """Run the next step now, because something has changed."""
         self._soon.reset()
         (self._reconciling or self.loop).wake()
 

@@ -63,7 +63,6 @@ class LossRecorder:
         return None
 
     async def step(self) -> None:
-        """Record the lost workers, then log the new events."""
         rows = await self._workers.registered()
         liveness = await self._leases.liveness([one.id for one in rows])
         for part in _parts(liveness.gone):
@@ -80,8 +79,6 @@ class LossRecorder:
 
 
 def watching(look: Callable[[], Awaitable[ClusterWatched]], emit: Emit) -> Loop:
-    """Return the loop of one term that reads the values that alerts need."""
-
     async def step() -> None:
         emit(await look())
 

@@ -72,5 +72,4 @@ async def delete_invalid_heir(coordination: Coordination, guards: Sequence[Compa
 
 
 async def forget(coordination: Coordination, heir: Heir) -> None:
-    """Delete this request, if it still exists."""
     await coordination.txn([Compare.value_is(HEIR, encode_heir(heir))], [Delete(HEIR)])

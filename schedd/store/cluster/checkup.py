@@ -151,7 +151,6 @@ def read_locks(connection: Connection) -> tuple[HeldLock, ...]:
 
 
 def read_facts(connection: Connection) -> DatabaseFacts:
-    """Read all facts over one connection."""
     began = boottime()
     settings = {
         name: str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in SETTINGS

@@ -117,7 +117,6 @@ def read_events(connection: Connection, since: Cursor, until: Cursor) -> list[Cl
 
 
 def after(connection: Connection, id_: int) -> list[ClusterEventRecord]:
-    """Return the events with greater ids, oldest first."""
     return decoded("cluster_events", connection.exec_driver_sql(AFTER, (id_,)), _event)
 
 
@@ -145,7 +144,6 @@ def returns(connection: Connection, kept: timedelta) -> tuple[int, int]:
 
 
 def prune(connection: Connection) -> None:
-    """Delete events that are older than 30 days."""
     connection.exec_driver_sql(
         f"DELETE FROM cluster_events WHERE at < statement_timestamp() - {KEPT}"
     )

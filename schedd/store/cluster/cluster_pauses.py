@@ -162,7 +162,6 @@ def locked(connection: Connection) -> Pauses:
 
 
 def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
-    """Write the change into the audit log. Returns all pauses."""
     after = read_pauses(connection)
     audit.write_all(connection, [entry(before, after)])
     return after
@@ -178,7 +177,6 @@ class PauseStore:
     read = in_autocommit(read_pauses)
 
     async def present(self) -> Pause | None:
-        """Return the present pause."""
         return (await self.database.read(_pauses, LOOK)).present
 
     pause = in_transaction(pause)

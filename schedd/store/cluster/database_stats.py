@@ -29,7 +29,6 @@ SELECT count(*) FROM (
 
 
 def read_stats(connection: Connection) -> DatabaseSnapshot:
-    """Read the statistics."""
     now, oldest, oldest_id, holds = connection.exec_driver_sql(OLDEST).one()
     letters = connection.exec_driver_sql(LETTERS).scalar_one()
     return DatabaseSnapshot(now, oldest, oldest_id, holds, letters)

@@ -26,12 +26,10 @@ AuditOf = Callable[[Drain | None, Drain | None], AuditRecord]
 
 
 def drains(connection: Connection) -> list[Drain]:
-    """Return all drains, by worker name."""
     return [Drain(*row) for row in connection.exec_driver_sql(ALL)]
 
 
 def begin(connection: Connection, worker: str, by: str, reason: str, entry: AuditOf) -> Drain:
-    """Drain the worker."""
     before = _locked(connection, worker)
     arguments = {"worker": clean(worker), "by": clean(by), "reason": clean(reason)}
     after = Drain(*connection.exec_driver_sql(BEGIN, arguments).one())
@@ -41,7 +39,6 @@ def begin(connection: Connection, worker: str, by: str, reason: str, entry: Audi
 
 
 def end(connection: Connection, worker: str, entry: AuditOf) -> bool:
-    """End the worker's drain. Returns whether it was drained."""
     before = _locked(connection, worker)
     if before is None:
         return False

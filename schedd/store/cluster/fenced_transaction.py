@@ -82,5 +82,4 @@ async def fenced(
 
 
 def shards_of(items: Sequence[OfShard]) -> set[ShardId]:
-    """Return the shards of these items."""
     return {item.shard for item in items}

@@ -140,7 +140,6 @@ def unfenced_tenures(connection: Connection) -> list[Tenure]:
 
 
 def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
-    """Return which of these tenures are fenced."""
     rows = connection.exec_driver_sql(
         "SELECT id FROM tenures WHERE id = ANY (%s::uuid[]) AND fenced_at IS NOT NULL",
         (arrays.ids(tenures),),
@@ -195,7 +194,6 @@ def holds_term(connection: Connection, term: Term) -> bool:
 
 
 def read_term(connection: Connection) -> Term:
-    """Return the present term; 0 before the first."""
     return Term(connection.exec_driver_sql("SELECT term FROM term").scalar_one())
 
 
@@ -218,7 +216,6 @@ def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int 
 
 
 def read_shards(connection: Connection) -> list[ShardRow]:
-    """Return all shard rows, by id."""
     rows = connection.exec_driver_sql("SELECT id, owner, epoch, timeline FROM shards ORDER BY id")
     return [ShardRow(*row) for row in rows]
 
@@ -277,8 +274,6 @@ def release(connection: Connection, claim: Claim) -> None:
 @operations("membership")
 @dataclass(frozen=True, slots=True)
 class MembershipStore:
-    """Tenures, the leader's term, and the shards' owners and epochs."""
-
     database: Database
 
     async def probe(self) -> DatabaseProbe:
@@ -348,6 +343,5 @@ class MembershipStore:
         return await self.database.call(body) if seen else {}
 
     async def release(self, claim: Claim) -> None:
-        """Release the shards that the claim still owns."""
         if claim.epochs:
             await self.database.call(release, claim)

@@ -126,7 +126,6 @@ pause."""
 
 
 def read_mark(connection: Connection) -> Mark:
-    """Return the newest mark."""
     found = database_identity.probe_server(connection).mark
     assert found is not None
     return found
@@ -223,7 +222,6 @@ class RecoveryStore:
     begin = in_transaction(begin)
 
     async def holding(self) -> Pause | None:
-        """Return the present pause if it is a recovery's."""
         present = (await self.database.call(cluster_pauses.read_pauses)).present
         return present if present is not None and present.recovering else None
 

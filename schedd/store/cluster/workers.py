@@ -170,7 +170,6 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
 
 
 def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
-    """Return the known ones of these incarnations, lost ones too."""
     found = connection.exec_driver_sql(BY_ID, {"ids": arrays.ids(ids)})
     return decoded("incarnations", found, incarnation)
 
@@ -184,13 +183,11 @@ def ended_and_drained(
 
 
 def of_worker(connection: Connection, worker: str) -> list[Incarnation]:
-    """Return this worker's incarnations that aren't lost, newest first."""
     rows = connection.exec_driver_sql(OF_WORKER, {"worker": arrays.clean(worker)})
     return decoded("incarnations", rows, incarnation)
 
 
 def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnation]:
-    """Return the newest incarnation of each of these workers, lost or not."""
     rows = connection.exec_driver_sql(NEWEST_OF, {"workers": arrays.texts(workers)})
     return decoded("incarnations", rows, incarnation)
 
@@ -227,7 +224,6 @@ def lose(
 
 
 def registered(connection: Connection) -> list[RegisteredWorker]:
-    """Return the incarnations that aren't recorded as lost."""
     return [RegisteredWorker(*row) for row in connection.exec_driver_sql(REGISTERED)]
 
 
@@ -254,8 +250,6 @@ def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
 @operations("workers")
 @dataclass(frozen=True, slots=True)
 class WorkerStore:
-    """Incarnations and drains of workers."""
-
     database: Database
 
     register = in_transaction(register)

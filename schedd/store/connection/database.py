@@ -130,7 +130,6 @@ def url_of(dsn: str) -> URL:
 
 
 def _authority(dsn: str) -> str:
-    """Return the `HOST:PORT,HOST:PORT` of a URL."""
     return dsn.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[0]
 
 
@@ -387,7 +386,6 @@ class Database:
             raise _Failed(meant, RetryRule.NONE if cut else remedy) from error
 
     def _keep(self) -> None:
-        """Let this thread keep its connection between calls."""
         self._keepers.add(threading.get_ident())
 
     def _discard_kept(self) -> None:
@@ -399,7 +397,6 @@ class Database:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """Take this thread's connection, or one of the pool."""
         thread, renewed = threading.get_ident(), self._renewed
         since, kept = self._kept.pop(thread, (renewed, None))
         if kept is not None and since is not renewed:
@@ -443,8 +440,6 @@ class Database:
 
 
 class HasDatabase(Protocol):
-    """A class whose methods are transactions."""
-
     @property
     def database(self) -> Database: ...
 

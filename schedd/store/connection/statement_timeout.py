@@ -91,7 +91,6 @@ class StatementTimeout:
                     call.end()
 
     def end(self) -> None:
-        """Stop the watching thread."""
         self._ended.set()
         self._thread.join()
 

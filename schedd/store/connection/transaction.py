@@ -59,7 +59,6 @@ class DriverConnection(extensions.connection):
             super().rollback()
 
     def _ended(self, how: str) -> bool:
-        """End the transaction; return whether one was begun."""
         begun, self._begun = self._begun, False
         if begun:
             with extensions.cursor(self) as cursor:

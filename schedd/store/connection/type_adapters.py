@@ -73,7 +73,6 @@ def _out_of_range(text: str, cursor: Any) -> datetime:
 
 
 def span(text: Any, cursor: Any) -> timedelta | None:
-    """Return the interval, no longer than `LONGEST` either way."""
     if text is None:
         return None
     try:
@@ -84,14 +83,12 @@ def span(text: Any, cursor: Any) -> timedelta | None:
 
 
 def identity(text: Any, _cursor: object) -> Id | None:
-    """Return the id in the one form that PostgreSQL writes."""
     if text is None:
         return None
     return bytes.__new__(Id, bytes.fromhex(text.replace("-", "")))
 
 
 def quoted(value: Id) -> extensions.AsIs:
-    """Return the id as a literal in a statement."""
     return extensions.AsIs(f"'{value}'::uuid")
 
 

@@ -43,7 +43,6 @@ LEFT JOIN LATERAL (
 
 
 def pinned_lateral() -> LateralFromClause:
-    """Return `PINNED` for SQLAlchemy, to join with `jobs` ON true."""
     both = job_calendars.join(
         calendar_versions,
         (calendar_versions.c.namespace == job_calendars.c.namespace)
@@ -123,7 +122,6 @@ def pin(
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    """Remove the job's calendars."""
     connection.execute(job_calendars.delete().where(job_calendars.c.job_id == job_id))
 
 
@@ -195,7 +193,6 @@ def get_calendar(
 def list_calendars(
     connection: Connection, namespace: str, after: str, limit: int
 ) -> list[CalendarRecord]:
-    """Return calendars after `after`, by name."""
     rows = connection.execute(
         _records()
         .where(
@@ -213,7 +210,6 @@ def list_calendars(
 def jobs_of_earlier_versions(
     connection: Connection, namespace: str, name: str, version: int, limit: int
 ) -> list[JobId]:
-    """Return jobs that use an earlier version."""
     query = _users(namespace, name).where(job_calendars.c.version < version)
     return [JobId(row.job_id) for row in connection.execute(query.limit(limit))]
 
@@ -247,7 +243,6 @@ def delete_calendar(
 
 
 def _users(namespace: str, name: str) -> Any:
-    """Select the jobs that use any version of the calendar."""
     return (
         select(jobs.c.job_id, jobs.c.name)
         .select_from(job_calendars.join(jobs, jobs.c.job_id == job_calendars.c.job_id))

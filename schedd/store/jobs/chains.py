@@ -83,14 +83,12 @@ def link(connection: Connection, job_id: JobId, parents: Mapping[str, JobId]) ->
 
 
 def children(connection: Connection, job_id: JobId) -> list[str]:
-    """Return the names of the jobs that run after this one."""
     both = chain_edges.join(jobs, jobs.c.job_id == chain_edges.c.child)
     query = select(jobs.c.name).select_from(both).where(chain_edges.c.parent == job_id)
     return list(connection.execute(query.order_by(jobs.c.name)).scalars())
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    """Delete the edges and chain events of a deleted job."""
     connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
     connection.execute(chain_arrivals.delete().where(chain_arrivals.c.child == job_id))
 

@@ -65,7 +65,6 @@ SELECT array_agg(place) FROM fresh
 
 
 def create(connection: Connection, create: Create) -> JobRecord | StoreConflict | ChainRefused:
-    """Store one job."""
     return jobs.create_job(connection, create.record, create.key, create.entry)
 
 

@@ -154,7 +154,6 @@ def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | Non
 
 
 def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
-    """Return these jobs, except deleted ones."""
     where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
     return decoded("jobs", connection.execute(records().where(*where)), job_record)
 
@@ -214,7 +213,6 @@ def _end(connection: Connection, namespace: str, after: Place | None) -> Place |
 
 
 def _newest(query: Select[Any], namespace: str, after: Place | None) -> Select[Any]:
-    """Return the query with the conditions and order of a list: not deleted, newest first."""
     query = query.where(
         jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral
     ).order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc())

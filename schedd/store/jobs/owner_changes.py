@@ -37,7 +37,6 @@ def read_due_pause_changes(
 
 
 def resume(connection: Connection, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
-    """Resume these jobs, by id. Returns those that were resumed."""
     done: list[JobId] = []
     for one in sorted(ended, key=lambda one: one.job_id):
         answer = job_pauses.resume_job(

@@ -175,7 +175,6 @@ def delete_pool(
 def get_pool(
     connection: Connection, namespace: str, name: str
 ) -> tuple[PoolRecord, PoolUse] | None:
-    """Return the pool and its use."""
     record = _found(connection, namespace, name)
     return None if record is None else (record, _use(connection, record))
 
@@ -183,7 +182,6 @@ def get_pool(
 def list_pools(
     connection: Connection, namespace: str, after: str, limit: int
 ) -> list[tuple[PoolRecord, PoolUse]]:
-    """Return pools after `after`, by name."""
     rows = connection.execute(
         select(pools)
         .where(pools.c.namespace == clean(namespace), pools.c.name > clean(after))
@@ -242,7 +240,6 @@ class PoolStore:
     pause = in_transaction(pause_pool)
 
     async def there(self, namespace: str, name: str) -> bool:
-        """Return whether the pool exists."""
         return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
     usage = in_transaction(pool_limits.usage)

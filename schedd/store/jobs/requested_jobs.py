@@ -58,7 +58,6 @@ def own_columns(
     keys: Sequence[Idempotency | None],
     entries: Sequence[AuditRecord],
 ) -> dict[str, object]:
-    """Return the parameters OWN."""
     ids, names, shards, created = zip(*jobs, strict=True) if jobs else ((),) * 4
     return {
         "kinds": arrays.numbers(kinds),
@@ -75,7 +74,6 @@ def own_columns(
 def shared_columns(
     records: Sequence[JobRecord], entries: Sequence[AuditRecord]
 ) -> dict[str, object]:
-    """Return the parameters SHARED of the first call of each kind."""
     new = [record.definition for record in records]
     return {
         "namespaces": arrays.texts([one.namespace for one in new]),

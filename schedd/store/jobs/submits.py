@@ -195,7 +195,6 @@ def _columns(
 
 
 def _kind(submit: Submit) -> tuple[object, ...]:
-    """Return the values of the SHARED columns."""
     record = submit.record
     new = record.definition
     return (

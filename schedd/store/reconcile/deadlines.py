@@ -56,7 +56,6 @@ SELECT scheduled_at, run_id FROM ended
 def end_waiting(
     connection: Connection, claim: Claim, ends: Sequence[DeadlineExpiry]
 ) -> list[RunKey]:
-    """End the runs among these that still wait; return them."""
     keys = key_arguments([end.key for end in ends])
     lock_runs(connection, keys)
     arguments = keys | {

@@ -147,7 +147,6 @@ def next_runs(
 
 
 def _runs_of(row: Sequence[Any]) -> list[LiveRun]:
-    """Return the runs of a row of `IN_FULL`."""
     state, priority, *tries, said, parent, target, children, line, of, packed = row
     state, priority = State(state), Priority(priority)
     overlap = None if said is None else Overlap(said)

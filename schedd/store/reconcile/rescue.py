@@ -141,7 +141,6 @@ def give_back(
 def give_back_own(
     connection: Connection, _: Claim, unstarted: Sequence[Unstarted]
 ) -> list[LiveRun]:
-    """Return runs whose assignment never started to their state before it."""
     return give_back(connection, unstarted, shards_of(unstarted))
 
 

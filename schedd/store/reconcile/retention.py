@@ -183,14 +183,12 @@ def old_runs(
 def old_letters(
     connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
 ) -> OldRuns:
-    """Return a page of waiting dead letters."""
     return _page(connection, OLD_LETTERS, shards, after, before, limit)
 
 
 def old_logs(
     connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
 ) -> OldRuns:
-    """Return a page of runs with output."""
     return _page(connection, OLD_LOGS, shards, after, before, limit)
 
 
@@ -211,7 +209,6 @@ def _page(
 
 
 def with_retention(connection: Connection, after: JobId, limit: int) -> list[JobId]:
-    """Return jobs with their own retention, by id."""
     rows = connection.exec_driver_sql(WITH_RETENTION, {"after": after, "limit": limit})
     return [JobId(job) for job in rows.scalars()]
 
@@ -311,7 +308,6 @@ def put_aside(connection: Connection, _: Claim, stuck: Sequence[Unwanted]) -> li
 
 
 def forget_objects(connection: Connection, _: Claim, removed: Sequence[Unwanted]) -> list[str]:
-    """Forget objects that were removed from the result store."""
     places = arrays.texts(one.place for one in removed)
     return [*connection.exec_driver_sql(FORGET_OBJECTS, (places,)).scalars()]
 

@@ -58,7 +58,6 @@ WHERE b.open AND t.shard = ANY (%(shards)s::int[])
 
 
 def read_queue_stats(connection: Connection, shards: Sequence[ShardId]) -> QueueStats:
-    """Read the statistics of these shards."""
     mine = {"shards": arrays.numbers(shards)}
     pools = connection.exec_driver_sql(POOLS, mine)
     named = {PoolKey(key): tuple(JobId(job) for job in jobs) for key, jobs in pools}

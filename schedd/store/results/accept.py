@@ -260,7 +260,6 @@ def _was_cancelled(said: ResultDecision, stored: ResultDecision) -> bool:
 
 @lru_cache(maxsize=8)
 def statement(table: str) -> str:
-    """Return ACCEPT for runs in this table."""
     return ACCEPT.format(runs=table, found=found_in(table, "b"))
 
 

@@ -122,7 +122,6 @@ def _accept(
 
 @lru_cache(maxsize=8)
 def statement(table: str) -> PreparedStatement:
-    """Return ACCEPT for runs in this table."""
     return PreparedStatement(ACCEPT.format(runs=table))
 
 

@@ -81,7 +81,6 @@ def due(connection: Connection, shards: Collection[ShardId]) -> list[ChainJoin]:
 
 
 def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[ChainJoin]:
-    """Return the waiting joins of one job for one scheduled time."""
     found = connection.exec_driver_sql(
         "SELECT DISTINCT a.child, t.shard, a.scheduled_at, a.root"
         " FROM chain_arrivals a JOIN timers t ON t.job_id = a.child"
@@ -139,7 +138,6 @@ def _first_run(child: JobId, cycle: Cycle) -> RunId:
 
 
 def parents_of(rows: Any) -> dict[JobId, ParentEnded]:
-    """Decode a run's `parents` column."""
     return {
         JobId(Id.parse(one["id"])): ParentEnded(
             one["job"], RunId(Id.parse(one["run"])), State(one["state"])
@@ -164,7 +162,6 @@ def unchanged(connection: Connection, wanted: Sequence[Wanted]) -> list[Wanted]:
 
 
 def delete_decided(connection: Connection, joins: Sequence[ChainJoin]) -> None:
-    """Delete the events of joins that are decided."""
     if joins:
         connection.exec_driver_sql(OVER, _each([(one, 0.0) for one in joins]))
 
@@ -177,7 +174,6 @@ def later(connection: Connection, joins: Sequence[tuple[ChainJoin, timedelta]]) 
 
 
 def _each(joins: Sequence[tuple[ChainJoin, float]]) -> dict[str, object]:
-    """Return the columns of the events of these joins, each with its delay."""
     rows = [
         (one.child, one.cycle, parent, ended.run_id, wait)
         for one, wait in joins
@@ -191,7 +187,6 @@ def _each(joins: Sequence[tuple[ChainJoin, float]]) -> dict[str, object]:
 
 
 def keys(joins: Sequence[tuple[JobId, Cycle]]) -> dict[str, object]:
-    """Return the key columns of these joins."""
     return {
         "children": arrays.ids(child for child, _ in joins),
         "scheduled": arrays.instants(cycle.scheduled_at for _, cycle in joins),

@@ -396,7 +396,6 @@ def _put_off(
 def _fault(
     connection: Connection, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
 ) -> ChainRefused | None:
-    """Return why a job can't run after these; None: it can at present."""
     found = chains.fault(connection, job_id, namespace, name, after)
     return found if isinstance(found, ChainRefused) else None
 

@@ -68,7 +68,6 @@ def listed(
 
 
 def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
-    """Return the run's dead letter, resolved or not."""
     row = connection.execute(_letters(records()).where(dead_letters.c.run_id == run_id)).first()
     return None if row is None else _letter(row)
 
@@ -139,7 +138,6 @@ def discard(
 
 
 def chosen(choice: LetterFilter) -> ColumnElement[bool]:
-    """Return the condition that a letter, joined with its job, matches the filter."""
     conditions = [jobs.c.namespace == clean(choice.namespace)]
     if choice.job:
         conditions.append(_of_job(choice.namespace, choice.job))
@@ -182,7 +180,6 @@ def _under_way() -> Select[Any]:
 
 
 def oldest(choice: LetterFilter) -> Select[Any]:
-    """Select the oldest `free` letters, at most `MOST_AT_ONCE`."""
     return (
         select(dead_letters.c.run_id)
         .where(free(choice))
@@ -192,7 +189,6 @@ def oldest(choice: LetterFilter) -> Select[Any]:
 
 
 def locked(choice: LetterFilter) -> Select[Any]:
-    """Select the `oldest` letters FOR UPDATE."""
     return oldest(choice).with_for_update()
 
 

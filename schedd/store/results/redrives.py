@@ -49,7 +49,6 @@ SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.resoluti
 
 
 def planned(connection: Connection, choice: LetterFilter) -> int:
-    """Return how many letters a redrive would select now."""
     query = select(func.count()).select_from(letters.oldest(choice).order_by(None).subquery())
     return int(connection.execute(query).scalar_one())
 

@@ -41,7 +41,6 @@ def reported_runs(connection: Connection, keys: Sequence[RunKey]) -> dict[RunKey
 
 
 def started(connection: Connection, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-    """Record start times of assignments whose token is still current."""
     keys = key_arguments([key for key, _, _ in starts])
     lock_runs(connection, keys)
     connection.exec_driver_sql(

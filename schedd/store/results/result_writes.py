@@ -26,12 +26,9 @@ BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
 @operations("results")
 @dataclass(frozen=True, slots=True)
 class ResultWrites:
-    """Writes of any member for reports of workers."""
-
     database: Database
 
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
-        """Return the present runs of these keys, in any state."""
         if not keys:
             return {}
         return await self.database.call(reported_runs.reported_runs, keys)

@@ -180,7 +180,6 @@ def unended(connection: Connection, scope: Scope, most: int, looked: int) -> lis
 
 
 def read_changes(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
-    """Return these runs in this order, except missing ones."""
     _, following = _now(connection)
     written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
     these = any_(literal(ids(run_ids)).cast(ARRAY(Uuid)))
@@ -199,7 +198,6 @@ def _change(row: Any, following: int) -> Change:
 
 
 def moment(connection: Connection) -> Cursor:
-    """Return the present cursor."""
     return _now(connection)[0]
 
 
@@ -225,19 +223,15 @@ def _now(connection: Connection) -> tuple[Cursor, int]:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStore:
-    """Reads what changed in the rows of runs."""
-
     database: Database
     most: int = MOST
 
     now = in_transaction(moment)
 
     async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> MissedChanges:
-        """Return the changes since the cursor, of these jobs or of all."""
         return await self.database.call(scan_changes, cursor, of, self.most)
 
     async def unended(self, scope: Scope, most: int) -> list[RunId]:
-        """Return the newest live runs, the oldest of them first."""
         return await self.database.call(unended, scope, most, self.most)
 
     read = in_transaction(read_changes)

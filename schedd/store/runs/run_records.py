@@ -45,7 +45,6 @@ def pre_dispatched(of: Columns) -> ColumnElement[bool]:
 
 
 def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
-    """Return the condition that users see a run in one of these states."""
     found: ColumnElement[bool] = of.state.in_([state.value for state in states])
     if State.PENDING in states and State.RUNNING not in states:
         return found | pre_dispatched(of)
@@ -84,7 +83,6 @@ def records(of: FromClause = runs) -> Select[Any]:
 
 
 def record(row: Row[Any]) -> RunRecord:
-    """Decode a row of `records`."""
     run = LiveRun(
         RunKey(row.scheduled_at, RunId(row.run_id)),
         JobId(row.job_id),
@@ -136,7 +134,6 @@ def record(row: Row[Any]) -> RunRecord:
 
 
 def record_name(row: Row[Any]) -> object:
-    """Return what names a row of `records`."""
     return row.run_id
 
 
@@ -166,7 +163,6 @@ def _parents(rows: Any) -> tuple[ParentEnded, ...]:
 
 
 def of_job(namespace: str, job: str) -> Any:
-    """Return the condition that a run belongs to this job, by id or name."""
     try:
         return runs.c.job_id == Id.parse(job)
     except ValueError:

@@ -99,12 +99,10 @@ def insert_run(
 
 
 def get_run(connection: Connection, run_id: RunId) -> RunRecord | None:
-    """Return one run, in any state."""
     return next(iter(get_runs(connection, [run_id])), None)
 
 
 def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunRecord]:
-    """Return these runs, except missing ones."""
     query = records().where(runs.c.run_id.in_(run_ids))
     return decoded("runs", connection.execute(query), record, record_name)
 
@@ -199,7 +197,6 @@ def output(
 
 
 def result(connection: Connection, run_id: RunId) -> bytes | None:
-    """Return the run's result."""
     query = select(results.c.payload).where(results.c.run_id == run_id)
     found = connection.execute(query).scalar()
     return None if found is None else bytes(found)

@@ -137,7 +137,6 @@ def _check_encoding(connection: Connection, *, exists: bool) -> None:
 
 
 def steps() -> list[Script]:
-    """Return all migration steps, oldest first."""
     return list(_script().walk_revisions())[::-1]
 
 

@@ -114,7 +114,6 @@ def drop_day(connection: Connection, day: date) -> bool:
 
 
 def name_of(day: date) -> str:
-    """Return the name of a day's partition."""
     return f"runs_{day:%Y%m%d}"
 
 

@@ -54,27 +54,22 @@ class SchemaState:
     compatible_from: str | None
 
     def newer(self) -> bool:
-        """Return whether the schema is newer than this schedd."""
         return self.revision is not None and self.revision not in known() | UNRELEASED
 
     def admits(self) -> bool:
-        """Return whether the schema is newer and allows this schedd."""
         return self.newer() and self.compatible_from in known()
 
 
 @cache
 def known() -> frozenset[str]:
-    """Return all revisions that this schedd knows."""
     return frozenset(file.name[1:5] for file in (MIGRATIONS / "versions").glob("v[0-9]*_*.py"))
 
 
 def head() -> str:
-    """Return the newest revision that this schedd knows."""
     return max(known())
 
 
 def read_schema_state(connection: Connection) -> SchemaState:
-    """Read the schema's state."""
     has = connection.exec_driver_sql(HAS).scalar_one()
     revision = connection.exec_driver_sql(REVISION).scalar() if has else None
     declares = connection.exec_driver_sql(HAS_COMPATIBILITY).scalar_one()
@@ -83,7 +78,6 @@ def read_schema_state(connection: Connection) -> SchemaState:
 
 
 def check_schema(connection: Connection) -> None:
-    """Raise `SchemaMismatch` unless this schedd may use the schema."""
     found = read_schema_state(connection)
     if found.revision == head() or runs_with_newer(found):
         return
