@@ -15,7 +15,6 @@ from schedd.api.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
-    NotFoundError,
     not_found,
     refuse,
     wrong,
@@ -29,7 +28,6 @@ from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.schedule.cron import ScheduleError
 from schedd.core.timers.backfill import (
     MOST_INSTANTS,
     MOST_PARALLEL,
@@ -54,13 +52,14 @@ async def backfill_job(
     stored = record.definition
     definition = JobDefinition.read(stored)
     first, last = _range(request, now)
+    rerun = request.Rerun.Name(request.rerun).removeprefix("RERUN_")
     _check_parallel(request, definition.parsed)
     backfill = BackfillRequest(
         BackfillId(new_id()),
         first,
         last,
         await _instants(caller, definition, first, last),
-        Rerun(_word(request.Rerun.Name(request.rerun).removeprefix("RERUN_"))),
+        Rerun(rerun if request.rerun else "NONE"),
         job_codec.overlap_of(request.overlap),
         request.max_parallel or 1,
         Priority(request.priority or Priority.LOW),
@@ -93,9 +92,9 @@ async def get_backfill(
     services: Services, _caller: Caller, request: wire.GetBackfillRequest
 ) -> wire.Backfill:
     """Return a backfill with the states of its runs."""
-    found = await services.backfills.get(_id(request.backfill_id))
+    found = await services.backfills.get(BackfillId(id_of("backfill_id", request.backfill_id)))
     if found is None:
-        raise _unknown(request.backfill_id)
+        raise not_found("backfill", request.backfill_id, "job backfills")
     return views.backfill_message(found)
 
 
@@ -120,7 +119,7 @@ async def cancel_backfill(
     services: Services, caller: Caller, request: wire.CancelBackfillRequest
 ) -> wire.Backfill:
     """Cancel a backfill: create no more runs, and cancel the existing ones. Idempotent."""
-    backfill_id = _id(request.backfill_id)
+    backfill_id = BackfillId(id_of("backfill_id", request.backfill_id))
     done = await services.backfills.cancel(
         backfill_id,
         caller.actor,
@@ -128,7 +127,7 @@ async def cancel_backfill(
         _cancelled,
     )
     if done is None:
-        raise _unknown(request.backfill_id)
+        raise not_found("backfill", request.backfill_id, "job backfills")
     record, changed = done
     if record.cancelled_at is None:
         raise FailedPreconditionError(
@@ -158,11 +157,6 @@ def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, st
     }
     after = {"cancelled": len(changed) - running, "cancelling": running}
     return compact(before), compact(after)
-
-
-def of_run(text: str) -> BackfillId | None:
-    """Return the id of the backfill whose runs are listed; None for an empty text."""
-    return _id(text) if text else None
 
 
 def _range(request: wire.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
@@ -203,14 +197,7 @@ async def _instants(
     caller: Caller, definition: JobDefinition, first: datetime, last: datetime
 ) -> tuple[datetime, ...]:
     """Return the scheduled times of the range. Raises InvalidArgumentError for none or too many."""
-    try:
-        schedule = await compute(caller, lambda: definition.schedule)
-    except ScheduleError as error:  # stored by an earlier version that accepted it
-        raise InvalidArgumentError(
-            f"the job's schedule is invalid: {error}",
-            reason="INVALID_JOB",
-            remedy=f"correct the schedule: schedctl job patch {definition.row.name}",
-        ) from error
+    schedule = await stored_jobs.schedule_of(caller, definition)
     most = MOST_INSTANTS + 1
     walk = partial(schedule.instants_between, first - _TICK, last, most)
     found = [one.nominal for one in await compute(caller, walk)]
@@ -235,15 +222,3 @@ async def _instants(
             violations=[FieldViolation("from", "has no scheduled time until `to`")],
         )
     return tuple(found)
-
-
-def _word(word: str) -> str:
-    return "NONE" if word == "UNSPECIFIED" else word
-
-
-def _id(text: str) -> BackfillId:
-    return BackfillId(id_of("backfill_id", text))
-
-
-def _unknown(text: str) -> NotFoundError:
-    return not_found("backfill", text, "job backfills")

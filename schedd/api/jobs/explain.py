@@ -11,7 +11,6 @@ Invariants
   so "no record" is never a race.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -24,13 +23,12 @@ from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.api.jobs.stored_jobs import namespace_of
 from schedd.api.runs.why import ENDS, waits_late
 from schedd.api.services import Caller, Services
-from schedd.core.ids import JobId
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.runs.model import Trigger
 from schedd.core.runs.records import JobRecord
 from schedd.core.runs.run_records import RunRecord
-from schedd.core.schedule.cron import EPOCH, CronError, ScheduleError
+from schedd.core.schedule.cron import EPOCH, CronError
 from schedd.core.schedule.cron import explain as explained
 from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime import job_codec
@@ -38,25 +36,6 @@ from schedd.runtime.job_codec import JobDefinition
 from schedkit.records import dataclass
 from schedkit.text.duration import render
 from schedproto.v1 import job_service_pb2 as wire
-
-
-async def backfilled(
-    services: Services, job_id: JobId, at: datetime
-) -> tuple[str, Sequence[RunRecord]]:
-    """Return sentences about backfills of this time, each after a blank, and their runs."""
-    made, to_come = await services.backfills.of_instant(job_id, at)
-    text = "".join(f" {_run(one)}" for one in made)
-    if to_come is not None:
-        text += f" Backfill {to_come} will run it: no run has been created yet."
-    return text, made
-
-
-def _run(record: RunRecord) -> str:
-    run = record.run
-    state = f"is {run.state}" + (f" ({record.reason})" if record.reason else "")
-    now = " now" if run.state in LIVE else ""
-    return f"Backfill {record.backfill} created run {run.key.run_id} for it, which {state}{now}."
-
 
 _FAR: Final = timedelta(days=800)
 """How far back the previous scheduled time is searched."""
@@ -75,10 +54,6 @@ class ExplainRequest:
     is_instant: bool
     """Whether the current schedule has this time, excluded or not."""
 
-    @property
-    def name(self) -> str:
-        return self.record.definition.name
-
     def changed_since(self, instant: datetime) -> bool:
         """Return whether the schedule may have been different then: old definitions aren't kept."""
         return self.record.definition.generation > 1 and self.record.updated_at > instant
@@ -89,27 +64,30 @@ async def explain_instant(
 ) -> wire.ExplainInstantResponse:
     """Describe what happened at a scheduled time of a job, with the run's row."""
     record = await stored_jobs.find(services, request.namespace, request.job)
-    definition, at = JobDefinition.read(record.definition), job_codec.instant(request.at)
-    try:
-        await compute(caller, lambda: definition.schedule)
-    except ScheduleError as error:  # stored by an earlier version that accepted it
-        raise InvalidArgumentError(
-            f"the job's schedule is invalid: {error}",
-            reason="INVALID_JOB",
-            remedy=f"correct the schedule: schedctl job patch {record.definition.name}",
-        ) from error
-    is_instant = await compute(caller, partial(definition.schedule.whole.contains, at))
+    job_id, at = record.definition.job_id, job_codec.instant(request.at)
+    definition = JobDefinition.read(record.definition)
+    schedule = await stored_jobs.schedule_of(caller, definition)
+    is_instant = await compute(caller, partial(schedule.whole.contains, at))
     now = services.clock.now()
     asked = ExplainRequest(services, caller, record, definition, at, now, is_instant)
-    row = await services.store.accounted(record.definition.job_id, at)
-    backfills, made = await backfilled(services, record.definition.job_id, at)
-    runs = [views.run_message(one) for one in made]
+    row = await services.store.accounted(job_id, at)
+    backfills, to_come = await services.backfills.of_instant(job_id, at)
+    more = "".join(f" {_describe_backfilled(one)}" for one in backfills)
+    if to_come is not None:
+        more += f" Backfill {to_come} will run it: no run has been created yet."
+    runs = [views.run_message(one) for one in backfills]
     if row is None or not _covers(asked, row):
-        answer = await _without_row(asked) + backfills
+        answer = await _without_row(asked) + more
         return wire.ExplainInstantResponse(answer=answer, backfilled=runs)
-    describe = _BY_STATE.get(row.run.state, _ran)
-    answer = f"{await describe(asked, row)} Read from {_row(row)}.{backfills}"
+    answer = f"{await _describe(asked, row)} Read from {_row(row)}.{more}"
     return wire.ExplainInstantResponse(answer=answer, run=views.run_message(row), backfilled=runs)
+
+
+def _describe_backfilled(record: RunRecord) -> str:
+    run = record.run
+    state = f"is {run.state}" + (f" ({record.reason})" if record.reason else "")
+    now = " now" if run.state in LIVE else ""
+    return f"Backfill {record.backfill} created run {run.key.run_id} for it, which {state}{now}."
 
 
 def _covers(asked: ExplainRequest, row: RunRecord) -> bool:
@@ -124,7 +102,43 @@ def _covers(asked: ExplainRequest, row: RunRecord) -> bool:
 # -- With a row --
 
 
-async def _ran(_: ExplainRequest, row: RunRecord) -> str:
+async def _describe(asked: ExplainRequest, row: RunRecord) -> str:
+    match row.run.state:
+        case State.PENDING | State.RETRYING:
+            return await _describe_waiting(asked, row)
+        case State.RUNNING if row.first_started_at is None:
+            worker = row.run.worker
+            return f"The run was dispatched to {worker}, which hasn't reported its start yet."
+        case State.SKIPPED:
+            if row.reason in {Reason.PAUSED, Reason.CALENDAR} and row.excluded_by:
+                return f"The run was skipped by {row.excluded_by}."
+            return _never_ran("skipped", row)
+        case State.MISSED:
+            text = _never_ran("missed", row)
+            if row.reason == Reason.WINDOW:
+                text += f" The window is {_span(asked.definition.parsed.catch_up.window)} now."
+            if asked.is_instant:
+                return text
+            return (
+                f"{text} The schedule of that time isn't kept: this may not have been a scheduled"
+                " time."
+            )
+        case State.COALESCED:
+            until = row.scheduled_until or row.run.key.scheduled_at
+            into = await asked.services.store.taken_by(asked.record.definition.job_id, until)
+            if into is None:
+                return "The run was coalesced into a later run, which isn't kept any more."
+            run = into.run
+            return (
+                "The run was coalesced: it was late, and the job has catch_up: latest. The newest"
+                f" scheduled time, {_time(run.key.scheduled_at)}, covers it: run {run.key.run_id},"
+                f" {run.state}" + (f" ({into.reason})." if into.reason else ".")
+            )
+        case _:
+            return _describe_started(row)
+
+
+def _describe_started(row: RunRecord) -> str:
     run, late = row.run, row.lateness
     if row.first_started_at is None or late is None:
         why = ENDS.get(row.reason or "", "")
@@ -141,69 +155,27 @@ async def _ran(_: ExplainRequest, row: RunRecord) -> str:
     return text + (f" ({row.reason})." if row.reason else ".")
 
 
-async def _runs(asked: ExplainRequest, row: RunRecord) -> str:
-    if row.first_started_at is not None:
-        return await _ran(asked, row)
-    return f"The run was dispatched to {row.run.worker}, which hasn't reported its start yet."
-
-
-async def _explain_waiting_run(asked: ExplainRequest, row: RunRecord) -> str:
-    run = row.run
+async def _describe_waiting(asked: ExplainRequest, row: RunRecord) -> str:
+    run, record = row.run, asked.record
     if row.first_started_at is not None:
         return f"The job ran and will be retried: {run.state} after attempt {run.attempt}."
-    if (paused := await _made_before_pause(asked, row)) is not None:
-        return paused
+    present = await asked.services.pauses.present()
+    if asked.is_instant and row.trigger is Trigger.SCHEDULE:  # created before the current pause?
+        if record.paused_at is not None and record.paused_at < asked.at <= asked.now:
+            who = _pause(record.paused_by, record.paused_at, record.pause_note)
+            return f"The job didn't run: it is {who}. The run is skipped when the job is resumed."
+        if present is not None and present.began < asked.at <= asked.now:
+            return f"The job didn't run: the cluster is {views.paused(present)}."
     text = f"The run waits to start: `schedctl run why {run.key.run_id}` shows the reason."
     if not run.late:
         return text
-    late = waits_late(asked.services, asked.definition.parsed)
-    return f"{text} It is a catch-up: {late}."
-
-
-async def _skipped(_: ExplainRequest, row: RunRecord) -> str:
-    if row.reason in {Reason.PAUSED, Reason.CALENDAR} and row.excluded_by:
-        return f"The run was skipped by {row.excluded_by}."
-    return _never_ran("skipped", row)
-
-
-async def _missed(asked: ExplainRequest, row: RunRecord) -> str:
-    text = _never_ran("missed", row)
-    if row.reason == Reason.WINDOW:
-        window = asked.definition.parsed.catch_up.window
-        text += f" The window is {_span(window)} now."
-    if not asked.is_instant:
-        text += " The schedule of that time isn't kept: this may not have been a scheduled time."
-    return text
-
-
-async def _coalesced(asked: ExplainRequest, row: RunRecord) -> str:
-    until = row.scheduled_until or row.run.key.scheduled_at
-    into = await asked.services.store.taken_by(asked.record.definition.job_id, until)
-    if into is None:
-        return "The run was coalesced into a later run, which isn't kept any more."
-    run = into.run
-    return (
-        "The run was coalesced: it was late, and the job has catch_up: latest. The newest scheduled"
-        f" time, {_time(run.key.scheduled_at)}, covers it: run {run.key.run_id}, {run.state}"
-        + (f" ({into.reason})." if into.reason else ".")
-    )
+    return f"{text} It is a catch-up: {waits_late(asked.services, asked.definition.parsed)}."
 
 
 def _never_ran(what: str, row: RunRecord) -> str:
     why = ENDS.get(row.reason or "", "this version doesn't know the reason")
     by = f": {row.excluded_by}" if row.excluded_by else ""
     return f"The run was {what} ({row.reason}): {why}{by}."
-
-
-_BY_STATE: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str]]]] = {
-    State.PENDING: _explain_waiting_run,
-    State.RETRYING: _explain_waiting_run,
-    State.RUNNING: _runs,
-    State.SKIPPED: _skipped,
-    State.MISSED: _missed,
-    State.COALESCED: _coalesced,
-}
-"""The description of a row by its state; `_ran` for all other states."""
 
 
 def _pause(by: str, since: datetime | None, note: str) -> str:
@@ -215,54 +187,43 @@ def _pause(by: str, since: datetime | None, note: str) -> str:
 
 
 async def _without_row(asked: ExplainRequest) -> str:
-    record, at = asked.record, asked.at
+    record, at, schedule = asked.record, asked.at, asked.definition.schedule
     job = f"Read from the row of job {record.definition.job_id}."
     if at < record.created_at:
         made = f"{_time(record.created_at)} by {record.created_by}"
         return f"The time is before the job was created ({made}). {job}"
-    after = asked.definition.parsed.after
-    if after is not None:
+    if (after := asked.definition.parsed.after) is not None:
         joins = await asked.services.chains.waiting(record.definition.job_id, at)
         if joins:
             return " ".join(references.describe_wait(one, after.jobs) for one in joins)
-        parents = ", ".join(after.jobs)
-        return f"No parent has ended in that cycle: {parents}. {job}"
+        return f"No parent has ended in that cycle: {', '.join(after.jobs)}. {job}"
     if not asked.is_instant:
         return f"{await compute(asked.caller, partial(_no_instant, asked))} {job}"
-    if (excluded_by := asked.definition.schedule.excluded_by(at)) and (
-        text := _excluded(asked, excluded_by)
-    ):
+    excluded_by = schedule.excluded_by(at)
+    if excluded_by and (text := _excluded(asked, excluded_by)):
         return f"{text} {job}"
     counted = record.nominal is not None and record.nominal <= at
     if counted and (words := await compute(asked.caller, partial(_counted_out, asked))):
         return f"{words} {job}"
     if at > asked.now:
-        due = await compute(asked.caller, partial(asked.definition.schedule.due, at))
+        due = await compute(asked.caller, partial(schedule.due, at))
         text = f"The run is in the future: due {_time(due)}"
         if record.definition.paused:
             text += f"; the job is {_pause(record.paused_by, record.paused_at, record.pause_note)}"
         return f"{text}. {job}"
-    if record.nominal is not None and record.nominal <= at:
+    if counted:
         return f"{await _unaccounted(asked)} {job}"
-    return (
+    text = (
         f"There is no record: {_time(at)} is a scheduled time of the current schedule, but no row"
         " covers it."
-        + (
-            " The job was changed since: its schedule may have been different then."
-            if asked.changed_since(at)
-            else ""
-        )
-        + _not_kept(asked)
-        + f" Searched the rows of job {record.definition.job_id}."
     )
-
-
-def _not_kept(asked: ExplainRequest) -> str:
-    own = asked.record.definition.retention
+    if asked.changed_since(at):
+        text += " The job was changed since: its schedule may have been different then."
+    own = record.definition.retention
     kept = asked.services.retention.runs if own is None else own
-    if asked.now - asked.at < kept:
-        return ""
-    return f" Runs are deleted {render(kept)} after their end."
+    if asked.now - at >= kept:
+        text += f" Runs are deleted {render(kept)} after their end."
+    return f"{text} Searched the rows of job {record.definition.job_id}."
 
 
 def _no_instant(asked: ExplainRequest) -> str:
@@ -308,19 +269,6 @@ def _counted_out(asked: ExplainRequest) -> str:
         f"The job won't run, unless an earlier run is skipped: max_runs is {most:,},"
         f" {record.fired:,} runs have been created, and the others are due earlier."
     )
-
-
-async def _made_before_pause(asked: ExplainRequest, row: RunRecord) -> str | None:
-    """Describe a time in the current pause whose run was created before it; else None."""
-    record, present = asked.record, await asked.services.pauses.present()
-    if not asked.is_instant or row.trigger is not Trigger.SCHEDULE:
-        return None
-    if record.paused_at is not None and record.paused_at < asked.at <= asked.now:
-        who = _pause(record.paused_by, record.paused_at, record.pause_note)
-        return f"The job didn't run: it is {who}. The run is skipped when the job is resumed."
-    if present is not None and present.began < asked.at <= asked.now:
-        return f"The job didn't run: the cluster is {views.paused(present)}."
-    return None
 
 
 async def _unaccounted(asked: ExplainRequest) -> str:
@@ -387,29 +335,17 @@ def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.Expla
             request.expression, request.time_zone or "UTC", after=after, count=count, seed=seed
         )
     except CronError as error:
-        raise _wrong(error) from error
-    answer = wire.ExplainCronResponse(
-        expression=found.expression,
-        time_zone=found.time_zone,
-        description=found.description,
-        warnings=found.notes,
-    )
+        # The text names the part of the expression, the violation the request's field.
+        field, problem = error.field, f"{error.field}: {error.problem}"
+        whole = field in ("expression", "time_zone")
+        violation = FieldViolation(field, error.problem)
+        raise InvalidArgumentError(
+            problem,
+            reason="WRONG_EXPRESSION",
+            remedy=error.hint or "for example 30 9 * * MON-FRI",
+            violations=[violation if whole else FieldViolation("expression", problem)],
+        ) from error
+    answer = views.filled(wire.ExplainCronResponse, found, instants=(), warnings=found.notes)
     for at in found.instants:
         answer.instants.add().FromDatetime(at.astimezone(UTC))
     return answer
-
-
-def _wrong(error: CronError) -> InvalidArgumentError:
-    """Return the error, with the request's field. The text names the part of the expression."""
-    whole = error.field in ("expression", "time_zone")
-    violation = (
-        FieldViolation(error.field, error.problem)
-        if whole
-        else FieldViolation("expression", f"{error.field}: {error.problem}")
-    )
-    return InvalidArgumentError(
-        f"{error.field}: {error.problem}",
-        reason="WRONG_EXPRESSION",
-        remedy=error.hint or "for example 30 9 * * MON-FRI",
-        violations=[violation],
-    )

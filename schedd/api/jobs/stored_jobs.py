@@ -11,11 +11,13 @@ from google.protobuf.message import Message
 
 from schedd.api import views
 from schedd.api.batches import KEYS
+from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import references, validation
 from schedd.api.errors import (
     AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     cut,
     not_found,
@@ -32,6 +34,8 @@ from schedd.core.runs.records import (
     StoreConflict,
     StoredDefinition,
 )
+from schedd.core.schedule.compiled_schedule import CompiledSchedule
+from schedd.core.schedule.cron import ScheduleError
 from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
@@ -54,6 +58,20 @@ async def find(services: Services, namespace: str, job: str) -> JobRecord:
     if record is None:
         raise unknown(job)
     return record
+
+
+async def schedule_of(caller: Caller, definition: JobDefinition) -> CompiledSchedule:
+    """Return the schedule of a stored job. Raises InvalidArgumentError if it isn't valid: an
+    earlier version accepted it.
+    """
+    try:
+        return await compute(caller, lambda: definition.schedule)
+    except ScheduleError as error:
+        raise InvalidArgumentError(
+            f"the job's schedule is invalid: {error}",
+            reason="INVALID_JOB",
+            remedy=f"correct the schedule: schedctl job patch {definition.row.name}",
+        ) from error
 
 
 def new_record(caller: Caller, definition: JobDefinition, now: datetime) -> JobRecord:

@@ -18,7 +18,7 @@ from schedd.api.errors import (
     wrong,
 )
 from schedd.api.field_bounds import id_of
-from schedd.api.jobs import backfills, stored_jobs
+from schedd.api.jobs import stored_jobs
 from schedd.api.jobs.stored_jobs import namespace_of
 from schedd.api.runs import logs
 from schedd.api.runs.cursors import LogPosition, refused
@@ -26,7 +26,7 @@ from schedd.api.runs.logs import damaged
 from schedd.api.runs.why import explain
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
-from schedd.core.ids import NO_TOKEN, Id, JobId, RunId, Token, redriven_run_id
+from schedd.core.ids import NO_TOKEN, BackfillId, Id, JobId, RunId, Token, redriven_run_id
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.records import StoreConflict
 from schedd.core.runs.redrive import again, line_of
@@ -84,7 +84,7 @@ def _wanted(request: wire.ListRunsRequest) -> RunFilter:
         _instant(request, "scheduled_after"),
         _instant(request, "scheduled_before"),
         views.trigger_of(request.trigger),
-        backfills.of_run(request.backfill_id),
+        BackfillId(id_of("backfill_id", request.backfill_id)) if request.backfill_id else None,
         run_id_of(parent, "parent_run_id") if parent else None,
     )
 
