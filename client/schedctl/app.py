@@ -1,5 +1,6 @@
 """The root command: the list of commands, and the exit code of every outcome."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from schedctl.options.global_options import CommandGroup, pass_session, with_glo
 from schedctl.output import show_data
 from schedctl.session import Session
 from schedkit.protojson.problems import did_you_mean
+from schedkit.text.streams import swallow
 
 COMMANDS: Final = {
     "apply": "schedctl.commands.apply:apply",
@@ -35,6 +37,8 @@ COMMANDS: Final = {
 }
 
 PROGRAM: Final = "schedctl"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors of a write to stdout: the disk is full or broken."""
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -100,7 +104,7 @@ def run(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError:
         raise  # an extra: `__main__` names it
     except BrokenPipeError:
-        failure.close_stdout()
+        swallow(sys.stdout)
         return 0
     except click.exceptions.Exit as left:
         return left.exit_code
@@ -110,7 +114,10 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return failure.show(_usage(error))
     except CommandFailure as error:
-        return failure.show(_with_help(error.trouble, session))
+        trouble = error.trouble
+        if not trouble.remedy and trouble.status == "INVALID_ARGUMENT":
+            trouble = replace(trouble, remedy=f"{session.command or PROGRAM} --help")
+        return failure.show(trouble)
     except UnfitEnvironment as error:
         trouble = Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), error.remedy)
         return failure.show(trouble)
@@ -118,11 +125,14 @@ def run(arguments: Sequence[str]) -> int:
         remedy = "list the configured contexts: schedctl config contexts"
         return failure.show(Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), remedy))
     except ApiError as error:
-        return failure.show(_refused(error, session))
+        hint = _near_job(session) if isinstance(error, NotFound) else ""
+        remedy = f"{hint} {error.remedy}".strip()
+        details = more_violations(error)
+        return failure.show(Trouble(error.what, error.status, error.reason, details, remedy))
     except OSError as error:
-        if not failure.is_full(error):
+        if error.filename is not None or error.errno not in _FULL:
             return failure.show_bug(error)
-        failure.close_stdout()
+        swallow(sys.stdout)
         what = f"standard output can't be written: {error.strerror}"
         remedy = "free disk space, or write the output to another file"
         return failure.show(Trouble(what, "UNAVAILABLE", "OUTPUT", remedy=remedy))
@@ -141,13 +151,6 @@ def _check_text(arguments: Sequence[str]) -> None:
             )
 
 
-def _with_help(trouble: Trouble, session: Session) -> Trouble:
-    """Name the command's help as the remedy of a usage error that has none."""
-    if trouble.remedy or trouble.status != "INVALID_ARGUMENT":
-        return trouble
-    return replace(trouble, remedy=f"{session.command or PROGRAM} --help")
-
-
 def _usage(error: click.ClickException) -> Trouble:
     command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
     remedy = f"{command or PROGRAM} --help"
@@ -159,13 +162,6 @@ def _usage(error: click.ClickException) -> Trouble:
         remedy = f"{did_you_mean(wrong, known, begin='--')} {remedy}".strip()
         return Trouble(f"unknown option: {wrong}", "INVALID_ARGUMENT", "USAGE", (), remedy)
     return Trouble(error.format_message(), "INVALID_ARGUMENT", "USAGE", (), remedy)
-
-
-def _refused(error: ApiError, session: Session) -> Trouble:
-    remedy = error.remedy
-    if isinstance(error, NotFound) and (hint := _near_job(session)):
-        remedy = f"{hint} {remedy}".strip()
-    return Trouble(error.what, error.status, error.reason, more_violations(error), remedy)
 
 
 def _near_job(session: Session) -> str:

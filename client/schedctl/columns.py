@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, Final, cast
 
 from schedclient import (
@@ -36,16 +35,11 @@ def schedule_of(job: Job) -> str:
         return " | ".join(job.cron)
     if job.every is not None:
         anchor = cast("job_pb2.Job", job.message).anchor
-        return f"every {written(job.every)}" + (f" from {anchor}" if anchor else "")
+        return f"every {duration.render(job.every)}" + (f" from {anchor}" if anchor else "")
     if job.after is not None:
         when = (job.after.when or "SUCCESS").lower()
         return f"after {', '.join(job.after.jobs)}" + f" ({when})" * (when != "success")
     return "at " + job.at.isoformat().replace("+00:00", "Z") if job.at else "on demand"
-
-
-def written(length: timedelta) -> str:
-    """Return a duration as it is written in options: `1h30m`."""
-    return duration.render(length)
 
 
 def written_rate(rate: float) -> str:
@@ -54,18 +48,15 @@ def written_rate(rate: float) -> str:
 
 
 def why_of(entry: AuditEntry) -> str:
-    """Return the reason code of an audit entry, and the note of the actor."""
-    return ": ".join(filter(None, (entry.reason, _note(entry.after))))
-
-
-def _note(after: str | None) -> str:
-    """Return the note in an entry's `after`, which is its `note` or its `reason`."""
+    """Return the reason code of an audit entry, and the actor's note: the `note` or the `reason` in
+    its `after`.
+    """
     try:
-        value = json.loads(after or "null")
+        value = json.loads(entry.after or "null")
     except (ValueError, RecursionError):
-        return ""
+        value = None
     note = value.get("note") or value.get("reason") if isinstance(value, dict) else None
-    return note if isinstance(note, str) else ""
+    return ": ".join(filter(None, (entry.reason, note if isinstance(note, str) else "")))
 
 
 def last_line(text: str | None) -> str:
@@ -176,6 +167,14 @@ RESOLVED: Final = ValueTable(
     "RUN=run.run_id JOB=run.job REASON=run.reason ATTEMPT=run.attempt DIED=died_at "
     "FINGERPRINT REDRIVE+=redrive_id ERROR+=run.error RESOLVED=resolution AS=redriven_as "
     "AT+=resolved_at BY+=resolved_by NOTE+",
+)
+ONE_DEAD: Final = ValueTable(
+    DeadLetter,
+    "run.run_id",
+    "RUN=run.run_id JOB=run.job REASON=run.reason EXIT=run.exit_code SCHEDULED=run.scheduled_at "
+    "DIED=died_at REDRIVE_OF=run.redrive_of FINGERPRINT RESOLVED AT=resolved_at BY=resolved_by "
+    "REDRIVEN_AS REDRIVE=redrive_id NOTE ERROR=run.error",
+    RESOLVED=lambda one: one.resolution or "no",
 )
 DEAD_GROUPS: Final = ValueTable(
     DeadLetterGroup,

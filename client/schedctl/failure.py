@@ -5,7 +5,6 @@ error: there is no job "etl"
   try: did you mean "elt"? schedctl job list
 """
 
-import errno
 import os
 import sys
 import traceback
@@ -161,16 +160,6 @@ def standard_input() -> bytes:
         reason="NO_INPUT",
         remedy="redirect a file (< FILE) or a pipe, or name the file instead of -",
     )
-
-
-def is_full(error: OSError) -> bool:
-    """Return whether a write to stdout failed because the disk is full or broken."""
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-
-
-def close_stdout() -> None:
-    """Discard all further output, also at exit: the reader closed the pipe."""
-    swallow(sys.stdout)
 
 
 def _line(text: str) -> str:

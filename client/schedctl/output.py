@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
@@ -76,13 +76,13 @@ class ValueTable(Generic[V]):
     ) -> None:
         self.of = of
         self.name: Callable[[V], Any] = attrgetter(name) if isinstance(name, str) else name
-        self.columns = [self._column(word, cells) for word in heads.split()]
-
-    def _column(self, word: str, cells: Mapping[str, Callable[[V], Any]]) -> Column[V]:
-        given, _, attribute = word.partition("=")
-        head = given.rstrip("+~")
-        cell = cells.get(head) or attrgetter(attribute or head.lower())
-        return Column(head.replace("_", " "), cell, "+" in given, "~" in given)
+        self.columns: list[Column[V]] = []
+        for word in heads.split():
+            given, _, attribute = word.partition("=")
+            head = given.rstrip("+~")
+            cell = cells.get(head) or attrgetter(attribute or head.lower())
+            column = Column(head.replace("_", " "), cell, "+" in given, "~" in given)
+            self.columns.append(column)
 
     def facts(self, value: V) -> list[tuple[str, Any]]:
         return [(one.head.capitalize(), one.cell(value)) for one in self.columns]
@@ -91,13 +91,8 @@ class ValueTable(Generic[V]):
 def show_list(session: Session, values: Sequence[V], table: ValueTable[V]) -> None:
     """Print a list."""
     form = session.output
-    if form == "json":
-        _echo(_json([value.to_json() for value in values]))
-    elif form == "jsonl":
-        for value in values:
-            _echo(_json_line(value.to_json()))
-    elif form == "yaml":
-        _echo("---\n".join(_yaml(value.to_json(snake=True)) for value in values), end="")
+    if form in ("json", "jsonl", "yaml"):
+        show_objects(session, [value.to_json(snake=form == "yaml") for value in values])
     elif form == "name":
         for value in values:
             _echo(str(table.name(value)))
@@ -131,11 +126,8 @@ def show_listing(
 
 def show_one(session: Session, value: V, table: ValueTable[V]) -> None:
     """Print one value: an object, a document, or a table of one line."""
-    form = session.output
-    if form in ("json", "jsonl"):
-        _echo(_json(value.to_json()) if form == "json" else _json_line(value.to_json()))
-    elif form == "yaml":
-        _echo(_yaml(value.to_json(snake=True)), end="")
+    if session.output in ("json", "jsonl", "yaml"):
+        show_data(session, value.to_json(snake=session.output == "yaml"))
     else:
         show_list(session, [value], table)
 
@@ -164,7 +156,7 @@ def show_objects(session: Session, objects: Sequence[dict[str, Any]]) -> None:
         for one in objects:
             _echo(_json_line(one))
     else:
-        _echo(_json(list(objects)))
+        _echo(_json(objects))
 
 
 def show_facts(session: Session, facts: Iterable[tuple[str, Any]]) -> None:

@@ -70,29 +70,26 @@ class WaitMessages:
             found = await self._client.runs.why(run.run_id, deadline=EXPLAIN_TIMEOUT)
         except ApiError:
             return
-        if (run.run_id, found.answer) not in self._printed:
-            self._printed.add((run.run_id, found.answer))
-            message(f"run {run.run_id}: {found.answer} Details: schedctl run why {run.run_id}")
+        self._print_once(run, found.answer)
 
     async def on_change(self, run: Run) -> None:
-        if (
-            run.retry_at is not None
-            and (at := (run.run_id, run.fencing_token)) not in self._printed
-        ):
+        at = (run.run_id, run.fencing_token)
+        if run.retry_at is not None and at not in self._printed:
             self._printed.add(at)
             message(outcome(run))
-        await self._explain_rejections(run)
-
-    async def _explain_rejections(self, run: Run) -> None:
         if run.state not in WAITING or run.assignments <= run.attempt:
             return  # no worker rejected it
         try:
             found = await self._client.runs.why(run.run_id, deadline=EXPLAIN_TIMEOUT)
         except ApiError:
             return  # waiting for the run reports the error
-        if found.refused and (at := (run.run_id, found.answer)) not in self._printed:
-            self._printed.add(at)
-            message(f"run {run.run_id}: {found.answer} Details: schedctl run why {run.run_id}")
+        if found.refused:
+            self._print_once(run, found.answer)
+
+    def _print_once(self, run: Run, answer: str) -> None:
+        if (run.run_id, answer) not in self._printed:
+            self._printed.add((run.run_id, answer))
+            message(f"run {run.run_id}: {answer} Details: schedctl run why {run.run_id}")
 
 
 async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> Run:
@@ -101,7 +98,8 @@ async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> R
         return await wait(session, client, run)
     if not follow:
         run = await wait(session, client, run)
-        await print_output(client, run)
+        await _print_any(client, run.run_id)
+        await print_returned(client, run)
         return run
     printing = asyncio.create_task(_print_any(client, run.run_id, follow=True), name="logs")
     try:
@@ -213,12 +211,6 @@ def _dated(data: bytes, at: str, *, begins: bool) -> bytes:
     ahead = f"{at} ".encode()
     first, *others = data.splitlines(keepends=True)
     return b"".join([ahead if begins else b"", first, *(ahead + line for line in others)])
-
-
-async def print_output(client: Client, run: Run) -> None:
-    """Print the output and the result of an ended run."""
-    await _print_any(client, run.run_id)
-    await print_returned(client, run)
 
 
 async def _print_any(client: Client, run_id: str, *, follow: bool = False) -> None:

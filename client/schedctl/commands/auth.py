@@ -135,11 +135,13 @@ def whoami(session: Session) -> None:
     if not session.tabular:
         show_one(session, found, ValueTable(Identity, "actor"))
         return
+    places = {EVERY: "all namespaces"}
+    grants = [f"{e.role.lower()} {places.get(e.namespace, e.namespace)}" for e in found.grants]
     show_facts(
         session,
         [
             ("Identity", found.actor),
-            ("Roles", _roles(found)),
+            ("Roles", ", ".join(grants) or "none"),
             ("Expires", found.expires_at),
             ("Token", found.token_id),
         ],
@@ -238,21 +240,16 @@ def _write_token_file(session: Session, made: NewToken, file: FileIO, out: Path)
             left = left[file.write(left) :]
         os.fsync(file.fileno())
     except BaseException as error:  # Ctrl-C, too
-        remedy = _revoke(session, made.token.token_id)
+        remedy, token_id = "", made.token.token_id
+        try:
+            session.run(lambda client: client.access.revoke_token(token_id))
+        except (ApiError, KeyboardInterrupt):
+            remedy = f"the token is unusable; revoke it: schedctl auth token revoke {token_id}"
         if isinstance(error, OSError):
             revoked = "free disk space, or name another file; this token was revoked"
             raise unusable(error, out, remedy or revoked) from error
         message(remedy or "this token was revoked")
         raise
-
-
-def _revoke(session: Session, token_id: str) -> str:
-    """Revoke a token that can't be delivered; return the remedy if that fails, else empty."""
-    try:
-        session.run(lambda client: client.access.revoke_token(token_id))
-    except (ApiError, KeyboardInterrupt):
-        return f"the token is unusable; revoke it: schedctl auth token revoke {token_id}"
-    return ""
 
 
 def _folder(given: Path | None) -> Path:
@@ -322,12 +319,6 @@ def _subject(
         if not _HOST.fullmatch(host) and not _is_v6(host):
             raise wrong(f"host {host!r} isn't valid", "give a name or an address, without a port")
     return replace(Subject(name, [uri_of(IdentityKind(kind), name)]), hosts=hosts)
-
-
-def _roles(who: Identity) -> str:
-    where = {EVERY: "all namespaces"}
-    grants = (f"{one.role.lower()} {where.get(one.namespace, one.namespace)}" for one in who.grants)
-    return ", ".join(grants) or "none"
 
 
 def _is_v6(host: str) -> bool:

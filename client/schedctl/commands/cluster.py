@@ -114,12 +114,14 @@ def show_status(session: Session, found: Cluster) -> None:
     if not session.tabular:
         show_one(session, found, ValueTable(Cluster, "cluster_id"))
         return
+    pause = f"by {found.paused_by}, since {instant(session, found.paused_at)}"
+    pause += f": {found.pause_note}" if found.pause_note else ""
     show_facts(
         session,
         [
             ("Cluster", found.cluster_id),
             ("State", "RECOVERY" if found.recovering else "PAUSED" if found.paused else None),
-            ("Paused", _pause(session, found) if found.paused else None),
+            ("Paused", pause if found.paused else None),
             *(("Problem", one) for one in found.problems),
             ("Leader", found.leader or "none"),
             ("Term", found.term),
@@ -139,11 +141,6 @@ def show_status(session: Session, found: Cluster) -> None:
 
 def _with_lost(live: int, lost: Sequence[str]) -> str:
     return f"{live}, lost: {', '.join(lost)}" if lost else str(live)
-
-
-def _pause(session: Session, found: Cluster) -> str:
-    since = f"by {found.paused_by}, since {instant(session, found.paused_at)}"
-    return f"{since}: {found.pause_note}" if found.pause_note else since
 
 
 @cluster.command("transfer-leader")

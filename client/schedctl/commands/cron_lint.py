@@ -38,10 +38,10 @@ class ReportedFinding:
     """A finding and its source."""
 
     where: str
-    name: str
-    expression: str
-    zone: str
     finding: LintFinding
+    name: str = ""
+    expression: str = ""
+    zone: str = ""
 
 
 @click.command(cls=Command)
@@ -86,18 +86,13 @@ def lint(
 
 def _findings(table: ScheduleTable, after: datetime) -> Iterator[ReportedFinding]:
     for fault in table.faults:
-        yield ReportedFinding(
-            fault.where,
-            "",
-            "",
-            "",
-            LintFinding(LintLevel.ERROR, "unread", fault.problem, fault.hint),
-        )
+        unread = LintFinding(LintLevel.ERROR, "unread", fault.problem, fault.hint)
+        yield ReportedFinding(fault.where, unread)
     for where, trap in table.traps:
         finding = LintFinding(LintLevel.WARNING, trap.rule, trap.problem, trap.hint)
-        yield ReportedFinding(where, "", "", "", finding)
+        yield ReportedFinding(where, finding)
     for where, name, finding in table.warnings:
-        yield ReportedFinding(where, name, "", "", finding)
+        yield ReportedFinding(where, finding, name)
     for entry in table.entries:
         crontab = entry.where.rpartition(":")[0] in table.crontabs
         yield from _of_entry(entry, after, crontab=crontab)
@@ -107,8 +102,11 @@ def _of_entry(
     entry: TimetableEntry, after: datetime, *, crontab: bool
 ) -> Iterator[ReportedFinding]:
     schedule = entry.schedule
-    if not isinstance(schedule, CronSchedule):
-        yield from _of_plain(entry, after)
+    if not isinstance(schedule, CronSchedule):  # the problem of an interval or a single time
+        _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
+        for one in wrong:
+            finding = LintFinding(LintLevel.ERROR, one.error.field, str(one.error), one.error.hint)
+            yield ReportedFinding(entry.where, finding, entry.name)
         return
     for number, text in enumerate(schedule.expressions):
         found = linted(
@@ -123,15 +121,7 @@ def _of_entry(
         if len(entry.lines) > number:
             where = f"{where.rpartition(':')[0]}:{entry.lines[number]}"
         for finding in found:
-            yield ReportedFinding(where, entry.name, text, schedule.zone, finding)
-
-
-def _of_plain(entry: TimetableEntry, after: datetime) -> Iterator[ReportedFinding]:
-    """Yield the problem of an interval or of a single time."""
-    _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
-    for one in wrong:
-        finding = LintFinding(LintLevel.ERROR, one.error.field, str(one.error), one.error.hint)
-        yield ReportedFinding(entry.where, entry.name, "", "", finding)
+            yield ReportedFinding(where, finding, entry.name, text, schedule.zone)
 
 
 def _print(one: ReportedFinding) -> None:
@@ -223,7 +213,11 @@ def diff(
         found = differ(one, other, begin, span, limit)
         info = ZoneInfo(parse_expression(first, zone=tz, seed="").zone)
     except ScheduleError as error:
-        raise wrong_expression(error) from None
+        raise CommandFailure(
+            f"{error.field}: {error.problem}",
+            reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",
+            remedy=error.hint or "schedctl cron explain '*/5 * * * *'",
+        ) from None
     listed = [[at.astimezone(info) for at in side] for side in (found.in_first, found.in_second)]
     sides = (
         _Side("first", "<", first, words[0], listed[0], found.only_first),
@@ -233,10 +227,15 @@ def diff(
         since = begin.astimezone(info).isoformat(sep=" ")
         _show_difference(sides, f"{duration.render(span)} from {since}", found.both)
     else:
-        within = {"from": begin.isoformat(), "to": (begin + span).isoformat()}
-        show_data(
-            session, within | {side.name: _only(side) for side in sides} | {"both": found.both}
-        )
+        data: dict[str, Any] = {"from": begin.isoformat(), "to": (begin + span).isoformat()}
+        for side in sides:
+            data[side.name] = {
+                "expression": side.expression,
+                "description": side.description,
+                "only": side.count,
+                "instants": [at.isoformat() for at in side.instants],
+            }
+        show_data(session, data | {"both": found.both})
     if found.differ:
         click.get_current_context().exit(1)
 
@@ -263,20 +262,3 @@ def _show_difference(sides: Sequence[_Side], window: str, both: int) -> None:
             click.echo(f"  {side.mark} {at.isoformat(sep=' ')}  {at:%a}")
         if side.count > len(side.instants):
             click.echo(f"  {side.mark} … {side.count - len(side.instants):,} more")
-
-
-def _only(side: _Side) -> dict[str, Any]:
-    return {
-        "expression": side.expression,
-        "description": side.description,
-        "only": side.count,
-        "instants": [at.isoformat() for at in side.instants],
-    }
-
-
-def wrong_expression(error: ScheduleError) -> CommandFailure:
-    return CommandFailure(
-        f"{error.field}: {error.problem}",
-        reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",
-        remedy=error.hint or "schedctl cron explain '*/5 * * * *'",
-    )

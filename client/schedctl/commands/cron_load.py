@@ -20,7 +20,7 @@ from schedctl.timetables.timetables import (
 )
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, rows_of
 from schedd.core.schedule.timetable.flatten import Flattened, flatten
-from schedd.core.schedule.timetable.load import BusyMinute, Collisions, Forecast, StartsAtOnce
+from schedd.core.schedule.timetable.load import Collisions, Forecast
 from schedd.core.schedule.timetable.load import collide as find_collisions
 from schedd.core.schedule.timetable.load import forecast as count_starts
 from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over
@@ -119,14 +119,18 @@ def _show(session: Session, found: Forecast, rows: Sequence[Row]) -> None:
         return
     click.echo()
     heads = ("BUSIEST MINUTE", "DAY", "STARTS", "TIMES", "JOBS")
-    show_rows(session, heads, [_hot_row(hot, session.output == "wide") for hot in found.hottest])
+    rows_shown = [
+        (
+            _minute_text(hot.at),
+            f"{hot.at:%a}",
+            f"{hot.starts:,}",
+            f"{max(hot.alike, 1):,}",
+            _names([entry for entry, _ in hot.entries], session.output == "wide"),
+        )
+        for hot in found.hottest
+    ]
+    show_rows(session, heads, rows_shown)
     click.echo()
-
-
-def _hot_row(hot: BusyMinute, full: bool) -> tuple[str, str, str, str, str]:
-    alike = f"{hot.alike:,}" if hot.alike > 1 else "1"
-    names = _names([entry for entry, _ in hot.entries], full)
-    return _minute_text(hot.at), f"{hot.at:%a}", f"{hot.starts:,}", alike, names
 
 
 def _names(entries: Sequence[TimetableEntry], full: bool) -> str:
@@ -260,13 +264,12 @@ def _show_collisions(
         f"times with more than {allowed:,} starts{most}"
     )
     if found.worst:
-        heads, full = ("AT", "DAY", "STARTS", "JOBS"), session.output == "wide"
-        show_rows(session, heads, [_collision_row(one, full) for one in found.worst])
-
-
-def _collision_row(one: StartsAtOnce, full: bool) -> tuple[str, str, str, str]:
-    names = _names(one.entries, full)
-    return f"{one.at:%Y-%m-%d %H:%M:%S}Z", f"{one.at:%a}", f"{len(one.entries):,}", names
+        full = session.output == "wide"
+        rows = [
+            (f"{at:%Y-%m-%d %H:%M:%S}Z", f"{at:%a}", f"{len(entries):,}", _names(entries, full))
+            for at, entries in ((one.at, one.entries) for one in found.worst)
+        ]
+        show_rows(session, ("AT", "DAY", "STARTS", "JOBS"), rows)
 
 
 def _collisions(

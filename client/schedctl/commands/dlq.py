@@ -2,13 +2,13 @@
 rate.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import click
 
 from schedclient import ApiError, Attempt, Client, DeadLetter, Redrive, RedrivePlan, Run
-from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, REDRIVES, RESOLVED, RUNS
+from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, ONE_DEAD, REDRIVES, RESOLVED, RUNS
 from schedctl.commands.changes import change
 from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
@@ -91,7 +91,7 @@ def show(session: Session, run_id: str) -> None:
     if not session.tabular:
         show_one(session, found, DEAD)
         return
-    show_facts(session, _facts(found))
+    show_facts(session, ONE_DEAD.facts(found))
     if attempts:
         click.echo()
         show_list(session, attempts, ATTEMPTS)
@@ -129,25 +129,6 @@ def discard(session: Session, chosen: Chosen, note: str) -> None:
         message(f"unchanged: {others:,}, already resolved or queued for a redrive")
 
 
-def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:
-    run = found.run
-    yield "Run", run.run_id
-    yield "Job", run.job
-    yield "Reason", run.reason
-    yield "Exit", run.exit_code
-    yield "Scheduled", run.scheduled_at
-    yield "Died", found.died_at
-    yield "Redrive of", run.redrive_of
-    yield "Fingerprint", found.fingerprint
-    yield "Resolved", found.resolution or "no"
-    yield "At", found.resolved_at
-    yield "By", found.resolved_by
-    yield "Redriven as", found.redriven_as
-    yield "Redrive", found.redrive_id
-    yield "Note", found.note
-    yield "Error", run.error
-
-
 @dlq.command()
 @choosing
 @option(
@@ -176,7 +157,11 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
     """
     given = read_payload(payload) if payload is not None else None
     if chosen.run_ids:
-        _check_alone(flags)
+        for name in (name for name, value in flags.items() if value):
+            raise CommandFailure(
+                f"{flag_of(name)} can't be combined with RUN",
+                remedy="remove the option, or select by --group, --job or --all instead of RUN",
+            )
         _each(session, chosen.run_ids, given)
     else:
         if chosen.all and not flags["dry_run"]:
@@ -189,13 +174,12 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
 @pass_session
 def redrives(session: Session, limit: int | None) -> None:
     """List redrives with their progress and the states of their runs, newest first."""
-    show_listing(session, limit, _each_counted, REDRIVES)
 
+    async def each(client: Client, most: int | None) -> AsyncIterator[Redrive]:
+        async for one in client.redrives.list(limit=most):  # without the states of the runs
+            yield await client.redrives.get(one.redrive_id)
 
-async def _each_counted(client: Client, most: int | None) -> AsyncIterator[Redrive]:
-    """Yield redrives with the states of their runs, which lists don't include."""
-    async for one in client.redrives.list(limit=most):
-        yield await client.redrives.get(one.redrive_id)
+    show_listing(session, limit, each, REDRIVES)
 
 
 @dlq.command()
@@ -219,15 +203,6 @@ def resume(session: Session, redrive_id: str, wait: bool) -> None:
         return await _follow(session, client, resumed) if wait else resumed
 
     _show(session, session.run(work), waited=wait)
-
-
-def _check_alone(flags: dict[str, Any]) -> None:
-    """Reject options that apply only to a redrive of many dead letters."""
-    for name in (name for name, value in flags.items() if value):
-        raise CommandFailure(
-            f"{flag_of(name)} can't be combined with RUN",
-            remedy="remove the option, or select by --group, --job or --all instead of RUN",
-        )
 
 
 def _each(session: Session, run_ids: tuple[str, ...], payload: object) -> None:
@@ -270,17 +245,13 @@ def _many(
         return await _follow(session, client, plan.redrive)
 
     done = session.run(work)
-    if isinstance(done, RedrivePlan):
-        _show_dry(session, done)
-    else:
+    if not isinstance(done, RedrivePlan):
         _show(session, done, waited=wait)
-
-
-def _show_dry(session: Session, plan: RedrivePlan) -> None:
+        return
     if session.tabular:
-        show_facts(session, [("Dead letters", plan.total)])
+        show_facts(session, [("Dead letters", done.total)])
     elif session.output != "name":
-        show_data(session, plan.to_json(snake=session.output == "yaml"))
+        show_data(session, done.to_json(snake=session.output == "yaml"))
     message("nothing was stored")
 
 

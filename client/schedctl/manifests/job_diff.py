@@ -83,8 +83,12 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
     plain: Message = spec
     old = cast("job_pb2.Job", before.message)
     for field in ("retry", "catch_up", "dst", *notifications.FLAGS):
-        if field in named and plain.HasField(field):
-            _over(getattr(full, field), getattr(old, field), getattr(spec, field))
+        if field in named and plain.HasField(field):  # zero is a value of a given field
+            part, given = getattr(full, field), getattr(spec, field)
+            part.CopyFrom(getattr(old, field))
+            for one, _ in given.ListFields():
+                part.ClearField(one.name)
+            part.MergeFrom(given)
     if "shell" in named and old.HasField("shell"):
         full.shell.CopyFrom(old.shell)
         if spec.shell.argv:
@@ -92,21 +96,11 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
             full.shell.ClearField("script")
             full.shell.ClearField("interpreter")
         full.shell.MergeFrom(spec.shell)
-    if "http" in named and old.HasField("http"):
-        full.http.CopyFrom(old.http)
-        full.http.MergeFrom(spec.http)
-    if "grpc" in named and old.HasField("grpc"):
-        full.grpc.CopyFrom(old.grpc)
-        full.grpc.MergeFrom(spec.grpc)
+    for action in ("http", "grpc"):
+        if action in named and cast("Message", old).HasField(action):
+            getattr(full, action).CopyFrom(getattr(old, action))
+            getattr(full, action).MergeFrom(getattr(spec, action))
     return full
-
-
-def _over(full: Message, old: Message, given: Message) -> None:
-    """Set `full` to `old` with the fields of `given`, including those that are zero."""
-    full.CopyFrom(old)
-    for field, _ in given.ListFields():
-        full.ClearField(field.name)
-    full.MergeFrom(given)
 
 
 def remaining(job: Mapping[str, Any], action: str | None) -> list[tuple[str, Any]]:
