@@ -10,7 +10,7 @@ accepted in lowerCamelCase and snake_case.
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC
 from functools import partial
 from typing import Any, Final
@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.calls import make_call
 from schedd.api.errors import CallError, FieldViolation, refuse
 from schedd.api.services import Caller, Services
-from schedd.web.rest import field_names
+from schedd.web.rest import field_names, requests
 from schedkit.protojson import FormErrors, from_json, instant_text
 from schedkit.protojson.scalars import enum_word
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
@@ -38,13 +38,6 @@ PRIORITIES: Final = {
 }
 LONGEST_DELAY: Final = 100 * 365 * 24 * 3600 * 1000
 """Milliseconds: a hundred years."""
-STANDS_AT: Final = {
-    "spec.python.handler": "taskName",
-    "spec.payload": "payload",
-    "delay": "delayMs",
-    "idempotency_key": "customJobId",
-}
-"""Field of the submit → key of a task."""
 OF_CALLBACK: Final = ("job.http.url", "http.url")
 """Fields of the callback of a job."""
 
@@ -206,15 +199,16 @@ def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
         for key in body
         if sent.get(_SPELT.get(key, "")) != key
     ]
-    form: dict[str, Any] = {"spec": {}}
-    for key, read in _TASK.items():
+    form: dict[str, Any] = {}
+    for key, (path, valid, problem, as_field) in _TASK.items():
         value = body.get(sent.get(key, key))
         if value is None and key != "taskName":
             continue
-        try:
-            read(form, value)
-        except ValueError as problem:
-            wrong.append(FieldViolation(sent.get(key, key), str(problem)))
+        if valid(value):
+            requests.nest(form, path.split("."), as_field(value))
+        else:
+            empty = value == "" and problem is _NOT_TEXT
+            wrong.append(FieldViolation(sent.get(key, key), _EMPTY if empty else problem))
     if wrong:
         _refuse(wrong)
     try:
@@ -238,7 +232,7 @@ def _sent(body: Mapping[str, Any]) -> dict[str, str]:
 def _stands_at(body: Mapping[str, Any]) -> dict[str, str]:
     """Return field of the submit → the key as sent."""
     sent = _sent(body)
-    return {field: sent.get(key, key) for field, key in STANDS_AT.items()}
+    return {path: sent.get(key, key) for key, (path, *_) in _TASK.items()}
 
 
 def unasked(key: str) -> str:
@@ -246,59 +240,50 @@ def unasked(key: str) -> str:
     return "must be in the body, not in the address" if key in _SPELT else "unknown parameter"
 
 
-def _task_name(form: dict[str, Any], value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError("the task's name must be the name of a Python handler")
-    form["spec"]["python"] = {"handler": value}
-
-
-def _payload(form: dict[str, Any], value: Any) -> None:
-    form["spec"]["payload"] = value
-
-
-def _delay(form: dict[str, Any], value: Any) -> None:
-    if not _is_whole(value) or not 0 <= value <= LONGEST_DELAY:
-        raise ValueError(f"the delay must be whole milliseconds, from 0 to {LONGEST_DELAY}")
-    form["delay"] = f"{value // 1000}.{value % 1000:03d}s"
-
-
-def _priority(form: dict[str, Any], value: Any) -> None:
-    if not _is_whole(value) or value not in PRIORITIES:
-        raise ValueError("the priority must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
-    form["spec"]["priority"] = enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value])
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        empty = "the value is empty: give a text, or leave the key out"
-        raise ValueError(empty if value == "" else "the value must be a string")
-    return value
-
-
-def _custom_id(form: dict[str, Any], value: Any) -> None:
-    form["idempotency_key"] = _text(value)
-
-
-def _namespace(form: dict[str, Any], value: Any) -> None:
-    form["namespace"] = _text(value)
-
-
-_TASK: Final = {
-    "taskName": _task_name,
-    "payload": _payload,
-    "delayMs": _delay,
-    "priority": _priority,
-    "customJobId": _custom_id,
-    "namespace": _namespace,
-}
-_SPELT: Final = {
-    spelt: key for key in _TASK for spelt in (key, re.sub("([A-Z])", r"_\1", key).lower())
-}
-"""Spelling of a key of a task → the key."""
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_NOT_TEXT: Final = "the value must be a string"
+_EMPTY: Final = "the value is empty: give a text, or leave the key out"
+_TASK: Final[Mapping[str, tuple[str, Callable[[Any], bool], str, Callable[[Any], Any]]]] = {
+    "taskName": (
+        "spec.python.handler",
+        _is_text,
+        "the task's name must be the name of a Python handler",
+        _same,
+    ),
+    "payload": ("spec.payload", lambda _: True, "", _same),
+    "delayMs": (
+        "delay",
+        lambda value: _is_whole(value) and 0 <= value <= LONGEST_DELAY,
+        f"the delay must be whole milliseconds, from 0 to {LONGEST_DELAY}",
+        lambda value: f"{value // 1000}.{value % 1000:03d}s",
+    ),
+    "priority": (
+        "spec.priority",
+        lambda value: _is_whole(value) and value in PRIORITIES,
+        "the priority must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)",
+        lambda value: enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value]),
+    ),
+    "customJobId": ("idempotency_key", _is_text, _NOT_TEXT, _same),
+    "namespace": ("namespace", _is_text, _NOT_TEXT, _same),
+}
+"""Key of a task → field of the submit, whether a value is valid, the problem of others, and the
+value as the field takes it.
+"""
+_SPELT: Final = {
+    spelt: key for key in _TASK for spelt in (key, re.sub("([A-Z])", r"_\1", key).lower())
+}
+"""Spelling of a key of a task → the key."""
 
 
 def _as_sent(keys: Mapping[str, str], path: str) -> str:

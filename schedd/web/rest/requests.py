@@ -211,7 +211,7 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
         form[key] = {"paths": [_snake(path) for path in value.split(",") if path]}
     elif field.is_repeated:
         form.setdefault(key, []).append(value)
-    elif not _nest(form, key.split("."), value):
+    elif not nest(form, key.split("."), value):
         problem = "the parameter is given twice"
         raise wrong(f"{key}: {problem}", violations=[FieldViolation(key, problem)])
 
@@ -221,7 +221,7 @@ def _snake(path: str) -> str:
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", path).lower()
 
 
-def _nest(form: dict[str, Any], path: list[str], value: Any) -> bool:
+def nest(form: dict[str, Any], path: list[str], value: Any) -> bool:
     """Set a nested value; False if it, or a parent, already has a value."""
     for step in path[:-1]:
         inner = form.setdefault(step, {})
@@ -237,7 +237,7 @@ def _nest(form: dict[str, Any], path: list[str], value: Any) -> bool:
 def _of_path(cls: type[Message], found: RouteMatch) -> Message:
     form: dict[str, Any] = {}
     for variable, value in found.variables.items():
-        _nest(form, variable.split("."), value)
+        nest(form, variable.split("."), value)
     return from_json(form, cls, strings=True)
 
 
