@@ -60,7 +60,7 @@ from schedd.store.postgres import Stores
 from schedd.telemetry.recorder import Telemetry
 from schedd.watch.change_bus import Watchers
 from schedd.watch.subscriptions import Subscriptions
-from schedd.web.forwarded import Reach
+from schedd.web.guard import Reach
 from schedkit.egress.policy import warn_of_ignored_proxies
 from schedkit.net.channel import split_address
 from schedkit.records import dataclass

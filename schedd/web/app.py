@@ -31,8 +31,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.services import Services
 from schedd.telemetry.recorder import Telemetry
 from schedd.web import links, login, refusals, templating
-from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
-from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
+from schedd.web.guard import (
+    STRAIGHT,
+    AtATime,
+    Forwarded,
+    OwnHost,
+    Reach,
+    SameOrigin,
+    SecurityHeaders,
+    host_of,
+)
 from schedd.web.http_auth import FIGURES, IDENTITY, HttpAuth
 from schedd.web.pages.cluster import cluster, overview, workers
 from schedd.web.pages.jobs import cron, forecast, job, jobs, new_job

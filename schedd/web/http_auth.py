@@ -5,9 +5,15 @@
     not authenticated: the login page for a browser, 401 for programs
 
 A form sent after the login expired is answered with the login page. After the login, the form
-returns filled in (`login_page`).
+returns filled in:
+
+    POST /new-job  name=… payload=…   ─▶ 401, this page: undone, typed.name, typed.payload in it
+    POST /login  undone=yes typed.name=… ─▶ the page of the form, filled in
 
 Invariants
+- The login page says that nothing was changed yet, also after a button without fields.
+- Input that is too long isn't kept; the page says so. The browser's Back button restores it.
+- Input is sent only in bodies, never in addresses, which browsers and proxies keep.
 - An expired login is ignored if there is a certificate, because browsers send the cookie
   automatically. A token in the `Authorization` header is always checked.
 - Calls under /api/ check access themselves (`schedd/api/auth/authorization.py`). All other paths
@@ -19,20 +25,23 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import RedirectResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.auth.authentication import BEARER, NO_SUBJECT, Authentication, UnknownSubject
+from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.errors import CallError, PermissionDeniedError, UnauthenticatedError
 from schedd.api.services import Caller
-from schedd.core.auth.rights import EVERY, CallerIdentity, Role
-from schedd.web import links, login_page, refusals
-from schedd.web.login_page import REASON
+from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
+from schedd.web import links, refusals
+from schedd.web.pages.forms import fields_of
 from schedd.web.rest import problems
+from schedd.web.rest.problems import RequestProblem
+from schedd.web.templating import render
 from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import Unavailable
 from schedkit.net.https import CERTIFICATE
@@ -52,6 +61,19 @@ LATELY: Final = frozenset({FIGURES, DOCTOR, "/api/v1/cluster/checks"})
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
 _LOST: Final = "your input is too long to keep: your browser's Back button restores it"
+LONGEST: Final = 8192
+"""Characters of a token, and of the target address of a login."""
+MOST: Final = 3 * MAX_PAYLOAD + 128 * 1024
+"""Bytes of a form of an unauthenticated caller: the largest job, hardly more. A byte of non-ASCII
+text is three bytes in a form.
+"""
+UNDONE: Final = "undone"
+"""The field that marks another form that was sent and rejected."""
+TYPED: Final = "typed."
+"""The prefix for the fields of the other form."""
+REASON: Final = "reason"
+"""The field of a dialog."""
+NOTHING: Final[Mapping[str, str]] = {}
 
 
 class HttpAuth:
@@ -114,9 +136,7 @@ class HttpAuth:
             asked = scope["path"] + (f"?{query}" if query else "")
             return RedirectResponse(login_before(asked), 303)
         request, form = Request(scope, receive), links.referred(scope, default=scope["path"])
-        typed = await login_page.read_kept_fields(
-            request, self._forms.get(scope["path"], (REASON,))
-        )
+        typed = await read_kept_fields(request, self._forms.get(scope["path"], (REASON,)))
         if scope["path"] in self._forms:
             form = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
         problem = problems.problem_of(error)
@@ -124,9 +144,7 @@ class HttpAuth:
             problem["remedy"] = "log in; then you return to this page and can send it again"
         if typed is None:
             problem["remedy"] += f"; {_LOST}"
-        return login_page.shown(
-            request, problem["status"], form, problem=problem, typed=typed or {}
-        )
+        return login_form(request, problem["status"], form, problem=problem, typed=typed or {})
 
     def _log(self, scope: Scope, error: CallError | Unavailable) -> None:
         """Log a rejected certificate. Other callers get the whole error in the answer."""
@@ -174,3 +192,54 @@ def check_page(who: CallerIdentity) -> None:
             remedy="use `schedctl` or /api/v1/ for your namespaces, or ask an admin for a token"
             " with that role in all namespaces",
         )
+
+
+# The login page: a form for a token, or the current user.
+
+
+def login_form(
+    request: Request,
+    status: int,
+    after: str,
+    *,
+    who: CallerIdentity | None = None,
+    wrong: str = "",
+    problem: Mapping[str, Any] | None = None,
+    undone: bool = False,
+    typed: Mapping[str, str] = NOTHING,
+) -> Response:
+    """Return the page. `who`: the caller, if authenticated; `after`: the target page; `wrong`: why
+    the last login failed; `problem`: why a form was rejected; `undone`: a form was rejected, with
+    `typed` in it.
+    """
+    html = render(
+        "login.html",
+        actor=who.actor if who and who.kind is IdentityKind.USER and not wrong else "",
+        asked=who is None or who.kind is not IdentityKind.ANYBODY,
+        wrong=wrong,
+        seen=problem,
+        next=links.page_of(request.app.routes, after),
+        undone=undone or problem is not None,
+        typed=[(TYPED + name, value) for name, value in typed.items()],
+    )
+    return HTMLResponse(html, status, {"cache-control": "no-store"})
+
+
+def typed_in(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of the other form from the fields of the login form. Pure."""
+    return {
+        name.removeprefix(TYPED): value for name, value in form.items() if name.startswith(TYPED)
+    }
+
+
+async def read_kept_fields(request: Request, fields: Collection[str]) -> dict[str, str] | None:
+    """Return the fields of a rejected form that the login keeps; None: the form is unreadable or
+    too large.
+    """
+    try:
+        sent = await fields_of(request, MOST)
+    except (RequestProblem, ClientDisconnect):
+        return None
+    found = {name: sent[name] for name in fields if sent.get(name)}
+    length = len(urlencode({TYPED + name: value for name, value in found.items()}))
+    return found if length + 4 * LONGEST <= MOST else None

@@ -30,9 +30,20 @@ from schedd.api.errors import (
 )
 from schedd.api.services import Services
 from schedd.core.auth.rights import CallerIdentity
-from schedd.web import links, login_page, refusals
-from schedd.web.http_auth import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
-from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
+from schedd.web import links, refusals
+from schedd.web.http_auth import (
+    COOKIE,
+    IDENTITY,
+    LOGIN,
+    LOGOUT,
+    LONGEST,
+    MOST,
+    UNDONE,
+    caller_of,
+    cookie_of,
+    login_form,
+    typed_in,
+)
 from schedd.web.pages.forms import fields_of
 from schedd.web.rest import problems
 from schedd.web.rest.problems import RequestProblem
@@ -50,7 +61,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
 
     async def page(request: Request) -> Response:
         after, who = request.query_params.get("next", ""), request.scope.get(IDENTITY)
-        return login_page.shown(request, 200, after, who=who)
+        return login_form(request, 200, after, who=who)
 
     async def enter(request: Request) -> Response:
         try:
@@ -74,7 +85,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
                 503 if isinstance(refusal, MemberUnavailableError | OutcomeUnknownError) else 403
             )
             wrong = refusal.message
-            return login_page.shown(
+            return login_form(
                 request, status, after, who=who, wrong=wrong, undone=undone, typed=typed
             )
         if (former := cookie_of(request.headers)) is not None:

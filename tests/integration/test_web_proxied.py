@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedd.web.forwarded import Reach
+from schedd.web.guard import Reach
 from schedkit.net.proxies import Proxies
 from support.web import served
 

@@ -41,7 +41,7 @@ from schedd.telemetry.recorder import Telemetry
 from schedd.watch.change_bus import Watchers
 from schedd.watch.subscriptions import Subscriptions
 from schedd.web.app import build
-from schedd.web.forwarded import STRAIGHT, Reach
+from schedd.web.guard import STRAIGHT, Reach
 from schedd.web.server import bound
 from schedd.web.streams import BEAT
 from schedkit.clock import utcnow

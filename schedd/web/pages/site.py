@@ -28,9 +28,8 @@ from starlette.routing import BaseRoute, Route
 from schedd.api.auth.authentication import PROMPT
 from schedd.api.errors import CallError, UnauthenticatedError
 from schedd.api.services import Services
-from schedd.web.http_auth import IDENTITY, caller_of, check_page
+from schedd.web.http_auth import IDENTITY, REASON, caller_of, check_page
 from schedd.web.links import local, referred
-from schedd.web.login_page import REASON
 from schedd.web.pages.forms import RETURN, fields_of
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest, Recent
 from schedd.web.pages.snapshots import Body, PageSnapshots, refused, shown

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from schedd.web.forwarded import Forwarded, Reach
-from schedd.web.guard import MOST_AT_A_TIME, AtATime
+from schedd.web.guard import MOST_AT_A_TIME, AtATime, Forwarded, Reach
 from schedkit.net.proxies import Proxies
 
 LOCAL = Proxies.from_texts(["127.0.0.1"])
