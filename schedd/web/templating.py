@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import secrets
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
@@ -35,9 +34,6 @@ _environment: Final = Environment(
     lstrip_blocks=True,
 )
 
-_COMPILING: Final = threading.Lock()
-_COMPILED: Final = threading.Event()
-
 
 def render(template: str, **values: Any) -> str:
     return _environment.get_template(template).render(**values)
@@ -45,16 +41,14 @@ def render(template: str, **values: Any) -> str:
 
 async def compiled() -> None:
     """Compile all templates before the first page, in a thread: it takes 0.5 s."""
-    if not _COMPILED.is_set():
+    if not _compile.cache_info().currsize:
         await asyncio.to_thread(_compile)
 
 
+@cache
 def _compile() -> None:
-    with _COMPILING:
-        if not _COMPILED.is_set():
-            for name in _environment.list_templates(extensions=["html"]):
-                _environment.get_template(name)
-            _COMPILED.set()
+    for name in _environment.list_templates(extensions=["html"]):
+        _environment.get_template(name)
 
 
 def stamped(html: str) -> str:

@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from schedd.api.errors import FieldViolation, InvalidArgumentError, cut
+from schedd.api.errors import InvalidArgumentError, cut
 from schedd.api.errors import wrong as field_error
-from schedd.web.pages.page import NAMESPACE, Do, Done, PageRequest
+from schedd.web.pages.page import NAMESPACE, Do, Done, PageRequest, refuse_each
 from schedd.web.rest.bodies import MOST_BYTES, content_of
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.templating import ONCE
@@ -78,19 +78,13 @@ def taking(*names: str) -> Callable[[Do], Do]:
 
 
 def _check(sent: Collection[str], names: Collection[str]) -> None:
-    unknown = [name for name in sent if name not in (*names, ONCE, RETURN)]
-    if not unknown:
-        return
-    problems_of = {
-        name: "belongs in the address" if name == NAMESPACE else "unknown field" for name in unknown
+    problems = {
+        name: "belongs in the address" if name == NAMESPACE else "unknown field"
+        for name in sent
+        if name not in (*names, ONCE, RETURN)
     }
     has = f"fields of the form: {', '.join(names)}" if names else "the form has no fields"
-    raise InvalidArgumentError(
-        "; ".join(f"{cut(name)}: {problem}" for name, problem in problems_of.items()),
-        reason="UNKNOWN_FIELD",
-        remedy=f"leave the field out; {has}; nothing was changed",
-        violations=[FieldViolation(name, problem) for name, problem in problems_of.items()],
-    )
+    refuse_each(problems, "UNKNOWN_FIELD", f"leave the field out; {has}; nothing was changed")
 
 
 def wrong(

@@ -45,7 +45,7 @@ from schedd.core.auth.rights import Role
 from schedd.web.templating import ONCE, linker
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.records import dataclass, replace
+from schedkit.records import dataclass
 from schedkit.single_flight import RUNNING, SingleFlight
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
@@ -228,6 +228,17 @@ class Done:
     to: str
 
 
+def refuse_each(problems: Mapping[str, str], reason: str, remedy: str) -> None:
+    """Raise InvalidArgumentError if there are problems, by the names of parameters or fields."""
+    if problems:
+        raise InvalidArgumentError(
+            "; ".join(f"{cut(name)}: {problem}" for name, problem in problems.items()),
+            reason=reason,
+            remedy=remedy,
+            violations=[FieldViolation(*one) for one in problems.items()],
+        )
+
+
 Read: TypeAlias = Callable[[PageRequest], Awaitable[Shown]]
 Without: TypeAlias = Callable[[PageRequest, object], Shown]
 Beside: TypeAlias = Callable[[PageRequest, object], Awaitable[object]]
@@ -264,27 +275,15 @@ class Page:
     tells_troubles: bool = False
     by_turns: bool = True
 
-    def turned(self, asked: PageRequest) -> PageRequest:
-        """Return the request, with or without turns."""
-        return asked if self.by_turns else replace(asked, turns=None)
-
     def check(self, names: Collection[str]) -> None:
         """Raise InvalidArgumentError for unknown or repeated parameters."""
         known = (*self.asks, NAMESPACE)
-        if twice := [name for name, count in Counter([*names]).items() if count > 1]:
-            raise InvalidArgumentError(
-                "; ".join(f"{cut(name)}: the parameter is given twice" for name in twice),
-                reason="INVALID_REQUEST",
-                remedy="give each parameter once",
-                violations=[FieldViolation(name, "the parameter is given twice") for name in twice],
-            )
-        if unknown := [name for name in names if name not in known]:
-            raise InvalidArgumentError(
-                "; ".join(f"{cut(name)}: unknown parameter" for name in unknown),
-                reason="UNKNOWN_PARAMETER",
-                remedy=f"leave the parameter out; parameters of this page: {', '.join(known)}",
-                violations=[FieldViolation(name, "unknown parameter") for name in unknown],
-            )
+        twice = [name for name, count in Counter([*names]).items() if count > 1]
+        problems = dict.fromkeys(twice, "the parameter is given twice")
+        refuse_each(problems, "INVALID_REQUEST", "give each parameter once")
+        problems = {name: "unknown parameter" for name in names if name not in known}
+        remedy = f"leave the parameter out; parameters of this page: {', '.join(known)}"
+        refuse_each(problems, "UNKNOWN_PARAMETER", remedy)
 
 
 @dataclass(frozen=True, slots=True)

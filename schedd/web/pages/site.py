@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -193,25 +194,23 @@ class Site:
         return self._framed(page.frame, body, page.tab, asked, flash=BACK)
 
     def _routes(self, page: Page) -> list[BaseRoute]:
-        async def whole(request: Request) -> Response:
-            return await self._page(page, request)
-
-        async def live(request: Request) -> Response | EventStream:
-            await compiled()
-            try:
-                page.check(_names(request))
-            except CallError as error:
-                return self._problem(problems.problem_of(error), page.path, self._asked(request))
-            seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
-            events = self._looks.snapshot_for(page, asked).events(seen)
-            known = self._while_known(asked, events)
-            beat = ServerSentEvent(self._here, name=BEAT).encoded
-            return EventStream(known, self._closing, beat=beat, every=BEAT_EVERY)
-
-        made: list[BaseRoute] = [Route(page.path, whole)]
+        made: list[BaseRoute] = [Route(page.path, partial(self._page, page))]
         if page.every is not None:
-            made.append(Route(f"/live{page.path}", live))
-        return made + [self._form(action) for action in page.actions]
+            made.append(Route(f"/live{page.path}", partial(self._live, page)))
+        posts = ((action.path, partial(self._act, action)) for action in page.actions)
+        return made + [Route(path, act, methods=["POST"]) for path, act in posts]
+
+    async def _live(self, page: Page, request: Request) -> Response | EventStream:
+        await compiled()
+        try:
+            page.check(_names(request))
+        except CallError as error:
+            return self._problem(problems.problem_of(error), page.path, self._asked(request))
+        seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
+        events = self._looks.snapshot_for(page, asked).events(seen)
+        known = self._while_known(asked, events)
+        beat = ServerSentEvent(self._here, name=BEAT).encoded
+        return EventStream(known, self._closing, beat=beat, every=BEAT_EVERY)
 
     async def _while_known(
         self, asked: PageRequest, events: AsyncGenerator[ServerSentEvent, None]
@@ -231,12 +230,6 @@ class Site:
                         log.info("reader not verified: peer=%s error=%s", asked.caller.source, why)
                     yield event
 
-    def _form(self, action: Action) -> Route:
-        async def sent(request: Request) -> Response:
-            return await self._act(action, request)
-
-        return Route(action.path, sent, methods=["POST"])
-
     async def _page(self, page: Page, request: Request) -> Response:
         await compiled()
         try:
@@ -244,7 +237,8 @@ class Site:
         except CallError as error:
             return self._problem(problems.problem_of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
-        look = self._looks.snapshot_for(page, page.turned(asked))
+        own = asked if page.by_turns else replace(asked, turns=None)
+        look = self._looks.snapshot_for(page, own)
         message = read_flash(request.cookies.get(FLASH_COOKIE, ""))
         body = await (look.refresh() if message else look.now())
         live = ""

@@ -160,9 +160,19 @@ class Rest:
         self._places = Places(STREAMS_OF_ONE_HOST)
 
     @cached_property
-    def _openapi(self) -> "Described":
-        """Describe the calls at the first request for it, not at the member's start."""
-        return Described(_described(self.routes, self._services.version))
+    def _openapi(self) -> tuple[bytes, str]:
+        """Return the document and its etag, made at the first request for it."""
+        content = _described(self.routes, self._services.version)
+        return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+    def _document(self, request: Request) -> Response:
+        _only(request, "GET")
+        content, etag = self._openapi
+        headers = {"etag": etag, "cache-control": "no-cache"}
+        known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
+        if {etag, "*"} & {one.strip() for one in known}:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -187,8 +197,7 @@ class Rest:
         if path == documents.TASKS_PATH:
             return await self._task(request)
         if path == OPENAPI_PATH:
-            _only(request, "GET")
-            return self._openapi.document_response(request)
+            return self._document(request)
         found = self._find(request, path)
         body = await bodies.body_of(request, expected=bool(found.route.body))
         try:
@@ -205,7 +214,7 @@ class Rest:
         if name == CREATE and body is not None and (callback := documents.callback_of(body)):
             message = requests.read_request(request, found, documents.as_job(body, callback))
             job = await documents.create(self._services, caller_of(request), message, callback)
-            return _value_response(documents.made(job), 201, _headers(job, 201))
+            return _json_response(_json(documents.made(job)), 201, _headers(job, 201))
         size = getattr(request.state, "body_size", 0)
         message = await converted(size, partial(requests.read_request, request, found, body))
         if name in STREAMING:
@@ -241,9 +250,8 @@ class Rest:
         _only(request, "GET")
         await bodies.body_of(request, expected=False)
         wanted = requests.read_request(request, self._find(request, f"/api/v1/jobs/{job}"), None)
-        return _value_response(
-            await documents.status(self._services, caller_of(request), wanted), 200
-        )
+        found = await documents.status(self._services, caller_of(request), wanted)
+        return _json_response(_json(found), 200)
 
     async def _task(self, request: Request) -> Response:
         _only(request, "POST")
@@ -259,9 +267,8 @@ class Rest:
             "leave the header out",
         )
         key = requests.key_of(request.headers)
-        return _value_response(
-            await documents.submit(self._services, caller_of(request), body, key), 202
-        )
+        made = await documents.submit(self._services, caller_of(request), body, key)
+        return _json_response(_json(made), 202)
 
     def _find(self, request: Request, path: str) -> RouteMatch:
         found = self.routes.find(request.method, path)
@@ -283,21 +290,6 @@ def _described(routes: Routes, version: str) -> bytes:
         there, version, statuses=STATUSES, streaming=STREAMING, words=DOCUMENT_OPERATIONS
     )
     return _json(made).encode()
-
-
-class Described:
-    """A constant document with an etag."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-
-    def document_response(self, request: Request) -> Response:
-        headers = {"etag": self._etag, "cache-control": "no-cache"}
-        known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
-        if {self._etag, "*"} & {one.strip() for one in known}:
-            return Response(status_code=304, headers=headers)
-        return Response(self._content, headers=headers, media_type="application/json")
 
 
 def _only(request: Request, verb: str) -> None:
@@ -340,13 +332,7 @@ def _headers(answer: Message, status: int) -> dict[str, str]:
     return headers
 
 
-def _value_response(
-    value: object, status: int, headers: Mapping[str, str] = NO_HEADERS
-) -> Response:
-    return _json_response(_json(value), status, headers)
-
-
-def _json_response(content: str, status: int, headers: Mapping[str, str]) -> Response:
+def _json_response(content: str, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
     return Response(content, status, {**headers, **NOT_KEPT}, "application/json")
 
 

@@ -32,15 +32,8 @@ LONG: Final = timedelta(days=3)
 """Runs within less time than this are shown by the hour."""
 
 WORST_FIRST: Final = (
-    "FAILED",
-    "MISSED",
-    "RETRYING",
-    "CANCELLED",
-    "SUCCEEDED",
-    "RUNNING",
-    "SKIPPED",
-    "COALESCED",
-    "PENDING",
+    *("FAILED", "MISSED", "RETRYING", "CANCELLED", "SUCCEEDED"),
+    *("RUNNING", "SKIPPED", "COALESCED", "PENDING"),
 )
 _RANK: Final = {LOOKS[state].style: rank for rank, state in enumerate(WORST_FIRST)}
 
@@ -120,22 +113,11 @@ NEXT: Final = 10
 EVERY: Final = 2.0
 
 BOOKKEEPING: Final = frozenset(
-    {
-        "jobId",
-        "generation",
-        "etag",
-        "definitionVersion",
-        "calendarVersions",
-        "paused",
-        "pauseNote",
-        "pausedUntil",
-        "pausedBy",
-        "nextRunAt",
-        "createdAt",
-        "updatedAt",
-        "createdBy",
-        "runsCreated",
-    }
+    (
+        *("jobId", "generation", "etag", "definitionVersion", "calendarVersions", "nextRunAt"),
+        *("paused", "pauseNote", "pausedUntil", "pausedBy"),
+        *("createdAt", "updatedAt", "createdBy", "runsCreated"),
+    )
 )
 """Fields that the cluster sets: not part of the definition as written."""
 

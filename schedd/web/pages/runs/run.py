@@ -19,7 +19,7 @@ from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.runs.log import EARLIER, LogPart, read_newest_parts, so_far
 from schedkit.protojson import payload_value
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
@@ -36,14 +36,11 @@ WAITS = LOOKS[State.PENDING.value]
 RUNS = LOOKS[State.RUNNING.value]
 RETRY_STYLE = LOOKS[State.RETRYING.value]
 
-_ENDED = frozenset(
+LIVE: Final = frozenset(
     {
-        common_pb2.RUN_STATE_SUCCEEDED,
-        common_pb2.RUN_STATE_FAILED,
-        common_pb2.RUN_STATE_CANCELLED,
-        common_pb2.RUN_STATE_SKIPPED,
-        common_pb2.RUN_STATE_MISSED,
-        common_pb2.RUN_STATE_COALESCED,
+        common_pb2.RUN_STATE_PENDING,
+        common_pb2.RUN_STATE_RUNNING,
+        common_pb2.RUN_STATE_RETRYING,
     }
 )
 
@@ -72,9 +69,7 @@ def story(
     before: datetime | None = None
     for step in sorted(steps, key=lambda step: step.at):
         since = step.at - before if before is not None else None
-        yield TimelineStep(
-            step.at, step.look, step.what, step.token, step.detail, since, step.refused
-        )
+        yield replace(step, since=since)
         before = step.at
 
 
@@ -87,7 +82,7 @@ def _of_run(run: run_pb2.Run) -> Iterator[TimelineStep]:
     if retry is not None and run.state == common_pb2.RUN_STATE_RETRYING:
         yield TimelineStep(retry, RETRY_STYLE, "retry")
     ended = moment(run, "finished_at")
-    if ended is not None and run.state in _ENDED and not run.fencing_token:
+    if ended is not None and run.state not in LIVE and not run.fencing_token:
         look = look_of(run.state)
         why = reason(run)
         yield TimelineStep(
@@ -132,13 +127,6 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[TimelineStep
 EVERY: Final = 0.5
 AUDIT_READ: Final = 100
 
-LIVE: Final = frozenset(
-    {
-        common_pb2.RUN_STATE_PENDING,
-        common_pb2.RUN_STATE_RUNNING,
-        common_pb2.RUN_STATE_RETRYING,
-    }
-)
 AGAIN: Final = frozenset(
     {common_pb2.RUN_STATE_FAILED, common_pb2.RUN_STATE_CANCELLED, common_pb2.RUN_STATE_MISSED}
 )
