@@ -32,8 +32,7 @@ from schedd.web.http_auth import caller_of
 from schedd.web.rest import bodies, documents, field_names, openapi, problems, requests
 from schedd.web.rest.documents import CALLBACK, LONGEST_DELAY, PRIORITIES, TASKS_PATH
 from schedd.web.rest.http_rules import RouteMatch, Routes
-from schedd.web.rest.openapi import answered, asked
-from schedd.web.rest.openapi_tables import NAMESPACE
+from schedd.web.rest.openapi import NAMESPACE, answered, asked
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.streams import EventStream, ServerSentEvent
 from schedkit.errors import Unavailable

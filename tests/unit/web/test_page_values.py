@@ -19,8 +19,7 @@ from schedd.core.ids import SHARDS, JobId, new_id
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
 from schedd.web.formatting import LOOKS
-from schedd.web.pages.cluster.audit_text import in_words
-from schedd.web.pages.cluster.cluster import AUDIT_READ, NO_OWNER, deeds, ring, rows_of
+from schedd.web.pages.cluster.cluster import AUDIT_READ, NO_OWNER, deeds, in_words, ring, rows_of
 from schedd.web.pages.jobs import forecast
 from schedd.web.pages.jobs.forecast import KEPT as FORECASTS
 from schedd.web.pages.jobs.forecast import MILD, Counted, ForecastSeen, foreseen, heat
