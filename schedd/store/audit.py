@@ -8,8 +8,9 @@ number is behind the rows, and the NULL makes the statement fail.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection, select
 
@@ -19,19 +20,40 @@ from schedd.store.schema.tables import audit
 from schedd.store.statements import arrays
 from schedd.store.statements.rows import record_of
 
-SHARED = """%(log_at)s::timestamptz[], %(log_actors)s::text[], %(log_actions)s::text[],
-    %(log_outcomes)s::text[], %(log_reasons)s::text[], %(log_tokens)s::bigint[],
-    %(log_workers)s::text[], %(log_befores)s::text[], %(log_afters)s::text[]"""
-SHARED_NAMES = """log_at, log_actor, log_action, log_outcome, log_reason, log_token, log_worker,
-    log_before, log_after"""
-"""The columns that entries of equal calls share: `shared_columns`."""
-SHARED_OF = attrgetter(
-    *("at", "actor", "action", "outcome", "reason", "token", "worker", "before", "after")
-)
+_Fields: TypeAlias = Mapping[str, tuple[str, Callable[[Any], str]]]
+
+_SHARED: Final[_Fields] = {
+    "at": ("timestamptz", arrays.instants),
+    "actor": ("text", arrays.texts),
+    "action": ("text", arrays.texts),
+    "outcome": ("text", arrays.texts),
+    "reason": ("text", arrays.texts),
+    "token": ("bigint", arrays.numbers),
+    "worker": ("text", arrays.texts),
+    "before": ("text", arrays.texts),
+    "after": ("text", arrays.texts),
+}
+"""The fields that entries of equal calls share, each with its type and array."""
+_OWN: Final[_Fields] = {
+    "object": ("text", arrays.texts),
+    "run_id": ("uuid", arrays.ids),
+    "source": ("text", arrays.texts),
+}
+SHARED_OF = attrgetter(*_SHARED)
 """Returns those values of an entry."""
-OWN = "%(log_objects)s::text[], %(log_runs)s::uuid[], %(log_sources)s::text[]"
-OWN_NAMES = "log_object, log_run, log_source"
-"""The others: `own_columns`."""
+
+
+def _parameters(fields: Iterable[str]) -> str:
+    kinds = {**_SHARED, **_OWN}
+    return ", ".join(f"%(log_{name})s::{kinds[name][0]}[]" for name in fields)
+
+
+def _names(fields: Iterable[str]) -> str:
+    return ", ".join(f"log_{name}" for name in fields)
+
+
+SHARED, SHARED_NAMES = _parameters(_SHARED), _names(_SHARED)
+OWN, OWN_NAMES = _parameters(_OWN), _names(_OWN)
 
 ARRAYS = f"{SHARED}, {OWN}"
 """The parameters of a statement that writes entries: `columns`."""
@@ -43,7 +65,7 @@ INSERT = """
 INSERT INTO audit (at, actor, action, object, outcome, reason, run_id, token, worker, source,
     before, after)
 SELECT COALESCE(log_at, clock_timestamp()), log_actor, log_action, log_object, log_outcome,
-    log_reason, log_run, log_token, log_worker, log_source, log_before, log_after
+    log_reason, log_run_id, log_token, log_worker, log_source, log_before, log_after
 """
 """To be followed by FROM rows with the columns NAMES, and WITH_KEY."""
 
@@ -53,8 +75,8 @@ WRITE = f"{INSERT} FROM unnest({ARRAYS}) AS b({NAMES})"
 
 UNLESS_LOGGED = """
 WHERE NOT EXISTS (
-    SELECT FROM audit a WHERE a.run_id = log_run AND a.token = log_token AND a.action = log_action
-      AND a.reason = log_reason AND a.source = log_source)
+    SELECT FROM audit a WHERE a.run_id = log_run_id AND a.token = log_token
+      AND a.action = log_action AND a.reason = log_reason AND a.source = log_source)
 """
 
 
@@ -81,24 +103,17 @@ def columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
 
 
 def shared_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
-    return {
-        "log_at": arrays.instants([entry.at for entry in entries]),
-        "log_actors": arrays.texts([entry.actor for entry in entries]),
-        "log_actions": arrays.texts([entry.action for entry in entries]),
-        "log_outcomes": arrays.texts([entry.outcome for entry in entries]),
-        "log_reasons": arrays.texts([entry.reason for entry in entries]),
-        "log_tokens": arrays.numbers([entry.token for entry in entries]),
-        "log_workers": arrays.texts([entry.worker for entry in entries]),
-        "log_befores": arrays.texts([entry.before for entry in entries]),
-        "log_afters": arrays.texts([entry.after for entry in entries]),
-    }
+    return _columns(_SHARED, entries)
 
 
 def own_columns(entries: Sequence[AuditRecord]) -> dict[str, object]:
+    return _columns(_OWN, entries)
+
+
+def _columns(fields: _Fields, entries: Sequence[AuditRecord]) -> dict[str, object]:
     return {
-        "log_objects": arrays.texts([entry.object for entry in entries]),
-        "log_runs": arrays.ids([entry.run_id for entry in entries]),
-        "log_sources": arrays.texts([entry.source for entry in entries]),
+        f"log_{name}": array([getattr(entry, name) for entry in entries])
+        for name, (_, array) in fields.items()
     }
 
 

@@ -24,7 +24,14 @@ from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConfl
 from schedd.store import audit
 from schedd.store.connection.prepared import PreparedStatement
 from schedd.store.jobs import jobs
-from schedd.store.jobs.requested_jobs import numbered, own_columns, rows, shared_columns
+from schedd.store.jobs.requested_jobs import (
+    first_of_each,
+    key_of,
+    numbered,
+    own_columns,
+    rows,
+    shared_columns,
+)
 from schedd.store.statements import arrays
 
 CALL: Final = "CreateJob"
@@ -72,27 +79,16 @@ def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, C
     """Store several jobs. Returns those stored by place; calls left out need their own
     transaction.
     """
-    chosen = _first_of_each(creates)
+    chosen = first_of_each(map(_identities, creates))
     columns = _columns([creates[place] for place in chosen])
     [(stored,)] = CREATE.execute(connection, columns, len(chosen))
     places = [chosen[number - 1] for number in stored or ()]
     return {place: creates[place] for place in places}
 
 
-def _first_of_each(creates: Sequence[Create]) -> list[int]:
-    """Return the places of the calls whose key and name no earlier call has."""
-    chosen: list[int] = []
-    seen: set[object] = set()
-    for place, each in enumerate(creates):
-        key = each.key
-        namespace = arrays.clean(each.template.definition.namespace)
-        identities: list[object] = [(namespace, arrays.clean(each.name))]
-        if key is not None:
-            identities.append((namespace, key.call, arrays.clean(key.key)))
-        if seen.isdisjoint(identities):
-            chosen.append(place)
-        seen.update(identities)
-    return chosen
+def _identities(create: Create) -> list[object]:
+    namespace = arrays.clean(create.template.definition.namespace)
+    return [(namespace, arrays.clean(create.name)), *key_of(create.key)]
 
 
 def _columns(creates: Sequence[Create]) -> dict[str, object]:

@@ -8,7 +8,7 @@ Invariant: a key is one of its job's namespace.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -50,6 +50,22 @@ def numbered(kinds: Sequence[Hashable]) -> tuple[list[int], list[int]]:
         first.setdefault(kind, place)
     numbers = {kind: number for number, kind in enumerate(first, 1)}
     return [numbers[kind] for kind in kinds], [*first.values()]
+
+
+def first_of_each(calls: Iterable[Sequence[object]]) -> list[int]:
+    """Return the places of the calls that share no identity with an earlier call."""
+    chosen: list[int] = []
+    seen: set[object] = set()
+    for place, identities in enumerate(calls):
+        if seen.isdisjoint(identities):
+            chosen.append(place)
+        seen.update(identities)
+    return chosen
+
+
+def key_of(key: Idempotency | None) -> list[object]:
+    """Return the identity of a call with a key."""
+    return [(arrays.clean(key.namespace), key.call, arrays.clean(key.key))] if key else []
 
 
 def own_columns(

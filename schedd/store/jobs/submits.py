@@ -26,7 +26,14 @@ from schedd.core.runs.records import Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.connection.prepared import PreparedStatement
-from schedd.store.jobs.requested_jobs import numbered, own_columns, rows, shared_columns
+from schedd.store.jobs.requested_jobs import (
+    first_of_each,
+    key_of,
+    numbered,
+    own_columns,
+    rows,
+    shared_columns,
+)
 from schedd.store.statements import arrays
 from schedd.store.statements.idempotency import LIFE
 from schedd.store.statements.keys import instant
@@ -98,7 +105,7 @@ def submit_all(
     """Store several runs, and dispatch some of them. Returns records by place; calls left out need
     their own transaction.
     """
-    chosen = _first_of_each_key(submits)
+    chosen = first_of_each(key_of(each.key) for each in submits)
     found = SUBMIT.execute(connection, _columns(submits, chosen, dispatches), len(chosen))
     records = {}
     for number, goes, cluster_paused, at in sorted(found):
@@ -150,16 +157,6 @@ def _record(
         retry_at=None,
         cluster_paused=cluster_paused,
     )
-
-
-def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:
-    """Return the places of the calls whose key no earlier call has."""
-    chosen: dict[object, int] = {}
-    for place, each in enumerate(submits):
-        key = each.key
-        identity = key and (key.namespace, arrays.clean(key.call), arrays.clean(key.key))
-        chosen.setdefault(identity or place, place)
-    return list(chosen.values())
 
 
 def _columns(

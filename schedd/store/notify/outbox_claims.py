@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import JobId, RunId, ShardId, TenureId
+from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
     ABANDONED_AFTER,
     DeliveryOutcome,
@@ -159,7 +159,7 @@ def waiting(
 def _pending_notification(row: Sequence[Any]) -> PendingNotification:
     identity, way, job, shard, kind = row
     return PendingNotification(
-        identity, NotificationChannel(way), JobId(job), ShardId(shard), NotificationKind(kind)
+        identity, NotificationChannel(way), job, shard, NotificationKind(kind)
     )
 
 
@@ -189,19 +189,9 @@ def claim_notifications(
     }
     return [
         OutboxNotification(
-            identity,
-            NotificationChannel(way),
-            JobId(job),
-            ShardId(shard),
-            NotificationKind(kind),
-            namespace,
-            name,
-            RunId(run),
-            *rest,
+            identity, NotificationChannel(way), job, shard, NotificationKind(kind), *of
         )
-        for identity, way, job, shard, kind, namespace, name, run, *rest in (
-            connection.exec_driver_sql(CLAIM, arguments)
-        )
+        for identity, way, job, shard, kind, *of in connection.exec_driver_sql(CLAIM, arguments)
     ]
 
 

@@ -15,7 +15,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -173,39 +173,25 @@ UPDATE unwanted SET since = clock_timestamp() WHERE place = ANY (%s::text[]) RET
 FORGET_OBJECTS = "DELETE FROM unwanted WHERE place = ANY (%s::text[]) RETURNING place"
 
 
-def old_runs(
-    connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
-) -> OldRuns:
-    """Return a page of old rows by key: the ended runs of these shards."""
-    return _page(connection, OLD, shards, after, before, limit)
-
-
-def old_letters(
-    connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
-) -> OldRuns:
-    return _page(connection, OLD_LETTERS, shards, after, before, limit)
-
-
-def old_logs(
-    connection: Connection, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
-) -> OldRuns:
-    return _page(connection, OLD_LOGS, shards, after, before, limit)
-
-
-def _page(
-    connection: Connection,
+def _pages(
     statement: str,
-    shards: Sequence[ShardId],
-    after: RunKey,
-    before: datetime,
-    limit: int,
-) -> OldRuns:
-    rows = connection.exec_driver_sql(
-        statement, {"at": after.scheduled_at, "run": after.run_id, "before": before, "limit": limit}
-    ).all()
-    last = RunKey(rows[-1].scheduled_at, RunId(rows[-1].run_id)) if rows else None
-    mine = set(shards)
-    return OldRuns([*_ended_runs(row for row in rows if row.shard in mine)], last)
+) -> Callable[[Connection, Sequence[ShardId], RunKey, datetime, int], OldRuns]:
+    """Return the read of a page of old rows after a key: the ended runs of these shards."""
+
+    def page(
+        connection: Connection,
+        shards: Sequence[ShardId],
+        after: RunKey,
+        before: datetime,
+        limit: int,
+    ) -> OldRuns:
+        asked = {"at": after.scheduled_at, "run": after.run_id, "before": before, "limit": limit}
+        rows = connection.exec_driver_sql(statement, asked).all()
+        last = RunKey(rows[-1].scheduled_at, RunId(rows[-1].run_id)) if rows else None
+        mine = set(shards)
+        return OldRuns([*_ended_runs(row for row in rows if row.shard in mine)], last)
+
+    return page
 
 
 def with_retention(connection: Connection, after: JobId, limit: int) -> list[JobId]:
@@ -313,19 +299,9 @@ def forget_objects(connection: Connection, _: Claim, removed: Sequence[Unwanted]
 
 
 def _ended_runs(rows: Iterable[Any]) -> Iterable[EndedRun]:
-    for at, run, shard, job, ended, until, own, ephemeral, waits, queued, state in rows:
+    for at, run, shard, job, *rest, state in rows:
         if state in TERMINAL:
-            yield EndedRun(
-                RunKey(at, RunId(run)),
-                ShardId(shard),
-                JobId(job),
-                ended,
-                until,
-                own,
-                ephemeral,
-                waits,
-                queued,
-            )
+            yield EndedRun(RunKey(at, run), shard, job, *rest)
 
 
 @operations("retention")
@@ -335,9 +311,9 @@ class RetentionStore:
 
     database: Database
 
-    old_runs = in_transaction(old_runs)
-    old_letters = in_transaction(old_letters)
-    old_logs = in_transaction(old_logs)
+    old_runs = in_transaction(_pages(OLD))
+    old_letters = in_transaction(_pages(OLD_LETTERS))
+    old_logs = in_transaction(_pages(OLD_LOGS))
     with_retention = in_transaction(with_retention)
     old_runs_of = in_transaction(old_runs_of)
     delete_runs = in_fence(delete_runs, BEFORE_DELETE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -97,7 +98,7 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
     first: dict[int, datetime] = {}
     columns = keys([(child, cycle) for child, _, cycle in found])
     rows = connection.exec_driver_sql(ARRIVED, columns)
-    for n, parent, ended, at in decoded("chain_arrivals", rows, _arrived, _run_of):
+    for n, parent, ended, at in decoded("chain_arrivals", rows, _arrived, itemgetter(3)):
         arrived.setdefault(n, {})[parent] = ended
         first[n] = min(at, first.get(n, at))
     skipped = _skipped_by(connection, [(child, cycle) for child, _, cycle in found])
@@ -113,10 +114,6 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
 def _arrived(row: Sequence[Any]) -> tuple[int, JobId, ParentEnded, datetime]:
     n, parent, name, run_id, state, at = row
     return n, JobId(parent), ParentEnded(name, RunId(run_id), State(state)), at
-
-
-def _run_of(row: Sequence[Any]) -> object:
-    return row[3]
 
 
 def _skipped_by(

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from schedd.core.ids import Id, RedriveId, RunId
+from schedd.core.ids import RedriveId, RunId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import DeadLetterGroupRecord, DeadLetterRecord, StoreConflict
 from schedd.core.runs.redrive import LetterFilter, LetterOutcome
@@ -57,7 +57,7 @@ def listed(
     if not resolved and redrive is None:
         query = query.where(dead_letters.c.resolution.is_(None))
     if choice.job:
-        query = query.where(of_job(choice.namespace, choice.job))
+        query = query.where(of_job(runs.c.job_id, choice.namespace, choice.job))
     if choice.fingerprint:
         query = query.where(dead_letters.c.fingerprint == clean(choice.fingerprint))
     if redrive is not None:
@@ -140,7 +140,7 @@ def discard(
 def chosen(choice: LetterFilter) -> ColumnElement[bool]:
     conditions = [jobs.c.namespace == clean(choice.namespace)]
     if choice.job:
-        conditions.append(_of_job(choice.namespace, choice.job))
+        conditions.append(of_job(dead_letters.c.job_id, choice.namespace, choice.job))
     if choice.fingerprint:
         conditions.append(dead_letters.c.fingerprint == clean(choice.fingerprint))
     if choice.run_ids:
@@ -190,14 +190,6 @@ def oldest(choice: LetterFilter) -> Select[Any]:
 
 def locked(choice: LetterFilter) -> Select[Any]:
     return oldest(choice).with_for_update()
-
-
-def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
-    try:
-        return dead_letters.c.job_id == Id.parse(job)
-    except ValueError:
-        named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
-        return dead_letters.c.job_id.in_(select(jobs.c.job_id).where(named))
 
 
 def _greatest(choice: LetterFilter, most: int) -> Subquery:

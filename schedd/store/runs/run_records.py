@@ -162,14 +162,13 @@ def _parents(rows: Any) -> tuple[ParentEnded, ...]:
     )
 
 
-def of_job(namespace: str, job: str) -> Any:
+def of_job(column: ColumnElement[Any], namespace: str, job: str) -> ColumnElement[bool]:
+    """Return the condition that a column of job ids has this job, by id or name."""
     try:
-        return runs.c.job_id == Id.parse(job)
+        return column == Id.parse(job)
     except ValueError:
-        named = select(jobs.c.job_id).where(
-            jobs.c.namespace == clean(namespace), jobs.c.name == clean(job)
-        )
-        return runs.c.job_id.in_(named)
+        named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
+        return column.in_(select(jobs.c.job_id).where(named))
 
 
 def newest_first(limit: int) -> Select[Any]:
