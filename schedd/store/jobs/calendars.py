@@ -14,11 +14,9 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, func, select, true
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, func, select
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from schedd.core.ids import JobId
@@ -26,7 +24,8 @@ from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.schema.tables import calendar_versions, calendars, job_calendars, jobs
+from schedd.store.schema.tables import calendar_versions, job_calendars, jobs
+from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import decoded, record_of
@@ -40,6 +39,65 @@ LEFT JOIN LATERAL (
 ) pinned ON EXISTS (SELECT FROM job_calendars c WHERE c.job_id = j.job_id)
 """
 """A join for `jobs j`: the job's pinned calendars. Most jobs have none, and aggregate nothing."""
+
+CURRENT: Final = """
+SELECT name, version, v.spec
+FROM calendars c JOIN calendar_versions v USING (namespace, name, version)
+WHERE namespace = %(namespace)s AND name = ANY (%(names)s::text[]) AND c.deleted_at IS NULL
+ORDER BY name
+"""
+
+HOLD: Final = """
+SELECT name, version FROM calendars
+WHERE namespace = %(namespace)s AND name = ANY (%(names)s::text[]) AND deleted_at IS NULL
+ORDER BY name FOR SHARE
+"""
+
+PIN: Final = """
+INSERT INTO job_calendars (job_id, name, namespace, version)
+SELECT %(job)s, name, %(namespace)s, version
+FROM unnest(%(names)s::text[], %(versions)s::int[]) b(name, version)
+"""
+
+ADD: Final = """
+INSERT INTO calendars (namespace, name, version, updated_at, updated_by, deleted_at)
+VALUES (%(namespace)s, %(name)s, 0, clock_timestamp(), %(actor)s, clock_timestamp())
+ON CONFLICT DO NOTHING
+"""
+
+LOCK: Final = """
+SELECT deleted_at IS NULL FROM calendars
+WHERE namespace = %(namespace)s AND name = %(name)s FOR UPDATE
+"""
+
+RAISE: Final = """
+WITH next AS (
+    UPDATE calendars SET version = version + 1, deleted_at = NULL, updated_by = %(actor)s,
+        updated_at = clock_timestamp()
+    WHERE namespace = %(namespace)s AND name = %(name)s
+    RETURNING namespace, name, version, updated_at, updated_by
+)
+INSERT INTO calendar_versions (namespace, name, version, spec, updated_at, updated_by)
+SELECT namespace, name, version, %(spec)s, updated_at, updated_by FROM next
+"""
+
+RECORDS: Final = """
+SELECT c.namespace, c.name, v.version, v.spec, v.updated_at, v.updated_by, used.jobs, used.behind
+FROM calendars c JOIN calendar_versions v ON v.namespace = c.namespace AND v.name = c.name
+CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs, count(*) FILTER (WHERE p.version < c.version) AS behind
+    FROM job_calendars p JOIN jobs j ON j.job_id = p.job_id
+    WHERE p.namespace = c.namespace AND p.name = c.name AND j.deleted_at IS NULL
+) used
+WHERE c.namespace = %(namespace)s AND
+"""
+NEWEST: Final = "v.version = c.version AND c.deleted_at IS NULL"
+
+USERS: Final = """
+SELECT j.job_id, j.name FROM job_calendars p JOIN jobs j ON j.job_id = p.job_id
+WHERE p.namespace = %(namespace)s AND p.name = %(name)s AND j.deleted_at IS NULL
+"""
+"""The jobs that use any version of the calendar."""
 
 
 def pinned_lateral() -> LateralFromClause:
@@ -75,22 +133,8 @@ def current(
     connection: Connection, namespace: str, names: Collection[str]
 ) -> tuple[PinnedCalendar, ...]:
     """Return the newest version of each of these calendars that exists, by name."""
-    both = calendars.join(
-        calendar_versions,
-        (calendar_versions.c.namespace == calendars.c.namespace)
-        & (calendar_versions.c.name == calendars.c.name)
-        & (calendar_versions.c.version == calendars.c.version),
-    )
-    rows = connection.execute(
-        select(calendars.c.name, calendars.c.version, calendar_versions.c.spec)
-        .select_from(both)
-        .where(
-            calendars.c.namespace == clean(namespace),
-            calendars.c.name.in_([clean(name) for name in names]),
-            calendars.c.deleted_at.is_(None),
-        )
-        .order_by(calendars.c.name)
-    )
+    asked = {"namespace": clean(namespace), "names": arrays.texts(names)}
+    rows = connection.exec_driver_sql(CURRENT, asked)
     return tuple(PinnedCalendar(name, version, bytes(spec)) for name, version, spec in rows)
 
 
@@ -98,26 +142,17 @@ def pin(
     connection: Connection, job_id: JobId, namespace: str, wanted: Sequence[PinnedCalendar]
 ) -> bool:
     """Pin these calendars to a job. False, and nothing changes, if one isn't the newest version."""
-    names = sorted(one.name for one in wanted)
-    rows = connection.execute(
-        select(calendars.c.name, calendars.c.version)
-        .where(
-            calendars.c.namespace == namespace,
-            calendars.c.name.in_(names),
-            calendars.c.deleted_at.is_(None),
-        )
-        .order_by(calendars.c.name)
-        .with_for_update(read=True)
-    )
+    values = {
+        "job": job_id,
+        "namespace": namespace,
+        "names": arrays.texts(one.name for one in wanted),
+        "versions": arrays.numbers(one.version for one in wanted),
+    }
+    rows = connection.exec_driver_sql(HOLD, values)
     if {tuple(row) for row in rows} != {(one.name, one.version) for one in wanted}:
         return False
     forget(connection, job_id)
-    for one in wanted:
-        connection.execute(
-            job_calendars.insert().values(
-                job_id=job_id, name=one.name, namespace=namespace, version=one.version
-            )
-        )
+    connection.exec_driver_sql(PIN, values)
     return True
 
 
@@ -137,35 +172,13 @@ def apply_calendar(
     """Write the calendar's next version, unless the newest one is equal. `noted`: returns the audit
     log's texts before and after, for the earlier version.
     """
-    connection.execute(
-        insert(calendars)
-        .values(
-            namespace=namespace,
-            name=name,
-            version=0,
-            updated_at=func.clock_timestamp(),
-            updated_by=clean(actor),
-            deleted_at=func.clock_timestamp(),
-        )
-        .on_conflict_do_nothing()
-    )
-    here = (calendars.c.namespace == namespace) & (calendars.c.name == name)
-    connection.execute(select(calendars.c.name).where(here).with_for_update())
+    values = {"namespace": namespace, "name": name, "spec": spec, "actor": clean(actor)}
+    connection.exec_driver_sql(ADD, values)
+    connection.exec_driver_sql(LOCK, values)
     before = get_calendar(connection, namespace, name)
     if before is not None and before.spec == spec:
         return before
-    changed = {"updated_at": func.clock_timestamp(), "updated_by": clean(actor)}
-    version = connection.execute(
-        calendars.update()
-        .where(here)
-        .values(version=calendars.c.version + 1, deleted_at=None, **changed)
-        .returning(calendars.c.version)
-    ).scalar_one()
-    connection.execute(
-        calendar_versions.insert().values(
-            namespace=namespace, name=name, version=version, spec=spec, **changed
-        )
-    )
+    connection.exec_driver_sql(RAISE, values)
     was, now = (entry.before, entry.after) if noted is None else noted(before)
     audit.write_all(connection, [replace(entry, before=was, after=now)])
     made = get_calendar(connection, namespace, name)
@@ -177,41 +190,33 @@ def get_calendar(
     connection: Connection, namespace: str, name: str, version: int = 0
 ) -> CalendarRecord | None:
     """Return the newest version, or the one with this number, also of a deleted calendar."""
-    query = _records().where(
-        calendars.c.namespace == clean(namespace), calendars.c.name == clean(name)
-    )
-    if version:
-        query = query.where(calendar_versions.c.version == version)
-    else:
-        query = query.where(
-            calendar_versions.c.version == calendars.c.version, calendars.c.deleted_at.is_(None)
-        )
-    row = connection.execute(query).first()
-    return None if row is None else record_of(CalendarRecord, row)
+    which = "v.version = %(version)s" if version else NEWEST
+    row = connection.exec_driver_sql(
+        f"{RECORDS} c.name = %(name)s AND {which}",
+        {"namespace": clean(namespace), "name": clean(name), "version": version},
+    ).first()
+    return None if row is None else _record(row)
 
 
 def list_calendars(
     connection: Connection, namespace: str, after: str, limit: int
 ) -> list[CalendarRecord]:
-    rows = connection.execute(
-        _records()
-        .where(
-            calendars.c.namespace == clean(namespace),
-            calendars.c.name > clean(after),
-            calendars.c.deleted_at.is_(None),
-            calendar_versions.c.version == calendars.c.version,
-        )
-        .order_by(calendars.c.name)
-        .limit(limit)
+    """Return calendars after `after`, by name."""
+    rows = connection.exec_driver_sql(
+        f"{RECORDS} c.name > %(after)s AND {NEWEST} ORDER BY c.name LIMIT %(limit)s",
+        {"namespace": clean(namespace), "after": clean(after), "limit": limit},
     )
-    return decoded("calendars", rows, partial(record_of, CalendarRecord))
+    return decoded("calendars", rows, _record)
 
 
 def jobs_of_earlier_versions(
     connection: Connection, namespace: str, name: str, version: int, limit: int
 ) -> list[JobId]:
-    query = _users(namespace, name).where(job_calendars.c.version < version)
-    return [JobId(row.job_id) for row in connection.execute(query.limit(limit))]
+    rows = connection.exec_driver_sql(
+        f"{USERS} AND p.version < %(version)s LIMIT %(limit)s",
+        {"namespace": clean(namespace), "name": clean(name), "version": version, "limit": limit},
+    )
+    return [row.job_id for row in rows]
 
 
 def delete_calendar(
@@ -225,64 +230,26 @@ def delete_calendar(
     """Delete the calendar. False: it doesn't exist. Names, at most `most`: these jobs use it, and
     it isn't deleted. `noted`: returns the audit log's text for the deleted calendar.
     """
-    here = (calendars.c.namespace == clean(namespace)) & (calendars.c.name == clean(name))
-    found = connection.execute(
-        select(calendars.c.name).where(here, calendars.c.deleted_at.is_(None)).with_for_update()
-    )
-    if found.first() is None:
+    where = {"namespace": clean(namespace), "name": clean(name), "most": most}
+    if not connection.exec_driver_sql(LOCK, where).scalar():
         return False
-    users = connection.execute(_users(namespace, name).order_by(jobs.c.name).limit(most))
+    users = connection.exec_driver_sql(f"{USERS} ORDER BY j.name LIMIT %(most)s", where)
     if names := [row.name for row in users]:
         return names
     gone = get_calendar(connection, namespace, name)
     assert gone is not None, "its row is locked"
-    connection.execute(calendars.update().where(here).values(deleted_at=func.clock_timestamp()))
+    connection.exec_driver_sql(
+        "UPDATE calendars SET deleted_at = clock_timestamp()"
+        " WHERE namespace = %(namespace)s AND name = %(name)s",
+        where,
+    )
     before = entry.before if noted is None else noted(gone)
     audit.write_all(connection, [replace(entry, before=before)])
     return True
 
 
-def _users(namespace: str, name: str) -> Any:
-    return (
-        select(jobs.c.job_id, jobs.c.name)
-        .select_from(job_calendars.join(jobs, jobs.c.job_id == job_calendars.c.job_id))
-        .where(
-            job_calendars.c.namespace == clean(namespace),
-            job_calendars.c.name == clean(name),
-            jobs.c.deleted_at.is_(None),
-        )
-    )
-
-
-def _records() -> Any:
-    used = (
-        select(
-            func.count().label("jobs"),
-            func.count().filter(job_calendars.c.version < calendars.c.version).label("behind"),
-        )
-        .select_from(job_calendars.join(jobs, jobs.c.job_id == job_calendars.c.job_id))
-        .where(
-            job_calendars.c.namespace == calendars.c.namespace,
-            job_calendars.c.name == calendars.c.name,
-            jobs.c.deleted_at.is_(None),
-        )
-        .lateral("used")
-    )
-    versions = calendars.join(
-        calendar_versions,
-        (calendar_versions.c.namespace == calendars.c.namespace)
-        & (calendar_versions.c.name == calendars.c.name),
-    )
-    return select(
-        calendars.c.namespace,
-        calendars.c.name,
-        calendar_versions.c.version,
-        calendar_versions.c.spec,
-        calendar_versions.c.updated_at,
-        calendar_versions.c.updated_by,
-        used.c.jobs,
-        used.c.behind,
-    ).select_from(versions.join(used, true()))
+def _record(row: Any) -> CalendarRecord:
+    return record_of(CalendarRecord, row, spec=bytes(row.spec))
 
 
 @operations("calendars")
