@@ -116,7 +116,6 @@ BETTER_OFF_FOR: Final = 3.5
 @dataclass(slots=True)
 class DatabaseWatch:
     """The check of the time without an answer from the database (`silence`, seconds), each second.
-
     `clock`: CLOCK_BOOTTIME, in seconds.
     """
 
@@ -133,10 +132,8 @@ class DatabaseWatch:
         return self.silence() < AWAY_AFTER
 
     def check(self) -> None:
-        """Compare the other members with this one.
-
-        Raises:
-            TenureOver: other members reach the database, and may take over.
+        """Compare the other members with this one. Raises TenureOver: other members reach the
+        database, and may take over.
         """
         now, known = self.clock(), self._better_off
         others = [] if self.answers else [one for one in self.view().members if one.database]
@@ -210,10 +207,9 @@ def no_duties(_: Leadership) -> Sequence[Duty]:
 
 @dataclass(eq=False)
 class MemberLifecycle:
-    """The lifecycle of one `schedd` process in the cluster. `cluster`: the newest view, for others.
-
-    `lanes`: of the database's thread pool. `loops`: the owner's loops, created for each tenure.
-    `duties`: the leader's loops beyond fencing and assigning, created for each term.
+    """The lifecycle of one `schedd` process in the cluster. `cluster`: the newest view, for
+    others. `lanes`: of the database's thread pool. `loops`: the owner's loops, created for each
+    tenure. `duties`: the leader's loops beyond fencing and assigning, created for each term.
     """
 
     identity: MemberIdentity
@@ -240,9 +236,8 @@ class MemberLifecycle:
         self._look: Callable[[], None] = lambda: None
 
     def attached(self, some: bool) -> None:
-        """Set whether a worker is attached here.
-
-        A member without a worker gets no shards while other members have workers.
+        """Set whether a worker is attached here. A member without a worker gets no shards while
+        other members have workers.
         """
         self._attached_until = math.inf if some else boottime() + UNATTACHED_AFTER
 
@@ -352,9 +347,8 @@ class MemberLifecycle:
     async def _live(
         self, live: LiveTenure, registration: Registration, draining: asyncio.Event
     ) -> str:
-        """Follow or lead until the tenure ends, or until all shards are handed over.
-
-        Return why the tenure ended if the member wasn't asked to leave.
+        """Follow or lead until the tenure ends, or until all shards are handed over. Return why
+        the tenure ended if the member wasn't asked to leave.
         """
         why = ""
         watch = DatabaseWatch(live.tenure, self.cluster.view, self.clock.away_for, boottime)
@@ -425,9 +419,8 @@ class MemberLifecycle:
         return Loop("health", step, interval=HEALTH_EVERY)
 
     def _changed(self, live: LiveTenure) -> str:
-        """Return why the tenure is about to end because of its database; empty: no reason.
-
-        A member that became leader at this moment would be replaced at once.
+        """Return why the tenure is about to end because of its database; empty: no reason. A
+        member that became leader at this moment would be replaced at once.
         """
         if self.clock.timeline != live.ownership.timeline:
             return "PostgreSQL failed over to another timeline"
@@ -439,7 +432,6 @@ class MemberLifecycle:
 
     async def _fence_tenure(self, live: LiveTenure, why: str) -> None:
         """Fence the tenure, so that its shards are free at once. None of its tasks runs any more.
-
         `why`: the reason why the member leaves without being asked to; empty: it was asked to.
         """
         try:

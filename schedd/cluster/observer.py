@@ -71,9 +71,8 @@ class Observer:
         self._live = live
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener(known, view)` with each new view, in the loop's thread.
-
-        Return a function that removes the listener.
+        """Call `listener(known, view)` with each new view, in the loop's thread. Return a function
+        that removes the listener.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)

@@ -43,10 +43,9 @@ class Transactor:
     async def by_lane(
         self, items: Iterable[T], write: Callable[[Claim, Sequence[T]], Awaitable[A]]
     ) -> list[A | Failed[T]]:
-        """Write the items of each lane in one transaction, all lanes at once. Return their answers.
-
-        Items of shards that are no longer owned are left out. If a lane's database is unavailable,
-        its answer is `Failed` with its items. The other lanes are written.
+        """Write the items of each lane in one transaction, all lanes at once. Return their
+        answers. Items of shards that are no longer owned are left out. If a lane's database is
+        unavailable, its answer is `Failed` with its items. The other lanes are written.
         """
         lanes: dict[int, list[T]] = defaultdict(list)
         epochs, count = self.ownership.epochs, self.ownership.lanes

@@ -63,11 +63,8 @@ class PrefixClaim:
         self._lineage.expected = owner.cluster_id
 
     async def check_at_start(self, cluster_id: str) -> None:
-        """Check like `check`, for a member that hasn't served yet.
-
-        Raises:
-            Misconfigured: the prefix belongs to another cluster.
-            Unavailable: etcd doesn't answer.
+        """Check like `check`, for a member that hasn't served yet. Raises Misconfigured: the
+        prefix belongs to another cluster. Raises Unavailable: etcd doesn't answer.
         """
         if not await self.check(cluster_id):
             raise Misconfigured(self.refused)

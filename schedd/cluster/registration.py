@@ -162,10 +162,8 @@ class Registration:
             self.loop.wake()
 
     async def step(self) -> None:
-        """Write a change, or check that the key still exists.
-
-        Raises:
-            TenureOver: the key doesn't exist, or isn't ours.
+        """Write a change, or check that the key still exists. Raises TenureOver: the key doesn't
+        exist, or isn't ours.
         """
         if self._wanted != self._written:
             await self._write(self._wanted)

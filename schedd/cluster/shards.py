@@ -93,9 +93,7 @@ class Shards:
 
     async def step(self) -> float | None:
         """Follow the map once. Return seconds until the next try if a shard can't be taken yet.
-
-        Raises:
-            TenureOver: the tenure may take no shards any more.
+        Raises TenureOver: the tenure may take no shards any more.
         """
         ownership = self._ownership
         rows, unfenced = await self._store.read_shards_of(ownership.tenure)

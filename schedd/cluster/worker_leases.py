@@ -76,7 +76,6 @@ class WorkerLeases:
 
     async def liveness(self, named: Collection[IncarnationId]) -> WorkerLiveness:
         """Return the workers with a key, by a linearizable list, and which of `named` are lost.
-
         Call `look_again` at most TTL / 3 later for missing workers. Raises Unavailable.
         """
         return self._absence.judge(named, await self._read_leases(), self.watched())
@@ -109,9 +108,8 @@ class WorkerLeases:
         return frozenset(_incarnations(listing)) - {incarnation.id}
 
     async def elders(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
-        """Return the incarnations of the same worker whose keys are older than this one's.
-
-        If two incarnations register at once and neither sees the other, exactly one is the older.
+        """Return the incarnations of the same worker whose keys are older than this one's. If two
+        incarnations register at once and neither sees the other, exactly one is the older.
         """
         listing = await self.etcd.list(f"{self._prefix}{incarnation.worker}/")
         born = _incarnations(listing)
@@ -119,10 +117,8 @@ class WorkerLeases:
         return frozenset(one for one, at in born.items() if own is not None and at < own)
 
     def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
-        """Return whether this member should refresh the lease now.
-
-        `since_refresh`: seconds since the last refresh by any member. So members share the work,
-        and one replaces another.
+        """Return whether this member should refresh the lease now. `since_refresh`: seconds since
+        the last refresh by any member. So members share the work, and one replaces another.
         """
         share = 1 / 3 if self.designated(incarnation) else 1 / 2
         return since_refresh >= self.ttl * share

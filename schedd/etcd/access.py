@@ -51,10 +51,8 @@ class EtcdTls:
             raise Misconfigured("the settings etcd.cert and etcd.key must be given together")
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return the files as they are now.
-
-        Raises:
-            Rejected: a file can't be read, for example in the middle of a rotation.
+        """Return the files as they are now. Raises Rejected: a file can't be read, for example in
+        the middle of a rotation.
         """
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.ca),
@@ -81,11 +79,9 @@ class Login(NamedTuple):
 
 @dataclass(slots=True)
 class EtcdAccess:
-    """The endpoints of etcd, with user and TLS.
-
-    `endpoints`: `host:port`, or `http://host:port`, or `https://host:port` (with `tls` only).
-    `login` may be replaced at any time: the next login to etcd uses the new one. `prefix`: the keys
-    that the user must be able to read and write.
+    """The endpoints of etcd, with user and TLS. `endpoints`: `host:port`, or `http://host:port`,
+    or `https://host:port` (with `tls` only). `login` may be replaced at any time: the next login
+    to etcd uses the new one. `prefix`: the keys that the user must be able to read and write.
     """
 
     endpoints: tuple[str, ...]
@@ -143,9 +139,8 @@ def _against(encrypted: bool, endpoint: str) -> str:
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the metadata of each request: the token, and a flag.
-
-    The flag makes an etcd member without a leader answer with an error.
+    """Return the metadata of each request: the token, and a flag. The flag makes an etcd member
+    without a leader answer with an error.
     """
     leader = ("hasleader", "true")
     return (leader, ("token", token)) if token else (leader,)

@@ -116,10 +116,8 @@ class EtcdClient:
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
-        """Do `then` if all of `compare` hold, else `otherwise`, in one step.
-
-        Raises:
-            LeaseGone: a `Put` names a lease that doesn't exist; nothing was written.
+        """Do `then` if all of `compare` hold, else `otherwise`, in one step. Raises LeaseGone: a
+        `Put` names a lease that doesn't exist; nothing was written.
         """
         request = self._codec.txn(compare, then, otherwise)
         return self._codec.result(await self._connection.call(TXN, request))
@@ -166,9 +164,8 @@ class EtcdClient:
         return (await self._connection.call(LEASE_KEEP_ALIVE, request)).ttl
 
     async def keep_alive(self, leases: Collection[LeaseId]) -> dict[LeaseId, int]:
-        """Renew each lease; return the seconds granted, 0 if the lease has expired.
-
-        One stream for all of them costs a third of as many calls.
+        """Renew each lease; return the seconds granted, 0 if the lease has expired. One stream for
+        all of them costs a third of as many calls.
         """
         requests = [wire.LeaseKeepAliveRequest(id=lease) for lease in leases]
         replies = await self._connection.call_each(LEASE_KEEP_ALIVE, requests) if requests else []
@@ -181,10 +178,8 @@ class EtcdClient:
         return ttl if ttl >= 0 else None
 
     async def probe_write(self, key: str) -> None:
-        """Check that etcd accepts writes, without writing.
-
-        The condition of this transaction never holds. It needs the permission, the quota and a
-        majority like any other.
+        """Check that etcd accepts writes, without writing. The condition of this transaction never
+        holds. It needs the permission, the quota and a majority like any other.
         """
         await self.txn([Compare.version_is(key, _NEVER)], [Put(key, b"")])
 

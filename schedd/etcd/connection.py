@@ -159,9 +159,8 @@ _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.S
 
 
 class EtcdConnection:
-    """Channels to all endpoints, opened when first used. Belongs to one event loop.
-
-    `deadline`: seconds for each call. `emit` receives the duration of each.
+    """Channels to all endpoints, opened when first used. Belongs to one event loop. `deadline`:
+    seconds for each call. `emit` receives the duration of each.
     """
 
     def __init__(self, access: EtcdAccess, *, deadline: float, emit: Emit = discard) -> None:
@@ -253,11 +252,9 @@ class EtcdConnection:
             raise failed.failure.error from failed.__cause__
 
     async def open(self, method: EtcdMethod[RequestT, ReplyT]) -> EtcdStream[RequestT, ReplyT]:
-        """Return a stream to the first endpoint that connects; the caller closes it.
-
-        Raises:
-            Unavailable: no endpoint connects within the deadline.
-            AccessDenied: user or password is wrong.
+        """Return a stream to the first endpoint that connects; the caller closes it. Raises
+        Unavailable: no endpoint connects within the deadline. Raises AccessDenied: user or
+        password is wrong.
         """
         clock = _Clock(self.deadline)
         for position, share in self._round(clock):
@@ -354,7 +351,6 @@ class EtcdConnection:
         self, position: int, clock: _Clock, stale: str | None = None
     ) -> str | None:
         """Return the token to send: a new one if there is none, or if the current one is stale.
-
         None: no user is configured. Empty: a user is configured, but etcd's authentication is off.
         """
         if (login := self._access.login) is None:

@@ -65,9 +65,8 @@ class EtcdRemedy(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EtcdFailure:
-    """A status of etcd, classified.
-
-    `distrust`: the endpoint itself is suspect, so later calls try another one first.
+    """A status of etcd, classified. `distrust`: the endpoint itself is suspect, so later calls try
+    another one first.
     """
 
     error: ScheddError

@@ -91,20 +91,17 @@ class Mirror:
         self._deleted = {key: at for key, at in deleted.items() if key not in self._entries}
 
     def listed_again(self, listing: Listing) -> Mirror:
-        """Return the mirror that continues from a fresh listing, taken without an error.
-
-        It keeps the deletions that this mirror saw, unless etcd has another history by now.
+        """Return the mirror that continues from a fresh listing, taken without an error. It keeps
+        the deletions that this mirror saw, unless etcd has another history by now.
         """
         if listing.cluster_id != self.cluster_id or listing.revision < self.revision:
             return Mirror(listing)
         return Mirror(listing, {key: at for key, at in self._deleted.items() if at > self._began})
 
     def apply(self, changes: Iterable[Change], cluster_id: int) -> None:
-        """Apply the changes of one or several whole revisions, in etcd's order.
-
-        Raises:
-            Doubt: they come from another cluster, or from an old revision. Some may have been
-                applied: discard the mirror.
+        """Apply the changes of one or several whole revisions, in etcd's order. Raises Doubt: they
+        come from another cluster, or from an old revision. Some may have been applied: discard the
+        mirror.
         """
         if cluster_id != self.cluster_id:
             raise Doubt(
@@ -181,11 +178,7 @@ class Follower:
         self._backoff = Backoff(initial=0.02, maximum=max(0.5, connection.deadline))
 
     async def run(self) -> None:
-        """Follow the prefix forever.
-
-        Raises:
-            AccessDenied: the user may not read the prefix.
-        """
+        """Follow the prefix forever. Raises AccessDenied: the user may not read the prefix."""
         mirror: Mirror | None = None
         while True:
             try:
@@ -199,7 +192,6 @@ class Follower:
 
     async def _once(self, before: Mirror | None) -> Mirror:
         """List, then watch, and continue from the mirror `before` if nothing was wrong with it.
-
         Return the mirror when it is time to reconcile.
         """
         listing = await self._list(self._prefix)

@@ -26,10 +26,9 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 class Lifeline:
-    """Sender of keepalives. Used by one thread; another thread may call `close`.
-
-    `deadline`: seconds for each keepalive. `silence` records which were answered. `emit` receives
-    the duration of each.
+    """Sender of keepalives. Used by one thread; another thread may call `close`. `deadline`:
+    seconds for each keepalive. `silence` records which were answered. `emit` receives the duration
+    of each.
     """
 
     def __init__(
@@ -45,11 +44,9 @@ class Lifeline:
         self._backoff = LoginBackoff()
 
     def keepalive(self, lease: LeaseId) -> int:
-        """Renew the lease; return the seconds granted, 0 if the lease has expired.
-
-        Raises:
-            Unavailable: no endpoint answered within the deadline.
-            AccessDenied: etcd doesn't accept the user.
+        """Renew the lease; return the seconds granted, 0 if the lease has expired. Raises
+        Unavailable: no endpoint answered within the deadline. Raises AccessDenied: etcd doesn't
+        accept the user.
         """
         with self._silence.around(LEASE_KEEP_ALIVE.name, self._emit) as began:
             return self._anywhere(lease, began + self._deadline)

@@ -12,10 +12,8 @@ from schedkit.errors import Unavailable
 
 
 class Silence:
-    """Time without an answer from one cluster.
-
-    Thread-safe: the last answer and the first unanswered call are one reference each, written
-    atomically.
+    """Time without an answer from one cluster. Thread-safe: the last answer and the first
+    unanswered call are one reference each, written atomically.
     """
 
     def __init__(self) -> None:
@@ -50,9 +48,8 @@ class Silence:
         return self._answered > 0
 
     def seconds(self) -> float:
-        """Return the seconds without an answer; 0: no call has failed since the last answer.
-
-        They count from the last answer, or from the start of the first unanswered call if that is
+        """Return the seconds without an answer; 0: no call has failed since the last answer. They
+        count from the last answer, or from the start of the first unanswered call if that is
         later.
         """
         since = self._since

@@ -83,9 +83,8 @@ class EtcdLeaseKeeper:
         self._thread.start()
 
     def _beat(self) -> None:
-        """Record that the event loop makes progress. Repeated each half second.
-
-        A timer, not a task: one round of the loop is enough, whatever else is queued.
+        """Record that the event loop makes progress. Repeated each half second. A timer, not a
+        task: one round of the loop is enough, whatever else is queued.
         """
         with self._lock:
             waited_for = self._trust.beat(boottime())

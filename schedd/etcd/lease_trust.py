@@ -62,10 +62,8 @@ class Timings:
         return self.ttl / 3
 
     def check(self, deadline: float) -> None:
-        """Reject a deadline that leaves no time for a second try.
-
-        Raises:
-            Misconfigured: the message has the numbers.
+        """Reject a deadline that leaves no time for a second try. Raises Misconfigured: the
+        message has the numbers.
         """
         needed = self.interval + 2 * deadline + self.safety_margin
         if needed > self.ttl + 1e-9:

@@ -67,11 +67,7 @@ class DatabaseClock:
         self.loop = Loop("cluster clock", self.step, interval=PROBE_EVERY, backoff=backoff)
 
     def now(self) -> datetime:
-        """Return cluster time, in UTC.
-
-        Raises:
-            Unavailable: the database was never reached.
-        """
+        """Return cluster time, in UTC. Raises Unavailable: the database was never reached."""
         if self._time is None:
             raise DatabaseUnavailable(
                 "cluster time is unknown: this member hasn't reached PostgreSQL yet; check"

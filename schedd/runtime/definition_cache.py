@@ -122,7 +122,6 @@ class DefinitionCache:
 
     def need_of(self, run: LiveRun) -> Need | None:
         """Return the need of a broadcast or of its child, as far as cached; None for other runs.
-
         Only these needs don't depend on free slots.
         """
         known = self.known_of(run.job_id) if self.any_broadcast else None
@@ -184,10 +183,8 @@ class DefinitionCache:
         self, text: StoredText, jobs: Sequence[JobOfText]
     ) -> dict[JobId, CachedDefinition]:
         """Cache and return the definitions of jobs with a text that must be parsed, or with
-        schedules of their own.
-
-        A definition that can't be read is logged once and left out, so that it doesn't end the
-        loops: a newer member wrote it, or its time zone was removed.
+        schedules of their own. A definition that can't be read is logged once and left out, so
+        that it doesn't end the loops: a newer member wrote it, or its time zone was removed.
         """
         found: dict[JobId, CachedDefinition] = {}
         async for job, name, edited_at in in_turns(jobs):

@@ -123,10 +123,8 @@ class DependencyHealth:
         write: Callable[[], Awaitable[object]],
         silence_remedy: Callable[[float], Awaitable[str]] | None = None,
     ) -> Loop:
-        """Return the loop that probes this dependency by writes.
-
-        `silence_remedy` returns what to check if a write gets no answer since the given time; empty
-        for the usual remedy.
+        """Return the loop that probes this dependency by writes. `silence_remedy` returns what to
+        check if a write gets no answer since the given time; empty for the usual remedy.
         """
 
         async def step() -> float | None:

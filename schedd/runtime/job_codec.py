@@ -103,7 +103,6 @@ def seconds(duration: Duration) -> timedelta:
 
 def line_id(job: job_pb2.Job, namespace: str) -> LineId:
     """Return the id of the bucket in which the job's runs wait (`core/dispatch/placement.Need`).
-
     The id includes whether runs may end while they wait.
     """
     action = job.WhichOneof("action") or ""
@@ -183,10 +182,8 @@ def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
 
 
 def check_dialect(spec: job_pb2.Job) -> None:
-    """Check the cron dialect.
-
-    Raises:
-        CronError: the dialect is of a later version, so the scheduled times are unknown.
+    """Check the cron dialect. Raises CronError: the dialect is of a later version, so the
+    scheduled times are unknown.
     """
     if spec.definition_version > LEVEL:
         problem = (

@@ -86,9 +86,8 @@ def write_all(connection: Connection, entries: Sequence[AuditRecord]) -> None:
 
 
 def write_once(connection: Connection, entries: Sequence[AuditRecord]) -> None:
-    """Append these entries about runs, except those that the same source has logged before.
-
-    The caller holds the locks of the runs' rows: concurrent calls don't see each other's entries.
+    """Append these entries about runs, except those that the same source has logged before. The
+    caller holds the locks of the runs' rows: concurrent calls don't see each other's entries.
     """
     _write(connection, WRITE + UNLESS_LOGGED + WITH_KEY, list(dict.fromkeys(entries)))
 

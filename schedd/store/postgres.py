@@ -63,9 +63,8 @@ class Stores:
         self.access_tokens = AccessTokenStore(database)
 
     async def check(self) -> None:
-        """Check the schema and warn of missing timeouts, at start.
-
-        Raises `SchemaMismatch`, or `Unavailable` if the database is unavailable.
+        """Check the schema and warn of missing timeouts, at start. Raises `SchemaMismatch`, or
+        `Unavailable` if the database is unavailable.
         """
         await self.database.call(revisions.check_schema)
         await self.database.call(revisions.check_timeouts)

@@ -71,10 +71,8 @@ class Census:
 async def fence_departed(
     coordination: Coordination, store: MembershipStore, leadership: Leadership
 ) -> Census:
-    """Fence the tenures whose key was deleted; return the remaining members.
-
-    Raises:
-        TermOver: the term was raised meanwhile, or trust has passed.
+    """Fence the tenures whose key was deleted; return the remaining members. Raises TermOver: the
+    term was raised meanwhile, or trust has passed.
     """
     tenures = await store.unfenced_tenures()
     members = {member.tenure: member for member in members_of(await coordination.list(MEMBERS))}
@@ -102,10 +100,8 @@ async def fence_departed(
 
 
 async def publish(coordination: Coordination, leadership: Leadership, shard_map: ShardMap) -> bool:
-    """Write the map if etcd has another one. Return whether it was written.
-
-    Raises:
-        TermOver: the mandate was lost, or the trust window has passed.
+    """Write the map if etcd has another one. Return whether it was written. Raises TermOver: the
+    mandate was lost, or the trust window has passed.
     """
     guards, value = leadership.mandate.guards, encode(shard_map)
     present = await coordination.txn(guards, [Get(MAP)])
@@ -142,10 +138,8 @@ BEFORE_MAP = failpoints.awaited("lead.before_map")
 
 @dataclass(eq=False)
 class Candidate:
-    """The candidacy of one tenure.
-
-    `able`: whether this member should lead now (it isn't draining, and its database answers).
-    `duties`: the leader's other loops, created for each term.
+    """The candidacy of one tenure. `able`: whether this member should lead now (it isn't draining,
+    and its database answers). `duties`: the leader's other loops, created for each term.
     """
 
     coordination: Coordination
@@ -176,10 +170,7 @@ class Candidate:
 
     async def step(self) -> float | None:
         """Campaign if there is no leader, and lead until the term ends. Return seconds until the
-        next check.
-
-        Raises:
-            Unavailable: etcd or PostgreSQL doesn't answer; nothing was won.
+        next check. Raises Unavailable: etcd or PostgreSQL doesn't answer; nothing was won.
         """
         view = self.view()
         leader = view.leader
@@ -235,11 +226,9 @@ class Candidate:
             self.leadership = self._reconciling = None
 
     async def _reconcile(self, leadership: Leadership) -> float | None:
-        """Reconcile once; return seconds until the next step if a member is about to join.
-
-        Raises:
-            TermOver: the map in etcd has a later term, or no leader wrote it. The next term is
-                above the map's, so that members follow the new leader's map.
+        """Reconcile once; return seconds until the next step if a member is about to join. Raises
+        TermOver: the map in etcd has a later term, or no leader wrote it. The next term is above
+        the map's, so that members follow the new leader's map.
         """
         if (later := self.view().term) > leadership.term:
             raise TermOver(
@@ -255,10 +244,8 @@ class Candidate:
         return self._soon.next() if census.joining else None
 
     async def _heed_heir(self, leadership: Leadership) -> None:
-        """Step down for the heir that was requested in this term, if the heir is running.
-
-        Raises:
-            TermOver: stepping down.
+        """Step down for the heir that was requested in this term, if the heir is running. Raises
+        TermOver: stepping down.
         """
         view = self.view()
         heir = view.heir

@@ -59,10 +59,8 @@ class Recovery:
 
     async def check_data_loss(self, leadership: Leadership) -> None:
         """Compare the marks, recover if data was lost, then write the first mark of the term.
-
-        Raises:
-            TermOver: the term was raised by another leader, or the mandate was lost.
-            Unavailable: the outcome is unknown; campaign again.
+        Raises TermOver: the term was raised by another leader, or the mandate was lost. Raises
+        Unavailable: the outcome is unknown; campaign again.
         """
         found = await self._store.read_mark()
         remembered = await self._remembered(leadership)
@@ -80,9 +78,8 @@ class Recovery:
         await self._mark(leadership)
 
     async def _finish(self, term: Term) -> None:
-        """End the doubtful runs of an open recovery.
-
-        Its leader may have stopped during it, and a restored etcd may have lost the mark.
+        """End the doubtful runs of an open recovery. Its leader may have stopped during it, and a
+        restored etcd may have lost the mark.
         """
         pause = await self._store.holding()
         if pause is None or pause.lost_until is None:
@@ -146,13 +143,9 @@ class Recovery:
 async def recover(
     store: RecoveryStore, term: Term | None, until: datetime | None, lost: DataLoss | None = None
 ) -> Pause:
-    """Pause a restored database until a person resumes it; return the pause.
-
-    `until`: the latest time at which the lost database may have been in use; None: now. `lost`: the
-    known loss.
-
-    Raises:
-        TermOver: the term was raised by another leader.
+    """Pause a restored database until a person resumes it; return the pause. `until`: the latest
+    time at which the lost database may have been in use; None: now. `lost`: the known loss. Raises
+    TermOver: the term was raised by another leader.
     """
 
     def entry(before: Pauses, after: Pauses) -> AuditRecord:

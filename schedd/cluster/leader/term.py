@@ -52,12 +52,8 @@ class Mandate:
 
 
 async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId) -> Mandate | None:
-    """Try once to become leader; return None if another member leads.
-
-    A victory deletes the request for an heir.
-
-    Raises:
-        Unavailable: etcd didn't answer; nothing was won.
+    """Try once to become leader; return None if another member leads. A victory deletes the
+    request for an heir. Raises Unavailable: etcd didn't answer; nothing was won.
     """
     put = Put(LEADER, encode_leader(tenure), lease)
     made = await coordination.txn([Compare.absent(LEADER)], [put, Delete(HEIR)])
@@ -65,9 +61,8 @@ async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId)
 
 
 async def delete_invalid(coordination: Coordination) -> None:
-    """Delete an election key that no member wrote: without a lease, it would never expire.
-
-    A leader whose key was overwritten has lost its mandate already.
+    """Delete an election key that no member wrote: without a lease, it would never expire. A
+    leader whose key was overwritten has lost its mandate already.
     """
     entry = await coordination.get(LEADER)
     if entry is None or entry.lease != NO_LEASE:
@@ -115,10 +110,8 @@ class Leadership:
     trusted: Callable[[], bool]
 
     def check(self) -> None:
-        """Check the trust window. Call this before each effect.
-
-        Raises:
-            TermOver: the trust window has passed.
+        """Check the trust window. Call this before each effect. Raises TermOver: the trust window
+        has passed.
         """
         if not self.trusted():
             raise TermOver(UNTRUSTED)
@@ -131,11 +124,9 @@ async def open_term(
     trusted: Callable[[], bool],
     above: int = 0,
 ) -> Leadership:
-    """Raise the term above the term of the map that members follow (`above`).
-
-    Raises:
-        TermOver: the mandate was lost, or another leader was faster.
-        Unavailable: the outcome is unknown; campaign again.
+    """Raise the term above the term of the map that members follow (`above`). Raises TermOver: the
+    mandate was lost, or another leader was faster. Raises Unavailable: the outcome is unknown;
+    campaign again.
     """
     seen = await store.read_term()
     if not await holds(coordination, mandate):

@@ -47,9 +47,8 @@ class LeadershipTransfers:
         self._lease = lease
 
     async def ask(self, view: ClusterView, heir: TenureId) -> bool:
-        """Request that this tenure succeeds the leader of the view.
-
-        Return False if another member leads now, or if there is another request.
+        """Request that this tenure succeeds the leader of the view. Return False if another member
+        leads now, or if there is another request.
         """
         lease = self._lease()
         if view.leader is None or lease is None:

@@ -107,9 +107,8 @@ def _owned(
 def ending_blockers(
     database: Database, connection: Connection, fencing: Sequence[TenureId] = ()
 ) -> Iterator[None]:
-    """While inside, end the sessions that block this connection, every `BLOCKED_AT_MOST`.
-
-    Ends only sessions of tenures that are fenced, or are among `fencing`.
+    """While inside, end the sessions that block this connection, every `BLOCKED_AT_MOST`. Ends
+    only sessions of tenures that are fenced, or are among `fencing`.
     """
     [pid] = connection.exec_driver_sql("SELECT pg_backend_pid()").one()
     names = arrays.texts(application_name(tenure) for tenure in fencing)

@@ -107,11 +107,9 @@ class StartOver(Exception):
 
 
 def url_of(dsn: str) -> URL:
-    """Return the DSN as a URL with its driver: a bare `postgresql://` means psycopg2.
-
-    Hosts are read as libpq reads them: a percent-encoded socket directory, or several with ports.
-
-    Raises Misconfigured if it isn't a valid URL of PostgreSQL.
+    """Return the DSN as a URL with its driver: a bare `postgresql://` means psycopg2. Hosts are
+    read as libpq reads them: a percent-encoded socket directory, or several with ports. Raises
+    Misconfigured if it isn't a valid URL of PostgreSQL.
     """
     try:
         url = _several(dsn) if "," in _authority(dsn) else make_url(dsn)
@@ -292,9 +290,8 @@ class Database:
 
     async def inspect(self, body: Body[T]) -> T:
         """Run `body(connection)` once, on a thread of its own and without the check of a new
-        connection. So it waits for no other call, nor for a lock of schedd's tables.
-
-        Raises: as `transact`.
+        connection. So it waits for no other call, nor for a lock of schedd's tables. Raises: as
+        `transact`.
         """
         return await asyncio.get_running_loop().run_in_executor(
             self._inspector, partial(self._inspect, body)

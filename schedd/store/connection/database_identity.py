@@ -43,11 +43,8 @@ def probe_server(connection: Connection) -> DatabaseProbe:
 
 
 def admit(connection: Connection, lineage: Lineage) -> None:
-    """Check where a connection leads, once, in a separate transaction.
-
-    Raises:
-        Unavailable: it doesn't lead to the known database.
-        DBAPIError: as any statement.
+    """Check where a connection leads, once, in a separate transaction. Raises Unavailable: it
+    doesn't lead to the known database. Raises DBAPIError: as any statement.
     """
     if _LOOKED_AT in connection.info:
         return
@@ -70,9 +67,7 @@ def admit(connection: Connection, lineage: Lineage) -> None:
 
 def compare(lineage: Lineage, probe: DatabaseProbe, known: Mark | None) -> None:
     """Compare the probe with the lineage. `known`: the mark that was known before the probe.
-
-    Raises:
-        Unavailable: it isn't the known database.
+    Raises Unavailable: it isn't the known database.
     """
     if probe.in_recovery or probe.mark is None:
         return

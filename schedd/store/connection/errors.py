@@ -54,7 +54,6 @@ class SchemaMismatch(Rejected):
 
 class Unsent(Exception):
     """The driver raised `orig` in `execute`, before anything was sent: a value can't be encoded.
-
     Raised by the engine's `handle_error` (`database`) alone.
     """
 
@@ -178,7 +177,6 @@ _SENT: Final = " (COMMIT was sent: it may have taken effect)"
 
 def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRule]:
     """Return the error to raise for this failure, and whether the transaction may be retried.
-
     `committing`: COMMIT had been sent, so the transaction may have taken effect.
     """
     if isinstance(error, psycopg2.Error):  # raised outside of SQLAlchemy's statements
@@ -303,9 +301,8 @@ def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
 
 
 def _rejected_by_all(error: DBAPIError) -> Rejected | None:
-    """Return the rejection of a connection, which has no code, only the server's text.
-
-    None if one of the tried servers is down: it may be the primary.
+    """Return the rejection of a connection, which has no code, only the server's text. None if one
+    of the tried servers is down: it may be the primary.
     """
     lines = str(error.orig).strip().splitlines()
     tries = [line for line in lines if any(mark in line for mark in _TRY)] or lines[:1]

@@ -53,9 +53,8 @@ class PreparedStatement:
         self._execute = f"EXECUTE {self._name} ({', '.join(f'%({name})s' for name in names)})"
 
     def execute(self, connection: Connection, values: Mapping[str, object], rows: int) -> list[Any]:
-        """Run the statement for a batch of so many rows, and return its rows.
-
-        Raises StartOver if the session can't use the prepared statement any more.
+        """Run the statement for a batch of so many rows, and return its rows. Raises StartOver if
+        the session can't use the prepared statement any more.
         """
         if rows > MOST_ROWS or (prepared := _prepared_in(connection)) is None:
             return [*connection.exec_driver_sql(self.text, values)]

@@ -56,9 +56,8 @@ log = logging.getLogger(__name__)
 
 
 class Servers:
-    """The hosts of one DSN, and the highest timeline seen. Safe from any thread.
-
-    `open_one` connects with parameters of libpq. `limited` limits the time of each check.
+    """The hosts of one DSN, and the highest timeline seen. Safe from any thread. `open_one`
+    connects with parameters of libpq. `limited` limits the time of each check.
     """
 
     def __init__(
@@ -84,10 +83,8 @@ class Servers:
         return news
 
     def connect(self, params: Mapping[str, Any]) -> tuple[Any, Timeline]:
-        """Return a connection to the current primary, and its timeline.
-
-        Raises:
-            OperationalError: no host is the current primary. Names the reason for each host.
+        """Return a connection to the current primary, and its timeline. Raises OperationalError:
+        no host is the current primary. Names the reason for each host.
         """
         hosts = _hosts(params)
         if self._least == NO_TIMELINE and len(hosts) > 1:
@@ -107,11 +104,7 @@ class Servers:
                 raise OperationalError("; ".join(refused))
 
     def _ask_all(self, hosts: list[Host], params: Mapping[str, Any]) -> None:
-        """Find the host with the highest timeline.
-
-        Raises:
-            OperationalError: no host answers.
-        """
+        """Find the host with the highest timeline. Raises OperationalError: no host answers."""
         away: list[Error] = []
         for host in hosts:
             try:

@@ -30,9 +30,8 @@ from schedkit.clock import boottime
 
 
 class TimedTransaction:
-    """A running transaction on a server of this timeline.
-
-    `cut`: its socket was shut down, so the call isn't retried.
+    """A running transaction on a server of this timeline. `cut`: its socket was shut down, so the
+    call isn't retried.
     """
 
     __slots__ = ("cut", "raw", "since", "timeline")

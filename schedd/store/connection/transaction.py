@@ -25,9 +25,8 @@ _SET_AUTOCOMMIT: Final = vars(extensions.connection)["autocommit"].__set__
 
 
 class DriverConnection(extensions.connection):
-    """A connection with the interface of the driver's own.
-
-    `autocommit`: statements begin no transaction.
+    """A connection with the interface of the driver's own. `autocommit`: statements begin no
+    transaction.
     """
 
     autocommit: bool = False

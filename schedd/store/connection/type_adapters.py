@@ -45,7 +45,6 @@ def register(connection: Any, _record: object) -> None:
 
 def instant(text: Any, cursor: Any) -> datetime | None:
     """Return the timestamp in UTC, whatever the session's time zone (a pooler may lose a setting).
-
     A timestamp outside the range of Python is `EARLIEST` or `LATEST`.
     """
     if text is None:
@@ -58,10 +57,8 @@ def instant(text: Any, cursor: Any) -> datetime | None:
 
 
 def _out_of_range(text: str, cursor: Any) -> datetime:
-    """Return the nearest timestamp that Python has.
-
-    A text of another `DateStyle` than ISO isn't a value of the row but a setting of the session:
-    the driver reads it, or says why not.
+    """Return the nearest timestamp that Python has. A text of another `DateStyle` than ISO isn't a
+    value of the row but a setting of the session: the driver reads it, or says why not.
     """
     found = _OUT_OF_RANGE.fullmatch(text)
     if found is None:

@@ -156,10 +156,8 @@ def feed(
     lines: Mapping[JobId, RedriveLine],
 ) -> list[LiveRun]:
     """Create the next runs of these redrives, as many as their rates allow. The caller holds the
-    locks of their shards.
-
-    `lines`: what the runs of each job need, from its known definition. Letters of other jobs wait,
-    and of jobs whose definition has changed.
+    locks of their shards. `lines`: what the runs of each job need, from its known definition.
+    Letters of other jobs wait, and of jobs whose definition has changed.
     """
     made: list[LiveRun] = []
     for one in sorted(wanted, key=lambda one: one.redrive_id):
@@ -282,9 +280,8 @@ def once_more(
     entry: AuditRecord,
 ) -> RunRecord | StoreConflict | None:
     """Redrive one run. Returns the new run. None: its job is deleted. `StoreConflict`: its
-    definition changed since `line` was read, its pool is deleted, or too many runs wait.
-
-    The caller has checked that the run may be redriven: ended runs never change.
+    definition changed since `line` was read, its pool is deleted, or too many runs wait. The
+    caller has checked that the run may be redriven: ended runs never change.
     """
     made = redriven_run_id(run_id)
     dead = connection.execute(

@@ -34,9 +34,8 @@ class ResultWrites:
         return await self.database.call(reported_runs.reported_runs, keys)
 
     async def accept(self, reports: Sequence[ResultDecision]) -> list[Verdict | None]:
-        """Return a verdict for each, in order. None: this report can't be stored.
-
-        If PostgreSQL rejects a report, it is stored without the texts of the worker.
+        """Return a verdict for each, in order. None: this report can't be stored. If PostgreSQL
+        rejects a report, it is stored without the texts of the worker.
         """
 
         def body(connection: Connection, batch: Sequence[ResultDecision]) -> list[Verdict]:

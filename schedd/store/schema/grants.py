@@ -39,7 +39,6 @@ SELECT privileges, array_agg(name ORDER BY name) FROM (
 
 def missing(connection: Connection) -> str:
     """Return the privileges that the current role lacks for the schema, and the SQL to grant them.
-
     Empty if the role lacks nothing. Reads catalogs only, so it works without any privilege.
     """
     found = connection.exec_driver_sql(_WHERE).one()

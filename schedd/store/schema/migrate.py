@@ -117,10 +117,8 @@ def _upgrade(engine: Engine) -> str:
 
 
 def _check_encoding(connection: Connection, *, exists: bool) -> None:
-    """Reject a new database that can't store every text; log a warning for one in use.
-
-    Raises:
-        Misconfigured: the database is empty and its encoding isn't UTF8.
+    """Reject a new database that can't store every text; log a warning for one in use. Raises
+    Misconfigured: the database is empty and its encoding isn't UTF8.
     """
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding == ENCODING:

@@ -44,10 +44,8 @@ TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_ti
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """The schema of a database.
-
-    `revision`: None if there is no schema yet. `compatible_from`: the oldest revision whose code
-    works on the schema; None if the schema doesn't record it.
+    """The schema of a database. `revision`: None if there is no schema yet. `compatible_from`: the
+    oldest revision whose code works on the schema; None if the schema doesn't record it.
     """
 
     revision: str | None

@@ -33,9 +33,8 @@ _TAKE = _FRESH.on_conflict_do_update(
 
 def claim(connection: Connection, wanted: Idempotency | None, makes: Id) -> Id | None:
     """Claim the key for the object that the call creates. Returns the id of the earlier object if
-    the key is in use.
-
-    Rolls the transaction back with a `StoreConflict` if the key was used with another body.
+    the key is in use. Rolls the transaction back with a `StoreConflict` if the key was used with
+    another body.
     """
     if wanted is None:
         return None

@@ -41,7 +41,6 @@ def decoded(
     name: Callable[[Any], object] = itemgetter(0),
 ) -> list[T]:
     """Return the values of these rows, except rows that can't be decoded: each is logged once.
-
     `name` returns the name of a row; its first column by default.
     """
     parts = together(f"row of {kind}", [*rows], lambda some: [*map(decode, some)], name=name)
