@@ -62,8 +62,6 @@ class CatchUpPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """The retry policy: when a failed attempt is retried (docs/semantics/retries.md)."""
-
     max_attempts: int = 4
     backoff: timedelta = timedelta(seconds=10)
     factor: float = 2.0
@@ -117,12 +115,9 @@ class Definition:
     handler: str = ""
     """The Python handler that it needs; empty for other actions."""
     require: tuple[Match, ...] = ()
-    """Labels that its worker must have."""
     prefer: tuple[Match, ...] = ()
-    """Labels of preferred workers."""
     placement: Placement = Placement.SPREAD
     pool: PoolKey = NO_POOL
     notices: Notices | None = None
-    """The job's notifications; None: none."""
     after: ChainParents | None = None
     """The job's parents in a chain. None: the job has a schedule or runs on demand."""

@@ -39,8 +39,6 @@ class NotificationKind(StrEnum):
 
 
 class NotificationChannel(StrEnum):
-    """How a notification is delivered."""
-
     WEBHOOK = "WEBHOOK"
     COMMAND = "COMMAND"
     EMAIL = "EMAIL"
@@ -59,12 +57,7 @@ class Notice:
 
     @property
     def ways(self) -> tuple[NotificationChannel, ...]:
-        said = (
-            (NotificationChannel.WEBHOOK, self.webhook),
-            (NotificationChannel.COMMAND, self.command),
-            (NotificationChannel.EMAIL, self.email),
-        )
-        return tuple(way for way, given in said if given)
+        return tuple(way for way in NotificationChannel if getattr(self, way.name.lower()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +69,8 @@ class Notices:
 
     def notice_of_kind(self, kind: NotificationKind) -> Notice | None:
         """Return the settings of a kind; None: no notification."""
-        match kind:
-            case NotificationKind.FAILURE:
-                return self.failure
-            case NotificationKind.RECOVERY:
-                return self.recovery
-            case NotificationKind.DEAD_LETTER:
-                return self.dead_letter
-            case NotificationKind.LATE:
-                return self.late
+        notice: Notice | None = getattr(self, kind.name.lower())
+        return notice
 
     def is_late(self, due_at: datetime, now: datetime) -> bool:
         """Return whether a run is late that starts, or still waits, at `now`."""
@@ -109,7 +95,6 @@ class NotificationHistory:
     """The stored state of a job's notifications, between events."""
 
     failures: int = 0
-    """The number of consecutive failures."""
     notified: bool = False
     """Whether a notification of these failures was sent, or waits for the end of an interval."""
     latest: Mapping[NotificationKind, datetime] = field(default_factory=dict)
@@ -124,7 +109,7 @@ class DueNotification:
     held_back: int = 0
     """The number of events that `min_interval` suppressed, including this one."""
     failures: int = 0
-    """The number of consecutive failures, including this one."""
+    """Consecutive failures, including this one."""
     joins: bool = False
     """Whether it replaces a notification that already waits for the end of the same interval."""
 
@@ -140,10 +125,7 @@ def follow(
             kinds = [NotificationKind.LATE]
         elif one.state is State.FAILED:
             memory = replace(memory, failures=memory.failures + 1)
-            kinds = [
-                NotificationKind.FAILURE,
-                *([NotificationKind.DEAD_LETTER] if one.dead else []),
-            ]
+            kinds = [NotificationKind.FAILURE, NotificationKind.DEAD_LETTER][: 1 + one.dead]
         elif one.state is State.SUCCEEDED:
             kinds = [NotificationKind.RECOVERY] if memory.notified else []
             memory = replace(memory, failures=0, notified=False)
@@ -191,9 +173,7 @@ class ReroutedNotifications:
     joined: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
     """Channels that the edit added. Notifications of removed channels move to them."""
     shortened_intervals: tuple[tuple[NotificationKind, timedelta], ...] = ()
-    """Kinds whose `min_interval` the edit shortened, and by how much. Their waiting notifications
-    are delivered that much earlier.
-    """
+    """Kinds whose `min_interval` the edit shortened, and by how much."""
 
     def __bool__(self) -> bool:
         return bool(self.left or self.shortened_intervals)
@@ -204,9 +184,7 @@ NOT_REDIRECTED: Final = ReroutedNotifications()
 
 def redirected(old: Notices | None, new: Notices | None) -> ReroutedNotifications:
     """Return the effect of an edit on waiting notifications."""
-    left: list[tuple[NotificationKind, NotificationChannel]] = []
-    joined: list[tuple[NotificationKind, NotificationChannel]] = []
-    shortened_intervals: list[tuple[NotificationKind, timedelta]] = []
+    left, joined, shortened_intervals = [], [], []
     for kind in NotificationKind:
         before, now = ((one or Notices()).notice_of_kind(kind) for one in (old, new))
         if before is None or now is None:
@@ -231,9 +209,7 @@ class PendingNotification:
     """The definition that names the receivers. It is tried only if this is the newest; 0: always.
     """
     instead: tuple[NotificationChannel, ...] = ()
-    """The channels to use, if the definition doesn't name `way`: the row was written by an older
-    definition.
-    """
+    """The channels to use, if the definition is newer than the row and doesn't name `way`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +251,7 @@ class OutboxNotification:
     occurred_at: datetime
     ready_at: datetime
     tries: int
-    """The number of tries, including this one."""
+    """This one included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +264,6 @@ class DeliveryOutcome:
 
     @property
     def shard(self) -> ShardId:
-        """The shard whose owner delivers it."""
         return self.notification.shard
 
 

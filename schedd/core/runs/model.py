@@ -94,7 +94,7 @@ class NewRun:
     count: int = 1
     scheduled_until: datetime | None = None
     excluded_by: str = ""
-    """The cause of a skip, as text: a calendar, or the person who paused, edited or deleted."""
+    """The cause of a skip, as text (`reasons`)."""
     ready_at: datetime | None = None
     """When catch-up created a late run. None: the run is ready when it is due."""
     paced: bool = False
@@ -105,8 +105,8 @@ class NewRun:
 class Firing:
     """A step of a timer: insert `runs` only if the timer advances from `due_at` to `next_*`.
 
-    `last_instant` is the newest due time among the runs. The database rejects the step while its
-    own clock is earlier than `last_instant` minus the horizon.
+    `last_instant`: the newest due time of the runs. The database rejects the step while its clock
+    is earlier than that minus the horizon.
     """
 
     job_id: JobId
@@ -123,7 +123,6 @@ class Firing:
     counted: int = 0
     """How many of `runs` count against `max_runs`."""
     notices: Notices | None = None
-    """The job's notifications."""
 
     @property
     def ready_at(self) -> datetime:
@@ -133,13 +132,7 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A run that hasn't ended, as its owner knows it.
-
-    - `attempt`: attempts that count against the limit, including the current one while RUNNING.
-    - `losses`: assignments that were lost with their worker.
-    - `ready_at`: when the run may be dispatched. For a PENDING run this is `due_at`, or later if
-      catch-up created the run or a worker returned it. For a RETRYING run it is the backoff's end.
-    """
+    """A run that hasn't ended, as its owner knows it."""
 
     key: RunKey
     job_id: JobId
@@ -148,8 +141,13 @@ class LiveRun:
     priority: Priority
     due_at: datetime
     ready_at: datetime
+    """When the run may be dispatched: for a PENDING run `due_at`, or later if catch-up created the
+    run or a worker returned it; for a RETRYING run the backoff's end.
+    """
     attempt: int = 0
+    """Attempts that count against the limit, including the current one while RUNNING."""
     losses: int = 0
+    """Assignments that were lost with their worker."""
     token: Token = NO_TOKEN
     worker: str | None = None
     incarnation: IncarnationId | None = None
@@ -162,7 +160,7 @@ class LiveRun:
     overlap: Overlap | None = None
     """The overlap policy that its trigger set. None: the job's policy."""
     created_at: datetime | None = field(default=None, compare=False)
-    """When the run was created. None: just now."""
+    """None: just now."""
     parent: RunId | None = None
     """The broadcast's run, if this run is a child of it (`core/runs/broadcast.py`)."""
     target: str | None = None
@@ -180,7 +178,6 @@ class LiveRun:
 
     @property
     def hint(self) -> Hint:
-        """The hint of a change, for subscriptions."""
         return self.key.run_id, self.job_id
 
     @property
@@ -211,10 +208,8 @@ class LiveRun:
         return self.late and definition.catch_up.policy is CatchUpPolicy.ALL
 
     def lateness(self, started_at: datetime | None) -> timedelta | None:
-        """Return how late the current attempt started, for metrics; None: it hasn't started.
-
-        The first attempt counts from `due_at`, a later one from the end of its backoff. The API
-        shows `RunRecord.lateness` instead.
+        """Return how late the current attempt started, for metrics; None: it hasn't started. The
+        first attempt counts from `due_at`, a later one from the end of its backoff.
         """
         if started_at is None:
             return None
@@ -233,7 +228,6 @@ class Terms:
     incarnation: IncarnationId | None
     """None: the run is a broadcast, which no worker gets."""
     overlap: Overlap
-    """The job's overlap policy."""
     overlap_limit: int
     """The highest number of admitted runs of the job at once; 0: no limit (`allow`)."""
     counted: bool = False
@@ -260,7 +254,6 @@ class Draft:
     """An assignment that an owner proposes. The dispatch statement decides."""
 
     run: LiveRun
-    """As the owner knows it."""
     shard: ShardId
     terms: Terms
 
@@ -309,7 +302,7 @@ class FiringToSlot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OverlapCandidates:
-    """A job with more than one live run, and the overlap settings of its definition."""
+    """A job with more than one live run."""
 
     job_id: JobId
     shard: ShardId
@@ -318,7 +311,7 @@ class OverlapCandidates:
     as_of: datetime
     """Runs that are ready at this time count as waiting, even if the database's clock is behind."""
     counted: bool = False
-    """Whether the schedule has `max_runs`. Then a skipped run stops counting against it."""
+    """As in `Terms`."""
     ending: tuple[RunId, ...] | None = None
     """Waiting runs that are about to end by their definition: they cause no skips. None: no scan
     has read the job's waiting runs, so no waiting run causes a skip.
@@ -360,11 +353,9 @@ class DispatchedBatch:
 
     @staticmethod
     def of(runs: Sequence[LiveRun], *payloads: bytes) -> "DispatchedBatch":
-        """Return a batch of dispatched runs."""
         return DispatchedBatch(runs[0], runs, [run.token for run in runs], payloads)
 
     def run(self, place: int) -> LiveRun:
-        """Return a run as dispatched."""
         run = self.runs[place]
         if self.runs[0] is self.first:
             return run
@@ -398,7 +389,6 @@ class DispatchedBatch:
         ]
 
     def single(self) -> list[Assigned]:
-        """Return each assignment."""
         payloads = self.payloads or repeat(None)
         runs = map(self.run, range(len(self.runs)))
         return [Assigned(*each) for each in zip(runs, payloads, strict=False)]
@@ -442,7 +432,6 @@ class ResultDecision:
     """Consecutive failures that pause the job; 0: never."""
     fingerprint: str = ""
     notices: Notices | None = None
-    """The job's notifications."""
     late: bool = False
     """Whether the run started late, by the job's `on_late`."""
     at_most_once: bool = False
@@ -501,10 +490,8 @@ class Loss:
     reason: Reason | None
     dead: bool = False
     pause_after: int = 0
-    """Consecutive failures that pause the job; 0: never."""
     fingerprint: str = ""
     notices: Notices | None = None
-    """The job's notifications."""
     wait: timedelta = timedelta(0)
     """The wait before the retry, while the lost worker may kill it (`on_lease_lost: kill`)."""
 
@@ -535,9 +522,8 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An entry of the audit log: actor, action, object and outcome.
-
-    Actors that are members or workers are written as objects: `member/m1`, `worker/w1`.
+    """An entry of the audit log. Actors that are members or workers are written as objects:
+    `member/m1`, `worker/w1`.
     """
 
     actor: str

@@ -27,8 +27,6 @@ from schedkit.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class DatabaseProbe:
-    """The state of the database: its clock, timeline, role and data-loss mark."""
-
     now: datetime
     timeline: Timeline
     in_recovery: bool
@@ -46,8 +44,8 @@ class PinnedCalendar:
 
 @dataclass(frozen=True, slots=True)
 class CalendarRecord:
-    """A version of a calendar, as the API shows it. `jobs` counts the jobs that use the calendar;
-    `behind` counts those of them that use an older version than the newest.
+    """A version of a calendar. `jobs`: jobs that use it; `behind`: those that use an older version
+    than the newest.
     """
 
     namespace: str
@@ -123,8 +121,6 @@ class FireOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """The outcome of a batch of drafts."""
-
     batches: list[DispatchedBatch]
     ended: list[RunKey]
     """Runs that the statement skipped for overlap."""
@@ -143,14 +139,11 @@ class Assignments:
 
     @property
     def assigned(self) -> list[Assigned]:
-        """Each assignment of the batches."""
         return [one for batch in self.batches for one in batch.single()]
 
 
 @dataclass(frozen=True, slots=True)
 class OverlapOutcome:
-    """The effect of overlap policies on runs."""
-
     ended: list[tuple[RunKey, JobId]]
     """PENDING and RETRYING runs that ended."""
     cancelled: list[LiveRun]
@@ -176,9 +169,7 @@ class Unstarted:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRun:
-    """A live run of a database that was restored to an earlier time. `doubtful`: it waits here, but
-    may have run in the lost database.
-    """
+    """A live run of a restored database. `doubtful`: it waits, but may have run in the lost one."""
 
     key: RunKey
     job_id: JobId
@@ -237,7 +228,7 @@ class ChainRefused:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job as the API shows it: the stored definition, the timer, and the last changes."""
+    """A stored definition with its timer and the last changes."""
 
     definition: StoredDefinition
     shard: ShardId
@@ -272,13 +263,11 @@ class Create:
 
     @staticmethod
     def first(record: JobRecord, key: Idempotency | None, entry: AuditRecord) -> "Create":
-        """Return the create of this record, which is a template for equal ones."""
         new = record.definition
         return Create(record, new.job_id, new.name, record.shard, record.created_at, key, entry)
 
     @property
     def record(self) -> JobRecord:
-        """The record of the new job."""
         return replace(
             self.template,
             definition=replace(self.template.definition, job_id=self.job_id, name=self.name),
@@ -296,7 +285,6 @@ class Create:
 
     @property
     def size(self) -> int:
-        """The approximate size in bytes."""
         return 500 + len(self.template.definition.spec) + len(self.entry.after)
 
 
@@ -344,7 +332,7 @@ class SubmitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TimerEdit:
-    """A call's change of a job's timer. Pairs are (due_at, nominal); both None: nothing is due."""
+    """A change of a job's timer. Pairs are (due_at, nominal); both None: nothing is due."""
 
     reset: tuple[datetime | None, datetime | None] | None = None
     """The new values; None: the timer keeps its values."""
@@ -384,8 +372,6 @@ class FailedTooOften:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
-    """A dead letter: a run that failed for good and waits for a person."""
-
     run: RunRecord
     fingerprint: str
     died_at: datetime
@@ -424,8 +410,6 @@ class DeadLetterGroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The numbers of jobs, live runs by state, and dead letters."""
-
     jobs: int
     pending: int
     running: int
@@ -477,8 +461,6 @@ class GrowingRow:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A worker that gets no new work until it is undrained."""
-
     worker: str
     at: datetime
     by: str
@@ -507,12 +489,10 @@ class WorkerView:
     refusal_reason: str = ""
     """Why the worker takes no new runs although it isn't draining, as text."""
     unstored_results: int = 0
-    """Results in its spool that no member has stored."""
     silent: float = 0.0
     """Seconds since its last heartbeat."""
     heartbeats_missing: bool = False
-    """Whether no member receives its heartbeats. Then its registration is known, its runs aren't.
-    """
+    """Whether no member receives its heartbeats. Then its runs aren't known."""
 
     @property
     def speaks(self) -> bool:
@@ -521,7 +501,6 @@ class WorkerView:
 
 
 def view_without_heartbeats(one: Incarnation) -> WorkerView:
-    """Return the view of a worker whose heartbeats no member receives."""
     return WorkerView(
         one, False, draining=False, free=0, running=0, lease_age=0.0, heartbeats_missing=True
     )

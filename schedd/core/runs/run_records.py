@@ -29,13 +29,11 @@ class RunRecord:
     paused: bool = False
     """Whether its job's pause blocks the run. Runs that a person requested aren't blocked."""
     cluster_paused: bool = False
-    """Whether the cluster is paused."""
     first_started_at: datetime | None = None
     """The first known start, over all its assignments."""
     excluded_by: str = ""
     """The cause of a skip, as text: a run, a calendar, or who paused, edited or deleted."""
     backfill: BackfillId | None = None
-    """The backfill that created it."""
     fired_by: TenureId | None = None
     """The tenure that fired it or recorded it as not run. None: a person's call did."""
     member: str = ""
@@ -54,9 +52,7 @@ class RunRecord:
 
     @property
     def apart(self) -> bool:
-        """Whether overlap ignores it: it blocks no run, and no run blocks it
-        (`core/runs/overlap.py`).
-        """
+        """Whether overlap ignores it (`core/runs/overlap.py`)."""
         backfilled = self.backfill is not None and self.run.overlap is Overlap.ALLOW
         return backfilled or self.run.parent is not None
 
@@ -85,14 +81,12 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """A filter of runs. A run must meet all conditions; an unset field matches all.
-
-    - `job`: id or name, also of a deleted job.
-    - `since`, `before`: bounds of the scheduled time.
-    - `parent`: the children of this broadcast. Without `parent` or `worker`, no children match.
+    """A filter of runs. A run must meet all conditions; an unset field matches all. `since` and
+    `before` are bounds of the scheduled time.
     """
 
     job: str = ""
+    """Id or name, also of a deleted job."""
     states: tuple[State, ...] = ()
     worker: str = ""
     since: datetime | None = None
@@ -100,6 +94,7 @@ class RunFilter:
     trigger: Trigger | None = None
     backfill: BackfillId | None = None
     parent: RunId | None = None
+    """The children of this broadcast. Without `parent` or `worker`, no children match."""
 
 
 ALL_RUNS: Final = RunFilter()
