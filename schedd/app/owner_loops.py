@@ -115,7 +115,7 @@ class _Loops:
             (work.backfills, self.backfills.wake),
             (work.redrives, self.redrives.loop.wake),
             (work.notifications, self.notifications.wake),
-            (work.pause_changes, self.auto_pause.wake),
+            (work.pause_changes, self.auto_pause.loop.wake),
         ):
             if exists:
                 wake()
@@ -227,7 +227,7 @@ class Owner:
             self.definition_cache.forget(changed)
             self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
-            self._loops.auto_pause.wake()
+            self._loops.auto_pause.loop.wake()
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
         """Scan these shards: runs were inserted or became ready."""

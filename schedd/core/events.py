@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 
-from schedd.core.cluster.statistics import DatabaseVitals, PoolStats
+from schedd.core.cluster.statistics import PoolStats
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
@@ -37,7 +37,7 @@ class RunsMissed(Event):
 
 @dataclass(frozen=True, slots=True)
 class DeadRun:
-    """A run that failed for good. `attempt`: its last attempt; 0: it had none."""
+    """`attempt`: the last one of the run; 0: it had none."""
 
     run: RunId
     job: JobId
@@ -46,7 +46,6 @@ class DeadRun:
 
 
 def dead_run(run: LiveRun, reason: Reason | None) -> DeadRun:
-    """Return the event value of a run that failed for good."""
     return DeadRun(run.key.run_id, run.job_id, reason, run.attempt)
 
 
@@ -57,8 +56,6 @@ class DeadLettered(Event):
 
 @dataclass(frozen=True, slots=True)
 class AssignedRuns(Event):
-    """A batch of runs was dispatched."""
-
     waits: Sequence[float]
     """Seconds from ready to dispatched, for each run; negative if pre-dispatched."""
 
@@ -105,8 +102,6 @@ class StaleResult(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunsRescued(Event):
-    """Runs of lost workers were rescued."""
-
     runs: tuple[RunId, ...]
     incarnations: tuple[IncarnationId, ...]
 
@@ -120,8 +115,6 @@ class AssignmentsNotStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRejected(Event):
-    """A worker rejected an assignment."""
-
     reason: str
     worker: str
     run: RunId
@@ -142,16 +135,12 @@ class GreaterTokenSeen(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerAttached(Event):
-    """A worker attached its stream to this member."""
-
     worker: str
     incarnation: IncarnationId
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerDetached(Event):
-    """The stream of a worker ended."""
-
     worker: str
     incarnation: IncarnationId
 
@@ -166,16 +155,12 @@ class ShardsLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShardsMoved(Event):
-    """The numbers of shards that this member just took over and released."""
-
     taken: int
     released: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatsRead(Event):
-    """Statistics of the owned shards were read: pools, overdue timers, backfills."""
-
     pools: tuple[PoolStats, ...] = ()
     overdue: int = 0
     """Timers that should have fired already."""
@@ -187,16 +172,15 @@ class QueueStatsRead(Event):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSeen(Event):
-    """The leader read the statistics of the database."""
+    """The leader's statistics: the age of the oldest transaction, and waiting dead letters."""
 
-    vitals: DatabaseVitals
+    oldest: timedelta
+    dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterWatched(Event):
-    """The leader counted lost members, lost workers and stuck jobs, for alerts. `stuck`: jobs with
-    waiting runs that no worker can run.
-    """
+    """The leader's counts, for alerts. `stuck`: jobs with runs that no worker can run."""
 
     lost_members: int
     lost_workers: int
@@ -243,8 +227,6 @@ class ClusterPauseChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class Notified(Event):
-    """A delivery of a notification was attempted."""
-
     channel: NotificationChannel
     error: str
     """Empty: it was delivered."""
@@ -268,8 +250,6 @@ class NotificationsWait(Event):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Event):
-    """Retention deleted old data."""
-
     runs: int = 0
     logs: int = 0
     objects: int = 0

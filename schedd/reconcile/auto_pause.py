@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final
 
 from schedd.api.jobs import stored_jobs, timer_edit
-from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
@@ -44,10 +43,6 @@ class AutoPause(OwnerPart):
         self._look_at = 0.0
         self.loop = Loop("auto pause", self.step, interval=WITHOUT_WAKE_UP)
 
-    def wake(self) -> None:
-        """Run a round now: jobs were changed or failed."""
-        self.loop.wake()
-
     async def step(self) -> float:
         """Run one round; return the seconds until the next."""
         shards, now = sorted(self._run_index.ownership.epochs), boottime()
@@ -61,33 +56,25 @@ class AutoPause(OwnerPart):
         async for record in in_turns(over, every=10):
             with set_aside("paused job", _name(record), once=True):
                 ended += await computed(partial(_resumptions_of, record))
-        failed = each("failing job", often, lambda one: _failed(*one), name=_name_of_failing)
+        failed = each(
+            "failing job", often, lambda one: _failed(*one), name=lambda one: _name(one[0])
+        )
         resumed = await self._transactor.rows(ended, self._store.resume)
         paused = await self._transactor.rows(failed, self._store.pause_failing)
-        shards_of = {one.job_id: one.shard for one in ended}
-        shards_of |= {one.job_id: one.shard for one in failed}
-        self._report_changes(resumed, paused, shards_of)
-        return (
-            0.0 if max(len(over), len(often)) == BATCH and (resumed or paused) else WITHOUT_WAKE_UP
-        )
-
-    def _report_changes(
-        self, resumed: list[JobId], paused: list[JobId], shards: dict[JobId, ShardId]
-    ) -> None:
         for job in paused:
             log.warning("job paused: too many consecutive runs failed: job_id=%s", job)
-        if resumed or paused:
-            self._wake_ups.jobs_changed([(job, shards[job]) for job in (*resumed, *paused)])
+        shards_of = {one.job_id: one.shard for one in ended}
+        shards_of |= {one.job_id: one.shard for one in failed}
+        if changed := [*resumed, *paused]:
+            self._wake_ups.jobs_changed([(job, shards_of[job]) for job in changed])
         if resumed:
-            self._wake_ups.runs_ready(sorted({shards[job] for job in resumed}))
+            self._wake_ups.runs_ready(sorted({shards_of[job] for job in resumed}))
+        again = max(len(over), len(often)) == BATCH and changed
+        return 0.0 if again else WITHOUT_WAKE_UP
 
 
 def _name(record: JobRecord) -> str:
     return f"job/{record.definition.namespace}/{record.definition.name}"
-
-
-def _name_of_failing(one: tuple[JobRecord, int]) -> str:
-    return _name(one[0])
 
 
 def _resumptions_of(record: JobRecord) -> Sequence[Resumption]:
@@ -98,16 +85,8 @@ def _resumptions_of(record: JobRecord) -> Sequence[Resumption]:
     timer, skipped = timer_edit.after_pause(record, record.paused_until)
     was = stored_jobs.pause_state(True, record.paused_by, record.pause_note, record.paused_until)
     entry = _entry(record, "resume", was, {"paused": False}, "the pause reached its end time")
-    resumption = Resumption(
-        stored.job_id,
-        record.shard,
-        stored.generation,
-        record.paused_until,
-        timer,
-        skipped,
-        entry,
-    )
-    return (resumption,)
+    ids, until = (stored.job_id, record.shard, stored.generation), record.paused_until
+    return (Resumption(*ids, until, timer, skipped, entry),)
 
 
 def _failed(record: JobRecord, failures: int) -> FailedTooOften:
@@ -116,20 +95,18 @@ def _failed(record: JobRecord, failures: int) -> FailedTooOften:
     note = ""
     if 0 < most <= failures:
         note = f"{failures} runs in a row failed (pause_after_failures: {most})"
-    entry = _entry(
-        record, "pause", {"paused": False}, stored_jobs.pause_state(True, ACTOR, note, None), note
-    )
+    paused = stored_jobs.pause_state(True, ACTOR, note, None)
+    entry = _entry(record, "pause", {"paused": False}, paused, note)
     return FailedTooOften(stored.job_id, record.shard, stored.generation, most, note, entry)
 
 
 def _entry(
     record: JobRecord, action: str, before: object, after: object, reason: str
 ) -> AuditRecord:
-    stored = record.definition
     return AuditRecord(
         actor=ACTOR,
         action=action,
-        object=f"job/{stored.namespace}/{stored.name}",
+        object=_name(record),
         outcome="ok",
         reason=reason,
         before=json.dumps(before),

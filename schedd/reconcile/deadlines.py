@@ -98,9 +98,12 @@ class Deadlines(OwnerPart):
         waiting, whole = passed, began >= self._look_at
         if whole:
             waiting = {run.key.run_id: run for run in self._run_index.waiting_runs()} | passed
-        if whole:
             self._look_for_workers(waiting.values())
-        ends = await self._expired_runs(waiting.values())
+        runs = waiting.values()
+        await self._read(
+            {run.job_id for run in runs if not self._definition_cache.knows(run.job_id)}
+        )
+        ends = await self._judged(runs)
         if len(ends) < BATCH:
             over = {end.key.run_id for end in ends}
             self._drop(run_id for run_id in passed if run_id not in over)
@@ -140,18 +143,12 @@ class Deadlines(OwnerPart):
             if state is State.MISSED:
                 self._emit(RunsMissed(reason, count))
         if dead := [end for end in ended if end.fingerprint]:
-            self._emit(DeadLettered(tuple(map(_dead, dead))))
+            runs = (DeadRun(end.key.run_id, end.job_id, end.reason, end.attempt) for end in dead)
+            self._emit(DeadLettered(tuple(runs)))
 
     def _drop(self, runs: Iterable[RunId]) -> None:
         for run_id in runs:
             self._passed.pop(run_id, None)
-
-    async def _expired_runs(self, waiting: Collection[LiveRun]) -> list[DeadlineExpiry]:
-        """Return the ends of runs past their deadline, a limited number."""
-        await self._read(
-            {run.job_id for run in waiting if not self._definition_cache.knows(run.job_id)}
-        )
-        return await self._judged(waiting)
 
     async def _judged(self, waiting: Iterable[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, by cached definitions. Of those runs that
@@ -209,10 +206,6 @@ class Deadlines(OwnerPart):
 
 ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}
 """States of runs that end while they wait, by reason; FAILED for other reasons."""
-
-
-def _dead(end: DeadlineExpiry) -> DeadRun:
-    return DeadRun(end.key.run_id, end.job_id, end.reason, end.attempt)
 
 
 def _ending(run: LiveRun, definition: Definition, reason: Reason) -> DeadlineExpiry:

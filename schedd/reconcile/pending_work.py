@@ -32,7 +32,6 @@ class PendingWorkLoop(OwnerPart):
         self.loop = Loop("pending work", self.step, interval=LOOK_EVERY)
 
     async def step(self) -> None:
-        """Look once."""
         if not self._run_index.ownership.epochs:
             return
         try:

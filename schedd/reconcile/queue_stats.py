@@ -9,11 +9,11 @@ decision depends on these statistics. A limited number of a pool's jobs is exami
 definitions. Of submitted runs, only waiting ones are examined.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from schedd.core.cluster.statistics import PoolStats, QueueStats, capacity
-from schedd.core.dispatch.placement import Need, asked_of_worker
+from schedd.core.cluster.statistics import PoolStats, capacity
+from schedd.core.dispatch.placement import asked_of_worker
 from schedd.core.events import QueueStatsRead
 from schedd.core.ids import JobId
 from schedd.core.runs.pools import PoolKey, PoolUsage
@@ -40,43 +40,21 @@ class QueueStatsLoop(OwnerPart):
         usages = await self._store.pools(stock.pools) if stock.pools else {}
         jobs = {job for each in stock.pools.values() for job in each}
         known = await self._definition_cache.newest(jobs)
-        self._emit(
-            QueueStatsRead(
-                tuple(self._pools(stock, usages, known)),
-                stock.overdue,
-                stock.behind,
-                stock.backfill,
-            )
-        )
+        pools = tuple(self._pools(stock.pools, usages, known))
+        self._emit(QueueStatsRead(pools, stock.overdue, stock.behind, stock.backfill))
 
     def _pools(
         self,
-        stock: QueueStats,
+        pools: Mapping[PoolKey, Collection[JobId]],
         usages: Mapping[PoolKey, PoolUsage],
         known: Mapping[JobId, CachedDefinition],
-    ) -> list[PoolStats]:
+    ) -> Iterator[PoolStats]:
         waiting, there = self._run_index.ready.of_pools(), self._workers.present()
-        found = []
-        for key, jobs in stock.pools.items():
+        ready = [need for need in self._run_index.ready.needs if not (need.each or need.worker)]
+        for key, jobs in pools.items():
             if (usage := usages.get(key)) is None:
                 continue  # deleted meanwhile
             needs = [asked_of_worker(known[job].definition) for job in jobs if job in known]
-            found.append(
-                PoolStats(
-                    key,
-                    capacity(there, [*needs, *self._waiting_for(key)]),
-                    usage.limit,
-                    usage.running,
-                    waiting[key],
-                    usage.paused,
-                )
-            )
-        return found
-
-    def _waiting_for(self, pool: PoolKey) -> list[Need]:
-        """Return the known needs of runs that wait for this pool.
-
-        Runs for one worker only, and broadcasts, are left out.
-        """
-        ready = self._run_index.ready.needs
-        return [need for need in ready if need.pool == pool and not (need.each or need.worker)]
+            slots = capacity(there, [*needs, *(need for need in ready if need.pool == key)])
+            rest = usage.running, waiting[key], usage.paused
+            yield PoolStats(key, slots, usage.limit, *rest)

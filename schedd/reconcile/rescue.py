@@ -31,7 +31,7 @@ changed isn't made up for, and `on_left` checks only runs whose rows have change
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -117,7 +117,10 @@ class UnconfirmedAssignments:
             at, should = (run.key.run_id, run.token), run.start_by - START_WITHIN + GRACE
             if at in self._answered:
                 answered.add(at)
-            elif self._in_doubt(run, should):
+            elif (
+                epoch_of(run.token) < self._ownership.epochs.get(run.shard, 0)
+                or self._workers.lacks(run, should)  # a heartbeat should have listed it by now
+            ):
                 self._out[at] = should, run
         self._answered = answered
         if self._out:
@@ -136,14 +139,6 @@ class UnconfirmedAssignments:
             self._answered |= ripe.keys() - set(unanswered)
         waits = (should - self._clock.now() for should, _ in self._out.values())
         return max(0.0, min((wait.total_seconds() for wait in waits), default=IDLE))
-
-    def _in_doubt(self, run: LiveRun, should: datetime) -> bool:
-        """Return whether an earlier owner dispatched the run, or a heartbeat should have listed it
-        by now.
-        """
-        if epoch_of(run.token) < self._ownership.epochs.get(run.shard, 0):
-            return True
-        return self._workers.lacks(run, should)
 
 
 SCAN_EVERY: Final = 1.0
@@ -243,10 +238,8 @@ class Rescue(OwnerPart):
         if now < self._scan_at and self._short:
             await self._refill(sorted(self._run_index.ownership.epochs))
         elif now < self._scan_at and self._look_at:
-            shards, self._look_at = (
-                sorted(self._look_at & set(self._run_index.ownership.epochs)),
-                set(),
-            )
+            shards = sorted(self._look_at.intersection(self._run_index.ownership.epochs))
+            self._look_at = set()
             with self._run_index.reading():
                 await self._put(await self._store.live_runs(shards, WAITING, self._until()))
         elif now >= self._scan_at:
@@ -393,13 +386,18 @@ class Rescue(OwnerPart):
             known = found.same.intersection(here)
             same = {one for one in known if here[one].state is not State.RUNNING}
             untouched, part = found.untouched.intersection(here), frozenset(shards)
-            same |= {one for one in untouched if _is_as_read(here[one], part)}
+            same |= {one for one in untouched if here[one].untouched and here[one].shard in part}
             unchanged = (found.same & here.keys()) | found.soon if leaves_some else found.same
             others = (unchanged - same) | (found.untouched - same)
             wanted = [*found.changed, *(RunId(Id(one)) for one in others)]
             for entry in found.running:
                 run = here.get(entry[:ID])
-                if run is not None and run.children is None and _assignment_of(run) == entry:
+                if (
+                    run is not None
+                    and run.children is None
+                    and run.state is State.RUNNING
+                    and run.key.run_id + run.token.to_bytes(TOKEN) == entry
+                ):
                     same.add(entry[:ID])
                 else:
                     wanted.append(RunId(Id(entry[:ID])))
@@ -492,18 +490,6 @@ class Rescue(OwnerPart):
         if back:
             self._emit(AssignmentsNotStarted(tuple(run.key.run_id for run in back)))
             await self._put(back)
-
-
-def _is_as_read(run: LiveRun, shards: Collection[ShardId]) -> bool:
-    """Return whether the index has the run as its untouched row in one of these shards says."""
-    return run.untouched and run.shard in shards
-
-
-def _assignment_of(run: LiveRun) -> bytes:
-    """Return the id and the token of a RUNNING run as in `ChangedRuns.running`; nothing for a
-    waiting one.
-    """
-    return run.key.run_id + run.token.to_bytes(TOKEN) if run.state is State.RUNNING else b""
 
 
 def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:

@@ -10,14 +10,14 @@
 After each page the loop waits four times as long as the page took: due runs have priority.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.events import Deleted
 from schedd.core.ids import Id, JobId, RunId, ShardId
 from schedd.core.runs.model import RunKey
-from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
+from schedd.core.runs.retention import EndedRun, OldRuns, Retention, is_over, log_is_over
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedd.ports import ResultObjects
 from schedd.store.reconcile.retention import RetentionStore
@@ -74,51 +74,40 @@ class RetentionLoop(OwnerPart):
 
     async def _pages(self) -> AsyncIterator[None]:
         """Run a sweep; each step processes one page."""
-        async for _ in self._by_key():
-            yield
-        async for _ in self._letters():
-            yield
-        async for _ in self._by_job():
-            yield
-        async for _ in self._logs():
-            yield
-        async for _ in self._unwanted():
-            yield
+        store, kept = self._retention_store, self._retention
+        sweeps = (
+            self._old(store.old_runs, kept.runs, lambda run: run.own is None and not run.waits),
+            # Letters have a sweep of their own: with a shorter retention than other runs, each
+            # sweep would read all of those.
+            self._old(store.old_letters, kept.dead_letters, lambda run: run.waits),
+            self._by_job(),
+            self._old(store.old_logs, kept.logs, lambda _: True, logs=True),
+            self._unwanted(),
+        )
+        for sweep in sweeps:
+            async for _ in sweep:
+                yield
 
     @property
     def _shards(self) -> list[ShardId]:
         return sorted(self._run_index.ownership.epochs)
 
-    async def _by_key(self) -> AsyncIterator[None]:
-        """Delete old runs by the cluster's retention, except waiting dead letters."""
+    async def _old(
+        self,
+        read: Callable[[list[ShardId], RunKey, datetime, int], Awaitable[OldRuns]],
+        kept: timedelta | None,
+        applies: Callable[[EndedRun], bool],
+        *,
+        logs: bool = False,
+    ) -> AsyncIterator[None]:
+        """Delete the runs to which a retention of the cluster applies, or only their logs."""
         after, now = _BEGINNING, self._clock.now()
-        before = ago(now, self._retention.runs)
-        while self._shards:
-            page = await self._retention_store.old_runs(self._shards, after, before, PAGE)
+        while kept is not None and self._shards:
+            page = await read(self._shards, after, ago(now, kept), PAGE)
             if page.last is None:
                 return
             after = page.last
-            plain = [run for run in page.runs if run.own is None and not run.waits]
-            await self._delete(self._expired_runs(plain, now))
-            yield
-
-    async def _letters(self) -> AsyncIterator[None]:
-        """Delete old dead letters if the cluster limits their retention.
-
-        They are read separately: with a shorter retention than other runs, each sweep would read
-        all of those.
-        """
-        after, now = _BEGINNING, self._clock.now()
-        if self._retention.dead_letters is None:
-            return
-        before = ago(now, self._retention.dead_letters)
-        while self._shards:
-            page = await self._retention_store.old_letters(self._shards, after, before, PAGE)
-            if page.last is None:
-                return
-            after = page.last
-            waiting = [run for run in page.runs if run.waits]
-            await self._delete(self._expired_runs(waiting, now))
+            await self._delete(filter(applies, page.runs), now, logs=logs)
             yield
 
     async def _by_job(self) -> AsyncIterator[None]:
@@ -139,31 +128,21 @@ class RetentionLoop(OwnerPart):
                     past[run.job_id] = max(
                         past[run.job_id], run.key, key=lambda key: (key.scheduled_at, key.run_id)
                     )
-                await self._delete(self._expired_runs(page, now))
+                await self._delete(page, now)
                 yield
             after = jobs[-1]
             yield
 
-    async def _logs(self) -> AsyncIterator[None]:
-        """Delete logs of runs that are kept longer than their logs."""
-        after, now = _BEGINNING, self._clock.now()
-        before = ago(now, self._retention.logs)
-        while self._shards:
-            page = await self._retention_store.old_logs(self._shards, after, before, PAGE)
-            if page.last is None:
-                return
-            after = page.last
-            over = _chosen(page.runs, lambda run: log_is_over(run, self._retention, now))
+    async def _delete(self, runs: Iterable[EndedRun], now: datetime, *, logs: bool = False) -> None:
+        expired = log_is_over if logs else is_over
+        judged = each("ended run", runs, lambda run: (run, expired(run, self._retention, now)))
+        over = [run for run, is_expired in judged if is_expired]
+        if logs:
             gone = await self._transactor.rows(over, self._retention_store.delete_logs)
             self._emit(Deleted(logs=len(gone)))
-            yield
-
-    def _expired_runs(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
-        return _chosen(runs, lambda run: is_over(run, self._retention, now))
-
-    async def _delete(self, over: list[EndedRun]) -> None:
-        gone = await self._transactor.rows(over, self._retention_store.delete_runs)
-        self._emit(Deleted(runs=len(gone)))
+        else:
+            gone = await self._transactor.rows(over, self._retention_store.delete_runs)
+            self._emit(Deleted(runs=len(gone)))
 
     async def _unwanted(self) -> AsyncIterator[None]:
         """Delete objects whose rows are deleted. Objects that the store fails to delete are tried
@@ -185,11 +164,6 @@ class RetentionLoop(OwnerPart):
             if not gone:
                 return
             yield
-
-
-def _chosen(runs: Iterable[EndedRun], is_over: Callable[[EndedRun], bool]) -> list[EndedRun]:
-    judged = each("ended run", runs, lambda run: (run, is_over(run)))
-    return [run for run, over in judged if over]
 
 
 def ago(now: datetime, length: timedelta) -> datetime:

@@ -310,7 +310,7 @@ VITALS_FRESH: Final = 3 * LOOK_EVERY.total_seconds()
 
 
 def vitals() -> FreshGauges:
-    """Return the gauges of `DatabaseVitals`."""
+    """Return the gauges of `DatabaseSeen`."""
     return FreshGauges(
         VITALS_FRESH,
         (

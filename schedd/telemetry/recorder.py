@@ -359,7 +359,7 @@ SEEN: Final[Mapping[type[events.Event], Callable[[MemberMetrics, Any], None]]] =
     events.ShardsLost: _shards_lost,
     events.ShardsMoved: _shards_moved,
     events.QueueStatsRead: _surveyed,
-    events.DatabaseSeen: lambda metrics, event: metrics.vitals.add_reading(event.vitals),
+    events.DatabaseSeen: lambda metrics, event: metrics.vitals.add_reading(event),
     events.ClusterWatched: lambda metrics, event: metrics.losses.add_reading(event),
     events.Called: _called,
     events.Waiting: _waiting,

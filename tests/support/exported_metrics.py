@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
-from schedd.core.cluster.statistics import DatabaseVitals, PoolStats
+from schedd.core.cluster.statistics import PoolStats
 from schedd.core.events import ClusterWatched, DatabaseSeen, QueueStatsRead
 from schedd.core.runs.pools import PoolKey
 from schedd.telemetry.recorder import Telemetry
@@ -40,7 +40,7 @@ def exported() -> Exported:
     telemetry.observe_readiness(dict, lambda: [failure])
     telemetry.metrics.lease_margin.renewed(boottime() + 3, 5.0)
     telemetry.emit(QueueStatsRead((PoolStats(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
-    telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
+    telemetry.emit(DatabaseSeen(timedelta(0), 0))
     telemetry.emit(ClusterWatched(lost_members=0, lost_workers=0, stuck=0))
     worker = WorkerMetrics()
     worker.lease_margin.renewed(boottime() + 3, 15.0)

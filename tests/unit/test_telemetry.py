@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
 from schedd.core.cluster.dependency import Dependency, DependencyFailure, Unready
-from schedd.core.cluster.statistics import Behind, DatabaseVitals, PoolStats
+from schedd.core.cluster.statistics import Behind, PoolStats
 from schedd.core.events import (
     AssignedRuns,
     AssignmentRejected,
@@ -88,7 +88,7 @@ EVENTS: list[Event] = [
     EndedUnreported(State.MISSED, Reason.START_DEADLINE, 4),
     ShardsMoved(128, 3),
     QueueStatsRead((), 11, timedelta(seconds=90), 40),
-    DatabaseSeen(DatabaseVitals(timedelta(seconds=301), 12)),
+    DatabaseSeen(timedelta(seconds=301), 12),
     ClusterWatched(lost_members=1, lost_workers=2, stuck=3),
     Called(Service.DATABASE, "owner.fire", 0.003, failed=False),
     Called(Service.ETCD, "Txn", 0.5, failed=True),
@@ -222,7 +222,7 @@ def test_the_busiest_of_many_pools_have_a_name_and_the_rest_share_one() -> None:
 def test_figures_that_the_leader_read_long_ago_arent_exported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    telemetry = telemetry_after(DatabaseSeen(DatabaseVitals(timedelta(0), 5)))
+    telemetry = telemetry_after(DatabaseSeen(timedelta(0), 5))
     assert value(telemetry, "schedd_dead_letters_waiting") == 5
     later = monotonic() + VITALS_FRESH
     monkeypatch.setattr("schedd.telemetry.metrics.monotonic", lambda: later)

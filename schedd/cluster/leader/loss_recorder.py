@@ -104,6 +104,7 @@ def vitals(store: StatisticsStore, emit: Emit) -> Loop:
     watch = StatsWatch()
 
     async def look() -> None:
-        emit(DatabaseSeen(watch.add_reading(await store.read_database_stats())))
+        look = await store.read_database_stats()
+        emit(DatabaseSeen(watch.add_reading(look), look.dead_letters))
 
     return Loop("database stats", look, interval=READ_EVERY.total_seconds())

@@ -36,8 +36,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", r
 
 
 class Role(IntEnum):
-    """The permissions of an identity in a namespace."""
-
     VIEWER = 1
     OPERATOR = 2
     ADMIN = 3
@@ -97,7 +95,6 @@ def is_name(text: str) -> bool:
 
 
 def uri_of(kind: IdentityKind, name: str) -> str:
-    """Return the URI of a member or a worker for its certificate."""
     return f"{SCHEME}{kind.value}/{name}"
 
 
@@ -124,18 +121,12 @@ def identity_of(uris: Iterable[str]) -> CallerIdentity | None:
         case [[("member" | "worker") as kind, name]] if is_name(name):
             return CallerIdentity(IdentityKind(kind), name)
         case [["worker", name, _], *_] if is_name(name):
-            return _worker(name, [each[2:] for each in parts])
+            if all(len(each) == 3 and NAMESPACE.fullmatch(each[2]) for each in parts):
+                works_for = frozenset(each[2] for each in parts)
+                return CallerIdentity(IdentityKind.WORKER, name, works_for=works_for)
         case [["user", name, *_], *_] if is_name(name):
             return _user(name, [each[2:] for each in parts])
     return None
-
-
-def _worker(name: str, granted: Iterable[list[str]]) -> CallerIdentity | None:
-    if any(len(each) != 1 or not NAMESPACE.fullmatch(each[0]) for each in granted):
-        return None
-    return CallerIdentity(
-        IdentityKind.WORKER, name, works_for=frozenset(each[0] for each in granted)
-    )
 
 
 def _user(name: str, granted: Iterable[list[str]]) -> CallerIdentity | None:

@@ -17,9 +17,7 @@ from schedkit.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class EtcdEndpoint:
-    """An endpoint of etcd, as it reports itself. `away`: why it didn't answer. `size`, `in_use`
-    in bytes; `problems`: its alarms; `took` in seconds.
-    """
+    """`away`: why it didn't answer. `size`, `in_use`: bytes; `problems`: alarms; `took`: seconds."""
 
     endpoint: str
     away: str = ""
@@ -56,7 +54,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The numbers of live and dead rows of a table, from PostgreSQL's statistics."""
+    """Live and dead rows of a table, from PostgreSQL's statistics."""
 
     name: str
     live: int
@@ -78,18 +76,16 @@ class DatabaseSession:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """Locks of a session on schedd's tables that statements of schedd conflict with.
-
-    `modes`: PostgreSQL's lock modes; empty: locks of rows that another session waits for.
-    `granted`: False if the session itself waits, and other statements queue behind it. `since`:
-    when its transaction began; None: the role may not see that.
-    """
+    """Locks of a session on schedd's tables that statements of schedd conflict with."""
 
     session: DatabaseSession
     tables: tuple[str, ...]
     modes: tuple[str, ...]
+    """PostgreSQL's lock modes; empty: locks of rows that another session waits for."""
     granted: bool
+    """False if the session itself waits, and other statements queue behind it."""
     since: datetime | None
+    """When its transaction began; None: the role may not see that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,6 @@ class DatabaseFacts:
     connections: int = 0
     replicas: tuple[Replica, ...] = ()
     idle_slots: tuple[str, ...] = ()
-    """Replication slots without a reader."""
     oldest_transaction: float = 0.0
     hidden: tuple[DatabaseSession, ...] = ()
     """Sessions of other roles with an open transaction whose age the role may not see."""
@@ -147,7 +142,7 @@ class FailedRead:
 
 @dataclass(frozen=True, slots=True)
 class MemberFacts:
-    """A member: its registration and its own report. `away`: why it didn't answer."""
+    """`away`: why it didn't answer."""
 
     view: MemberView
     away: str = ""
@@ -173,16 +168,17 @@ class BlockedLoop:
 
 @dataclass(frozen=True, slots=True)
 class StuckJob:
-    """A job whose runs wait although no worker can run them. `need`: the requirement on the worker.
-    `could`: lost workers that meet it; `draining`: draining workers that meet it.
-    """
+    """A job whose runs wait although no worker can run them."""
 
     name: str
     runs: int
     since: datetime
     need: str
+    """The requirement on the worker."""
     could: tuple[str, ...] = ()
+    """Lost workers that meet it."""
     draining: tuple[str, ...] = ()
+    """Draining workers that meet it."""
     plugin: str = ""
     """The plug-in that it needs, if no worker has it."""
 
@@ -208,14 +204,12 @@ class GrowingQueue:
 
 @dataclass(frozen=True, slots=True)
 class FullWorkers:
-    """Workers without a free slot, and the runs that wait only for them.
-
-    `jobs`: namespace and name of each job with such a run (no name: submitted work). `since`: when
-    the oldest of the runs became ready.
-    """
+    """Workers without a free slot, and the runs that wait only for them."""
 
     jobs: tuple[tuple[str, str], ...]
+    """Namespace and name of each job with such a run (no name: submitted work)."""
     since: datetime
+    """When the oldest of the runs became ready."""
     workers: tuple[str, ...]
     used: int
     """Slots of these workers that are in use."""
@@ -225,7 +219,7 @@ class FullWorkers:
 
     @property
     def stuck(self) -> tuple[SlotHolder, ...]:
-        """Return the holders that have kept slots for as long as the oldest run has waited."""
+        """The holders that have kept slots for as long as the oldest run has waited."""
         return tuple(one for one in self.holders if one.since <= self.since)
 
     def visible_in(self, namespace: str) -> "FullWorkers":
@@ -239,19 +233,16 @@ class FullWorkers:
 
 @dataclass(frozen=True, slots=True)
 class WorkFacts:
-    """Losses within `kept`, and the state of runs and queues. `oldest`: when the oldest ready run
-    became ready; None: no run waits for long.
-    """
-
     losses: Losses = field(default_factory=Losses)
     kept: timedelta = LOST_FOR
+    """How far back losses are listed."""
     returned_members: int = 0
     """Losses of members within `kept` that ended with a return."""
     returned_workers: int = 0
     stuck: tuple[StuckJob, ...] = ()
     oldest: datetime | None = None
+    """When the oldest ready run became ready; None: no run waits for long."""
     full: tuple[FullWorkers, ...] = ()
-    """Workers whose slots are all in use while runs wait for them."""
     failing: tuple[FailingJob, ...] = ()
     growing: tuple[GrowingQueue, ...] = ()
 
@@ -273,7 +264,6 @@ class Facts:
     workers: tuple[WorkerView, ...] = field(default=())
     """Workers attached to the asking member."""
     blocked: Mapping[IncarnationId, tuple[BlockedLoop, ...]] = field(default_factory=dict)
-    """Blocked loops of these workers."""
     elsewhere: tuple[WorkerView, ...] = ()
     """Workers with a lease whose heartbeats another member receives."""
     heartbeats_missing: tuple[str, ...] = ()
@@ -289,9 +279,8 @@ class Facts:
     foreign: tuple[str, ...] | None = ()
     """Members with another etcd prefix that recently used this database; None: unknown."""
     work: WorkFacts | FailedRead = field(default_factory=WorkFacts)
-    """The state of runs and queues."""
 
     @property
     def outdated(self) -> bool:
-        """Return whether the view may be old: no check may call it ok then."""
+        """Whether the view may be old: no check may call it ok then."""
         return not self.trusted or bool(self.etcd.unread)

@@ -1,9 +1,4 @@
-"""Statistics that an owner reads of its queues and pools, and the leader of the database. Pure.
-
-The capacity of a pool is its capacity for its most demanding job: the slots of workers that can run
-that job. Only some jobs of the pool are examined. A pool without jobs has the capacity of all
-workers.
-"""
+"""Statistics that an owner reads of its queues and pools, and the leader of the database. Pure."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
@@ -61,15 +56,13 @@ class PoolStats:
 
 
 def capacity(workers: Sequence[Incarnation], needs: Iterable[Need]) -> int:
-    """Return the slots of the workers that can run the most demanding of these jobs."""
-    distinct: Collection[Need] = set(needs)
-    if not distinct:
-        return sum(worker.slots for worker in workers)
-    return min(sum(worker.slots for worker in workers if able(worker, need)) for need in distinct)
+    """Return the slots of the workers that can run the most demanding of these jobs; of all workers
+    if there is no job.
+    """
+    able_to = (sum(one.slots for one in workers if able(one, need)) for need in set(needs))
+    return min(able_to, default=sum(worker.slots for worker in workers))
 
 
-# Statistics that the leader reads from the database at intervals, for metrics. Pure.
-#
 # A role without `pg_read_all_stats` can't see the times of other roles' transactions. It does see
 # the oldest id of a transaction that still writes. If two readings have the same id, that
 # transaction has been open for at least the time between them. So a forgotten transaction is found
@@ -82,35 +75,24 @@ MOST_LETTERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSnapshot:
-    """A reading of the database. `now`: the database's clock.
-
-    `oldest`: age of the oldest transaction whose times are visible. `oldest_id`: id of the oldest
-    transaction that writes; the next id if none does. `holds`: later transactions have ended, so
-    the oldest id is in use.
-    """
-
     now: datetime
+    """The database's clock."""
     oldest: timedelta
+    """Age of the oldest transaction whose times are visible."""
     oldest_id: int
+    """Id of the oldest transaction that writes; the next id if none does."""
     holds: bool
-    dead_letters: int
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseVitals:
-    oldest: timedelta
+    """Whether later transactions have ended, so the oldest id is in use."""
     dead_letters: int
 
 
 class StatsWatch:
-    """The statistics that follow from consecutive readings."""
-
     def __init__(self) -> None:
         self._seen: tuple[int, datetime] | None = None
         """The oldest id, and since when it has been in use, exact to one reading."""
 
-    def add_reading(self, look: DatabaseSnapshot) -> DatabaseVitals:
-        """Add a reading; return the statistics."""
+    def add_reading(self, look: DatabaseSnapshot) -> timedelta:
+        """Add a reading; return the age of the oldest transaction."""
         if self._seen is None or self._seen[0] != look.oldest_id or not look.holds:
             self._seen = look.oldest_id, look.now
-        return DatabaseVitals(max(look.oldest, look.now - self._seen[1]), look.dead_letters)
+        return max(look.oldest, look.now - self._seen[1])

@@ -72,7 +72,7 @@ async def test_a_transaction_that_vacuum_waits_for_is_seen_and_ages(world: World
     async with open_transaction(me, "SELECT txid_current()"):
         first = watch.add_reading(await me.store.statistics.read_database_stats())
         later = watch.add_reading(await me.store.statistics.read_database_stats())
-    assert later.oldest > first.oldest > timedelta(0)
+    assert later > first > timedelta(0)
 
 
 async def test_a_role_without_stats_rights_sees_that_a_transaction_writes_and_its_age(
@@ -93,9 +93,9 @@ async def test_a_role_without_stats_rights_sees_that_a_transaction_writes_and_it
             await world.sql("SELECT txid_current()")
             await asyncio.sleep(1.0)  # what is measured
             later = await statistics.read_database_stats()
-            assert watch.add_reading(later).oldest > timedelta(seconds=1)
+            assert watch.add_reading(later) > timedelta(seconds=1)
         last = await statistics.read_database_stats()
-        assert watch.add_reading(last).oldest < timedelta(seconds=1)
+        assert watch.add_reading(last) < timedelta(seconds=1)
     finally:
         database.close()
         await world.sql("REVOKE SELECT ON cluster, dead_letters FROM peeper")
