@@ -18,7 +18,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError
-from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
+from schedd.core.runs.records import ALL_JOBS, JobFilter
 from schedkit.protojson.problems import did_you_mean
 from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2

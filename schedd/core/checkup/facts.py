@@ -17,7 +17,7 @@ from schedkit.records import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class EtcdEndpoint:
-    """`away`: why it didn't answer. `size`, `in_use`: bytes; `problems`: alarms; `took`: seconds."""
+    """`away`: why it didn't answer. `size`, `in_use` in bytes; `problems`: its alarms."""
 
     endpoint: str
     away: str = ""

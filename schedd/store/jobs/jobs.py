@@ -37,14 +37,15 @@ from sqlalchemy.exc import IntegrityError
 
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import Id, JobId, ShardId
-from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
 from schedd.core.jobs.notifications import NOT_REDIRECTED, ReroutedNotifications
 from schedd.core.runs import reasons
 from schedd.core.runs.model import AuditRecord, NewRun
 from schedd.core.runs.records import (
+    ALL_JOBS,
     ChainRefused,
     Deletion,
     Idempotency,
+    JobFilter,
     JobRecord,
     StoreConflict,
     StoredDefinition,

@@ -16,7 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import calls
 from schedd.api.errors import CallError, LimitReachedError
-from schedd.core.schedule.calendars.closed_time import _pattern, _union, closed
+from schedd.core.schedule.calendars.exclusion import _pattern, _union, closed
 from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.expression import _parse
 from schedproto.v1 import calendar_service_pb2, job_pb2

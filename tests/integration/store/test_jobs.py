@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, new_id
 from schedd.core.jobs.definition import Priority
-from schedd.core.jobs.job_filter import JobFilter
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Trigger
 from schedd.core.runs.records import (
     NEVER_EDITED,
     Idempotency,
+    JobFilter,
     JobRecord,
     StoreConflict,
     StoredText,

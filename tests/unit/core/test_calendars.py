@@ -8,7 +8,7 @@ import pytest
 from schedd.core.ids import Id
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.schedule import compiled_schedule
-from schedd.core.schedule.calendars.closed_time import closed
+from schedd.core.schedule.calendars.exclusion import closed
 from schedd.core.schedule.calendars.rules import (
     CalendarVersion,
     Exclude,

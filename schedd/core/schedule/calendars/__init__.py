@@ -1,6 +1,6 @@
 """Calendars: the times of a schedule that don't run, and the other days on which they run instead.
 
-    what people write ──rules──▶ Rules ──closed_time (zones, masks)──▶ bits of each local day
+    what people write ──rules──▶ Rules ──exclusion (zones, masks)──▶ bits of each local day
     base times ─┬─▶ excluded: recorded as SKIPPED (CALENDAR)
                 ├─▶ open: they run
                 └─▶ moved: the same local time on the nearest open day, if a calendar rolls

@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from schedd.core.schedule.cron import CronError, CronExpression, ScheduleError, parse
-from schedd.core.schedule.cron.dialect import is_hashed
-from schedd.core.schedule.cron.fields import DAY_OF_WEEK
+from schedd.core.schedule.cron.dialect import DAY_OF_WEEK, is_hashed
 from schedd.core.schedule.cron.masks import EPOCH_DAY
 from schedd.core.schedule.zones import UnknownZone
 from schedd.core.schedule.zones import zone as zone_of

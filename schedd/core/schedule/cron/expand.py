@@ -10,8 +10,8 @@ from typing import cast
 
 from croniter import croniter
 
+from schedd.core.schedule.cron.dialect import DAY_OF_WEEK, FIELDS, FieldSpec, FieldTerms
 from schedd.core.schedule.cron.errors import CronError
-from schedd.core.schedule.cron.fields import DAY_OF_WEEK, FIELDS, FieldSpec, FieldTerms
 from schedd.core.schedule.cron.masks import Masks
 
 

@@ -27,12 +27,11 @@ from schedd.core.schedule.cron import (
     parse,
 )
 from schedd.core.schedule.cron.descriptions import MONTHS, describe_parsed, duration_text
-from schedd.core.schedule.cron.dialect import MACROS, is_hashed
-from schedd.core.schedule.cron.fields import FIELDS, FieldSpec
+from schedd.core.schedule.cron.dialect import FIELDS, MACROS, FieldSpec, is_hashed
 from schedd.core.schedule.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR, Dialect
 from schedd.core.schedule.cron.masks import Masks, lowest, month_length
 from schedd.core.schedule.cron.rewrites import both_days, if_meant, instead
-from schedd.core.schedule.timetable.spreading import fixed, spread
+from schedd.core.schedule.timetable.flatten import fixed, spread
 from schedkit.records import dataclass
 
 _NO_JOB: Final = Id.from_int(0)
