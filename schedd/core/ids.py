@@ -12,10 +12,8 @@ from uuid import UUID
 
 
 class Id(bytes):
-    """A UUID, as its 16 bytes.
-
-    An owner looks each run up some eighty times. Bytes are hashed and compared in C, in a sixth of
-    the time that `uuid.UUID` takes.
+    """A UUID, as its 16 bytes: an owner looks each run up some eighty times, and bytes are hashed
+    and compared in C, in a sixth of the time that `uuid.UUID` takes.
     """
 
     __slots__ = ()

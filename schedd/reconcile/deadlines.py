@@ -151,9 +151,7 @@ class Deadlines(OwnerPart):
             self._passed.pop(run_id, None)
 
     async def _judged(self, waiting: Iterable[LiveRun]) -> list[DeadlineExpiry]:
-        """Return the ends of runs past their deadline, by cached definitions. Of those runs that
-        can end at any time while they wait.
-        """
+        """Return the ends of runs past their deadline, by cached definitions."""
         now = self._clock.now()
         ends: list[DeadlineExpiry] = []
         known_of = self._definition_cache.known_of

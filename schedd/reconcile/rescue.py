@@ -231,9 +231,7 @@ class Rescue(OwnerPart):
         self.loop.wake()
 
     async def step(self) -> float:
-        """Scan all shards; before a scan is due, refill the index, or read only the shards passed
-        to `look_at`.
-        """
+        """Scan all shards; before a scan is due, refill the index, or read those of `look_at`."""
         now = boottime()
         if now < self._scan_at and self._short:
             await self._refill(sorted(self._run_index.ownership.epochs))
@@ -408,10 +406,9 @@ class Rescue(OwnerPart):
             raise
 
     async def _sort_in(self, runs: Sequence[LiveRun], gone: Sequence[LiveRun]) -> None:
-        """Sort in the runs of a scan, and forget the runs `gone`.
-
-        `gone` has runs of the index that neither this part nor earlier parts contained. A job may
-        move between two parts; its runs are then found under the new shard.
+        """Sort in the runs of a scan, and forget the runs `gone`: neither this part nor earlier
+        ones had them. A job may move between two parts; its runs are then found under the new
+        shard.
         """
         released = 0
         async for run in in_turns(gone, SORTED_AT_ONCE):

@@ -113,9 +113,8 @@ NO_LOSSES: Final = Losses()
 
 @dataclass(frozen=True, slots=True)
 class RegisteredWorker:
-    """An incarnation that isn't recorded as lost.
-
-    `seen`: a member of this version saw its key in etcd. Only then is its end reported as a loss.
+    """An incarnation that isn't recorded as lost. Its end is reported as a loss only if it was
+    `seen`.
     """
 
     id: IncarnationId

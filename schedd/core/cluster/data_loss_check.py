@@ -53,10 +53,8 @@ def doubt(ttl: float) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A database at one moment. `at`: its newest mark, UTC; None: it never had a mark.
-
-    `database`: the database's own name (`cluster.cluster_id`). `system`: PostgreSQL's identifier of
-    the server's files. A copy of the files keeps this identifier, a dump doesn't.
+    """A database at one moment. `at`: its newest mark, UTC; None: it never had a mark. `system`:
+    PostgreSQL's identifier of the server's files. A copy of the files keeps it, a dump doesn't.
     """
 
     at: datetime | None

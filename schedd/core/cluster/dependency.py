@@ -17,10 +17,7 @@ class Dependency(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DependencyFailure:
-    """A failure of one dependency.
-
-    `reason`: a snake_case word for metrics. `since`: UTC, by the member's wall clock.
-    """
+    """`reason`: a snake_case word for metrics. `since`: UTC, by the member's wall clock."""
 
     dependency: Dependency
     reason: str

@@ -50,10 +50,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member as its key under `members/` in etcd shows it.
-
-    `database`: whether it reaches PostgreSQL. `attached`: whether a worker is attached to it.
-    """
+    """A member as its key shows it. `database`, `attached`: it reaches PostgreSQL, has a worker."""
 
     name: str
     tenure: TenureId
@@ -191,9 +188,8 @@ def view_of(
     known: ClusterView = EMPTY_VIEW,
     deleted: Mapping[str, Revision] = NOTHING_DELETED,
 ) -> ClusterView:
-    """Return the cluster as of this listing of all keys, after the view `known`.
-
-    `deleted`: keys whose deletion was watched.
+    """Return the cluster as of this listing of all keys. `deleted`: keys whose deletion was
+    watched.
     """
     reader = _Reader()
     heir = reader.one(decode_heir, listing.get(HEIR))

@@ -31,11 +31,7 @@ def behind(late: Collection[datetime], now: datetime) -> Behind:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """Counts from the rows of some shards. `pools`: with some of their jobs each.
-
-    `overdue`: timers that should have fired. `behind`: how long the first has been due. `backfill`:
-    scheduled times that remain.
-    """
+    """Counts from the rows of some shards. `pools`: with some of their jobs each."""
 
     pools: dict[PoolKey, tuple[JobId, ...]]
     overdue: int

@@ -214,9 +214,7 @@ class PendingNotification:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A shard with notifications that waited for `ABANDONED_AFTER` without a try, because their
-    receivers accept fewer than are sent.
-    """
+    """A shard with notifications that waited for `ABANDONED_AFTER` without a try."""
 
     shard: ShardId
 

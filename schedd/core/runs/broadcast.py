@@ -76,9 +76,7 @@ def targets(need: Need, workers: Iterable[Incarnation]) -> tuple[str, ...]:
 
 
 def end_of(children: Sequence[BroadcastChild], cancelled: Reason | None, *, deleted: bool) -> End:
-    """Return the end of a broadcast whose children have ended. `cancelled`: the reason of its
-    cancel; `deleted`: whether its job is deleted.
-    """
+    """Return the end of a broadcast whose children have ended. `cancelled`: why it was canceled."""
     failed = [child for child in children if child.state is not State.SUCCEEDED]
     text = _failed_text(failed, len(children))
     if cancelled is not None:

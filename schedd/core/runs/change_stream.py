@@ -95,9 +95,8 @@ class ChangeGap:
 
 
 class ChangeMessage(NamedTuple):
-    """The next message of a subscription, and the cursor to continue from; None: start from the
-    beginning. A message without `what` reports progress. As the first message it confirms that the
-    subscription is open.
+    """The next message of a subscription, and the cursor to continue from; None: the beginning.
+    Without `what` it reports progress. The first message confirms that the subscription is open.
     """
 
     cursor: Cursor | None

@@ -404,11 +404,7 @@ def alike(run: LiveRun, terms: Terms) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ResultDecision:
-    """A worker's result for one token, and the accepting member's decision.
-
-    `state`, `reason` and `retry_at` follow from the outcome and the job's retry policy
-    (`core/runs/retry.py`). `sender` is the incarnation that ran the attempt.
-    """
+    """A worker's result for one token, and the accepting member's decision (`retry.py`)."""
 
     key: RunKey
     token: Token
@@ -522,9 +518,7 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An entry of the audit log. Actors that are members or workers are written as objects:
-    `member/m1`, `worker/w1`.
-    """
+    """Actors that are members or workers are written as objects: `member/m1`, `worker/w1`."""
 
     actor: str
     action: str

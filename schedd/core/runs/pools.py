@@ -115,9 +115,7 @@ class PoolUsage:
 
 @dataclass(slots=True)
 class PoolRooms:
-    """The number of runs per pool that this dispatch round may still dispatch; 0 for a pool that
-    wasn't read.
-    """
+    """How many runs of each pool this dispatch round may still dispatch; 0 if it wasn't read."""
 
     left: dict[PoolKey, int] = field(default_factory=dict)
 

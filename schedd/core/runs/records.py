@@ -429,9 +429,7 @@ class WaitingRuns:
 
 @dataclass(frozen=True, slots=True)
 class SlotHolder:
-    """Running runs of a job on a worker. `since`: when the first of them started. `name` is empty
-    for submitted work.
-    """
+    """Running runs of a job on a worker, `since` the first start. No `name`: submitted work."""
 
     worker: str
     namespace: str
@@ -525,9 +523,7 @@ class JobFilter:
 
     @property
     def by_index(self) -> bool:
-        """Whether an index finds the matching jobs, or all jobs match. Otherwise the jobs are
-        scanned.
-        """
+        """Whether an index finds the matching jobs, or all jobs match."""
         return self == ALL_JOBS or bool(self.pool) or (bool(self.name) and "*" not in self.name)
 
 

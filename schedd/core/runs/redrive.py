@@ -34,9 +34,7 @@ class LetterOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedriveGroup:
-    """The waiting dead letters of one job with one kind of error. If `submitted`, the letters of
-    submitted runs with this name. `job` matches exactly, also if it is empty.
-    """
+    """`submitted`: the letters of submitted runs with this name. `job` matches exactly."""
 
     job: str
     fingerprint: str
@@ -75,8 +73,8 @@ class RedriveRequest:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRecord:
-    """A redrive as the API shows it. Of `total` letters, `waiting` are queued and `made` have new
-    runs. The others were resolved otherwise, are in another redrive, or belong to deleted jobs.
+    """Of `total` letters, `waiting` are queued and `made` have new runs. The others were resolved
+    otherwise, are in another redrive, or belong to deleted jobs.
     """
 
     redrive_id: RedriveId

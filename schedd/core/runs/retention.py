@@ -56,9 +56,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True)
 class OldRuns:
-    """A page of old rows: the runs that may be deleted, and the last key of the page, after which
-    the next page begins. None: this was the last page.
-    """
+    """A page of old rows, and its last key, after which the next begins; None: the last page."""
 
     runs: list[EndedRun]
     last: RunKey | None

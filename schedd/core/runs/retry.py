@@ -89,10 +89,7 @@ def after_attempt(
     began: bool = True,
     finished_at: datetime | None = None,
 ) -> AttemptDecision:
-    """Return the next state after the run's current attempt, which `run.attempt` already counts.
-
-    `began`, `finished_at`: as the worker reports them.
-    """
+    """Return the next state after the attempt that `run.attempt` counts, as reported."""
     if outcome is ReportedOutcome.SUCCEEDED:
         return AttemptDecision(State.SUCCEEDED, None)
     if run.cancelling or outcome is ReportedOutcome.CANCELLED:

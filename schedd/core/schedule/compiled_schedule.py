@@ -163,10 +163,8 @@ class CompiledSchedule:
         return self.excluding is not None and self.next_after(instant) is None
 
     def following(self, instant: datetime) -> Occurrence | None:
-        """Return the next occurrence after `instant` for a timer, excluded ones included.
-
-        Like `next_after`, but consecutive excluded occurrences within a day are due with the last
-        of them: they share a row.
+        """Return the next occurrence for a timer, excluded ones included. Consecutive excluded ones
+        within a day are due with the last of them: they share a row.
         """
         found = self.whole.next_after(instant)
         if found is None or not self.excludes(found.nominal):
@@ -179,10 +177,8 @@ class CompiledSchedule:
         return None if nominal is None else Occurrence(nominal, self.due(nominal))
 
     def first(self, now: datetime) -> Occurrence | None:
-        """Return the first occurrence for the timer of a job that is created or edited at `now`.
-
-        Like `following(now)`, but an `at` time at most `AT_TOLERANCE` in the past is due now,
-        whatever the catch-up policy.
+        """Return the first occurrence for the timer of a job that is created or edited at `now`. An
+        `at` time at most `AT_TOLERANCE` in the past is due now, whatever the catch-up policy.
         """
         at = self.single
         if at is not None and now - AT_TOLERANCE <= at <= now and self.contains(at):
@@ -290,10 +286,8 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     bounds: ScheduleBounds = _UNBOUNDED,
     exclude: Exclude = NOTHING,
 ) -> CompiledSchedule:
-    """Compile and validate a schedule.
-
-    `seed` is "namespace/job" (for `H`). Raises ScheduleError, or its subclass CronError, for an
-    invalid schedule. The methods of a compiled schedule raise no ScheduleError.
+    """Compile and validate a schedule. `seed` is "namespace/job" (for `H`). Raises ScheduleError,
+    or its subclass CronError; the methods of a compiled schedule raise none.
 
     Equal schedules share their `instants`, and equal bounds are one object, while they are cached.
     """

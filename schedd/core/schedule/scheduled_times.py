@@ -113,9 +113,8 @@ class EveryInstants:
 class DailyInstants:
     """Each `days` days at the local time of `anchor` (seconds since 1970 on the clock of `zone`).
 
-    A local time that the clocks skip counts at the first moment after the gap. A local time that
-    comes twice counts in its first pass. Fixed times of cron follow the same rules. Time `n` never
-    decreases as `n` grows.
+    A local time that the clocks skip counts at the first moment after the gap, one that comes twice
+    in its first pass, as fixed times of cron. Time `n` never decreases as `n` grows.
     """
 
     days: int
@@ -198,9 +197,8 @@ def _seconds_of(first: int, step: int) -> int:
 def newest(
     next_after: Callable[[datetime], datetime | None], after: datetime, until: datetime
 ) -> datetime | None:
-    """Return the greatest time of a set in (after, until], without a walk through all of them.
-
-    The search goes back from `until` in growing steps, then halves the remaining span.
+    """Return the greatest time of a set in (after, until], without a walk: the search goes back
+    from `until` in growing steps, then halves the remaining span.
     """
 
     def reached(low: datetime) -> datetime | None:

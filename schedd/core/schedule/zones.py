@@ -42,10 +42,8 @@ LAST: Final = 253_000_000_000
 
 
 class UnknownZone(ValueError):
-    """tzdata has no zone of that name. `hint` says what to write instead.
-
-    `suggestion` is the zone that is likely meant, or None. Its offset never differs from an offset
-    that the name states.
+    """tzdata has no zone of that name. `hint` says what to write instead. `suggestion`: the zone
+    that is likely meant, or None. Its offset never differs from an offset that the name states.
     """
 
     def __init__(self, name: str, suggestion: str | None, hint: str) -> None:
@@ -121,10 +119,8 @@ class Zone:
         return delta.days * 86400 + delta.seconds
 
     def instants(self, local: datetime) -> list[datetime]:
-        """Return the times at which the zone's clocks show this local time, to the microsecond.
-
-        Usually one. Empty if the clocks skip it. Two, the earlier first, if the clocks are set back
-        over it.
+        """Return the times at which the zone's clocks show this local time, to the microsecond:
+        none if the clocks skip it, two if they are set back over it.
         """
         shown = local.replace(tzinfo=UTC, microsecond=0)
         second = int(shown.timestamp())
@@ -158,9 +154,8 @@ class Zone:
         return found
 
     def _border(self, number: int) -> tuple[int, int, int]:
-        """Return where block `number` begins, the offset before it and the offset from there on.
-
-        If a change of offset is near, the block begins at the change.
+        """Return where block `number` begins, at a change of offset that is near, and the offsets
+        before it and from there on.
         """
         border = number << _BLOCK_BITS
         before, offset = self.offset(border - NEAR), self.offset(border + NEAR)
@@ -321,10 +316,7 @@ def offset_text(seconds: int) -> str:
 
 
 def offsets_of(name: str) -> tuple[tuple[int, int], ...]:
-    """Return the offsets of a zone in two years, each with the time from which it applies.
-
-    Pairs of time and offset; the first time is the start of the two years.
-    """
+    """Return the offsets of a zone in two years, each with the time from which it applies."""
     first, last = TWO_YEARS
     found: list[tuple[int, int]] = []
     for segment in zone(name).segments(first, last):
@@ -340,10 +332,7 @@ def constant_offset(name: str) -> int | None:
 
 
 def doubts(name: str) -> tuple[str, str] | None:
-    """Return why an existing zone is surprising, and what to write instead; None: it isn't.
-
-    Examples: `EST`, `Etc/GMT+2`.
-    """
+    """Return why an existing zone (`EST`, `Etc/GMT+2`) is surprising, and what to write instead."""
     if found := re.fullmatch(r"Etc/GMT([+-])(\d+)", name):
         offset = constant_offset(name)
         if offset:
@@ -374,10 +363,8 @@ def _span(name: str) -> str:
 
 
 def _closest(name: str) -> str | None:
-    """Return the likeliest zone: equal except for case, the same city, or a near spelling.
-
-    A name with a digit, or a short name without a place, may state an offset: no near spelling
-    then.
+    """Return the likeliest zone: equal except for case, the same city, or a near spelling, but not
+    of a name that may state an offset.
     """
     folded = {known.casefold(): known for known in sorted(_names())}
     wanted = name.strip().replace(" ", "_").casefold()

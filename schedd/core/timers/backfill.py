@@ -75,9 +75,7 @@ class ExistingRuns:
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """A requested backfill, with all scheduled times of its range. `overlap` None: the job's
-    policy.
-    """
+    """A requested backfill, with all scheduled times of its range."""
 
     backfill_id: BackfillId
     first: datetime
@@ -142,9 +140,7 @@ def _kept_from(
 
 @dataclass(frozen=True, slots=True)
 class BackfillRecord:
-    """A backfill as the API shows it: its scheduled times and its progress.
-
-    The first `made` of its `total` scheduled times have runs; `open`: more will be created.
+    """The first `made` of the `total` scheduled times have runs; `open`: more will be created.
     `states` counts the runs by state.
     """
 

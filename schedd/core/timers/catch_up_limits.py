@@ -57,9 +57,7 @@ class CatchUpRoom:
     """Whether no paced run is in progress. Then one may be dispatched, whatever its slots."""
 
     def fits(self, slots: int, *, paced: bool, known: bool = True) -> bool:
-        """Return whether one more late run with this number of slots fits. `known`: its definition
-        was read.
-        """
+        """Return whether one more late run fits. `known`: its definition was read."""
         if not known and self.lookups <= 0:
             return False
         return not paced or (self.releases > 0 and (self.idle or slots <= self.slots))

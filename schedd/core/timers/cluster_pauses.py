@@ -56,9 +56,7 @@ class Pause:
         return reasons.pause(self.by, self.began, self.note, of=what)
 
     def skipped_until(self, *, at_most_once: bool = False) -> datetime | None:
-        """Return the last scheduled time that the pause skips. None: the pause lasts, or it skips
-        none.
-        """
+        """Return the last scheduled time that the pause skips; None: it lasts, or skips none."""
         if self.ended is None:
             return None
         until = self.began if self.caught_up else self.ended
@@ -133,10 +131,8 @@ def plan(
 
 
 def due_until(compiled: CompiledSchedule, head: Occurrence, border: datetime) -> datetime:
-    """Return the time at which exactly the scheduled times from `head` to `border` are due.
-
-    Due times have the same order as scheduled times. So this is the due time of the last one, or
-    `border` if that is later.
+    """Return the time at which exactly the scheduled times from `head` to `border` are due: due
+    times have the same order as scheduled times.
     """
     if not compiled.bounds.jitter:
         return max(border, head.due)  # an `at` time slightly past is due at its job's creation

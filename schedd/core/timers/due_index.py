@@ -56,9 +56,7 @@ class DueIndex(Generic[K, V]):
     def put_all(
         self, keys: Sequence[K], at: datetime, values: Sequence[V], priority: float = 0
     ) -> None:
-        """Add values that are due at the same time, and replace the earlier entries of their keys.
-        They come out in this order.
-        """
+        """Add values with the same due time, in this order, and replace those of their keys."""
         self._count += 1
         entries = zip(repeat(at), repeat(self._count), values, repeat(priority))
         self._entries.update(zip(keys, entries, strict=True))

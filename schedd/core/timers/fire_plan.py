@@ -63,10 +63,9 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True)
 class MergedTimes:
-    """A merged row for `count` scheduled times that don't run, from `first` to `last`.
-
-    `state` is MISSED or SKIPPED with a `reason`, or COALESCED without one: then the run of the
-    scheduled time `into` covers them. `due` is the due time of `first`.
+    """A merged row for `count` scheduled times that don't run, from `first` to `last`: MISSED or
+    SKIPPED with a `reason`, or COALESCED into the run of the scheduled time `into`. `due`: of
+    `first`.
     """
 
     state: State
@@ -82,9 +81,8 @@ class MergedTimes:
 
 @dataclass(frozen=True, slots=True)
 class FirePlan:
-    """A step of a timer: merged rows and runs, oldest first, and the timer's next value.
-
-    `next` is None if the schedule has ended. With nothing to do, `next` is the current value.
+    """A step of a timer: merged rows and runs, oldest first, and the timer's next value. `next` is
+    None if the schedule has ended.
     """
 
     merged: tuple[MergedTimes, ...]
@@ -124,10 +122,9 @@ def merge_until(
     reason: Reason,
     excluded_by: str = "",
 ) -> tuple[MergedTimes | None, Occurrence | None]:
-    """Merge the scheduled times from `occurrence` on that are due at `until` into one row.
-
-    For an edit (MISSED, EDITED) or the end of a pause (SKIPPED, PAUSED). Return the row (None if
-    nothing is due) and the next occurrence, which is already due if the row had to end early.
+    """Merge the scheduled times from `occurrence` on that are due at `until` into one row. Return
+    the row (None if nothing is due) and the next occurrence, already due if the row had to end
+    early.
     """
     if occurrence.due > until:
         return None, occurrence
@@ -241,8 +238,6 @@ def _merged_times(
     reason: Reason | None,
     into: datetime | None = None,
 ) -> MergedTimes:
-    """Return the merged row from `head` to `last`. It ends earlier if counting the times takes more
-    than `WALKED` steps.
-    """
+    """Return the merged row from `head` to `last`, or to `WALKED` counted times."""
     count, reached = compiled.count(head.nominal, last, WALKED)
     return MergedTimes(state, reason, head.nominal, reached, count + 1, head.due, into)

@@ -112,10 +112,7 @@ def _cut(compiled: CompiledSchedule, inner: FirePlan, group: "_TimeGroup") -> It
 
 @dataclass(frozen=True, slots=True)
 class _TimeGroup:
-    """Consecutive times that are alike: `count` of them, `first` to `last`.
-
-    `decider` excludes them; None: they run.
-    """
+    """`count` consecutive times, `first` to `last`, that `decider` excludes; None: they run."""
 
     decider: Closure | None
     first: datetime
@@ -126,9 +123,8 @@ class _TimeGroup:
 def _groups(
     every: Instants, exclusion: Exclusion, first: datetime, until: datetime
 ) -> Iterator[_TimeGroup]:
-    """Yield the groups from `first`, a scheduled time, to the last one that isn't after `until`.
-
-    Ends earlier, after a group, if more than `MOST_BORDERS` borders would have to be examined.
+    """Yield the groups from `first`, a scheduled time, to the last one that isn't after `until`, or
+    until `MOST_BORDERS` borders were examined.
     """
     looked = 0
     start: datetime | None = first

@@ -209,9 +209,7 @@ class EarlyRuns:
         return taken
 
     def slots(self, fits: Callable[[Need], bool]) -> float:
-        """Return how many slots the runs need whose needs satisfy `fits`; infinity if some need
-        several, which must be on one worker.
-        """
+        """Return how many slots these runs need; infinity if some need several on one worker."""
         return sum(
             len(line.runs) if need.slots == 1 else inf
             for need, line in self._lines.items()
@@ -223,9 +221,7 @@ class EarlyRuns:
         return [*self._lines]
 
     def heads(self, fits: Callable[[Need], bool]) -> list[QueueHead]:
-        """Return one queue head per number of slots, of the runs whose needs satisfy `fits`. The
-        heads have LOW priority, behind all ready runs.
-        """
+        """Return one queue head per number of slots, LOW as they are behind all ready runs."""
         found: dict[int, tuple[datetime, int]] = {}
         for need, line in self._lines.items():
             place = line.first()

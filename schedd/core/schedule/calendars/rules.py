@@ -42,10 +42,8 @@ class Roll(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The exclusions of one version of a calendar.
-
-    `days`: days since 1970. `yearly`: (month, day). `weekdays`: bit 0 is Sunday. `ranges`: first
-    and last day. `cron`: valid expressions. `zone`: empty for the job's own.
+    """The exclusions of one version of a calendar. `days`: days since 1970. `yearly`: (month, day).
+    `weekdays`: bit 0 is Sunday. `ranges`: first and last day. `zone`: empty for the job's own.
     """
 
     days: frozenset[int] = frozenset()
@@ -68,10 +66,7 @@ class CalendarVersion:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """The exclusions of a job: calendars, and its own cron expressions.
-
-    The first calendar that excludes a time decides about it. `zone` is the job's.
-    """
+    """The exclusions of a job. The first calendar that excludes a time decides about it."""
 
     calendars: tuple[CalendarVersion, ...] = ()
     cron: tuple[str, ...] = ()

@@ -45,10 +45,8 @@ PARSED: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class CronExpression:
-    """A parsed expression: either calendar `masks` in a `zone`, or `every`, an interval in seconds.
-
-    `text` is the expression as written. `wildcard`: its minute or hour begins with `*`, so it
-    follows elapsed time over changes of the clock.
+    """Either calendar `masks` in a `zone`, or `every`, an interval in seconds. `text`: as written.
+    `wildcard`: its minute or hour begins with `*`, so it follows elapsed time over clock changes.
     """
 
     text: str
@@ -74,10 +72,7 @@ class CronExpression:
         return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
 
     def seconds(self, after: int, until: int, dst: DstPolicy = DEBIAN) -> Iterator[int]:
-        """Yield every fire time in (after, until], ascending, in whole seconds since 1970 UTC.
-
-        Each day is looked up once, for many fire times of one expression.
-        """
+        """Yield every fire time in (after, until], ascending. Each day is looked up once."""
         found = self.next_second(after, dst)
         while found is not None and found <= until:
             yield found

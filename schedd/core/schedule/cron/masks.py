@@ -161,10 +161,7 @@ class Masks:
 
     def next_local(self, local: int) -> int | None:
         """Return the first matching local time not before `local`, both in seconds since 1970
-        local.
-
-        None only past the year 9990: an expression that never matches is rejected when it is
-        parsed.
+        local; None past the year 9990.
         """
         day = local // DAY
         found = self.times.next(local - day * DAY)

@@ -32,11 +32,9 @@ _LONGEST: Final = foreign.LONGEST
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
-    """Parse an expression of docs/semantics/cron-expressions.md.
-
-    `zone` is an IANA name; a `CRON_TZ=` prefix has priority. `seed` is "namespace/job", from which
-    `H` is hashed. Raises CronError for an invalid expression, one that never matches, or an unknown
-    zone. The error holds the rewrite, if there is one.
+    """Parse an expression of docs/semantics/cron-expressions.md. A `CRON_TZ=` prefix has priority
+    over `zone`. `H` is hashed from `seed`, "namespace/job". Raises CronError, with the rewrite if
+    there is one.
     """
     try:
         return parse_plainly(expression, zone=zone, seed=seed)
@@ -63,10 +61,7 @@ def _first_proposal(expression: str, zone: str) -> Proposal | None:
 
 
 def verified(reading: ForeignReading, prefix: str = "", zone: str = "UTC") -> Rewrite | None:
-    """Return the reading in our notation; None if the fire times of two years differ.
-
-    `prefix` is a `CRON_TZ=…` with a space, or empty.
-    """
+    """Return the reading in our notation; None if the fire times of two years differ."""
     text = prefix + reading.ours
     try:
         parsed = parse_plainly(text, zone=zone, seed="")
@@ -122,10 +117,7 @@ def _readings(body: str, *dialects: Dialect) -> Iterator[ForeignReading]:
 
 
 def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite | None:
-    """Return a valid expression as the first of these dialects reads it.
-
-    None if no dialect reads it, or if the dialect reads it like ours.
-    """
+    """Return a valid expression as the first of these dialects reads it; None: as ours."""
     prefix, body = _split(expression.strip())
     here = parse_plainly(expression, zone=zone, seed="")
     for reading in _readings(body, *dialects):

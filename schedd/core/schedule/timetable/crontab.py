@@ -20,9 +20,8 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CrontabLine:
-    """An entry. `schedule` is five fields or a macro, as written; `zone` is empty if none is given.
-
-    `user` is empty in a user's crontab. `stdin` is None if the command has no `%`.
+    """`schedule`: five fields or a macro. `zone`: empty if none is given; `user`: in a user's
+    crontab. `stdin` is None if the command has no `%`.
     """
 
     number: int
@@ -259,10 +258,7 @@ def _name(command: str, taken: set[str]) -> str:
 
 
 def _program(command: str) -> str:
-    """Return the words that name a command: a script rather than its shell, never `cd`.
-
-    The program's first argument follows if it is a word: `console cart:expire`.
-    """
+    """Return the words that name a command, never its shell or `cd`: `console cart:expire`."""
     for part in re.split(r"&&|\|\||[;|]", command):
         words = [word.strip("()[]{}\"'") for word in part.split()]
         words = [word for word in words if word and "=" not in word and not word.startswith("-")]

@@ -25,7 +25,6 @@ _NO_JOB: Final = Id.from_int(0)
 @dataclass(frozen=True, slots=True)
 class TimetableEntry:
     """A schedule with a name. `where`: its source, such as `crontab:12`, `jobs.yaml:3`, `job`.
-
     `lines`: line numbers of its expressions (or its interval) in the file, if they are known.
     """
 

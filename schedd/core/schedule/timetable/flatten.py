@@ -34,8 +34,7 @@ _MINUTE: Final = timedelta(minutes=1)
 @dataclass(frozen=True, slots=True)
 class Move:
     """A changed text of an entry. `number`: position of the expression, or −1 for the phase.
-
-    `fixed` is `after` with the value that `H` has for this entry, for readers without `H`.
+    `fixed`: `after` with the value that `H` has for this entry.
     """
 
     entry: TimetableEntry
@@ -128,9 +127,8 @@ def _moved(row: Row, grid: MinuteGrid) -> Row | None:
 
 
 def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: MinuteGrid) -> tuple[str, ...]:
-    """Return the entry's expressions with `H`, except where two of them would coincide.
-
-    Expressions of one job have the same `H` minute. If two coincide, a run is lost.
+    """Return the entry's expressions with `H`, except where two of them would coincide, and so a
+    run would be lost: they have the same `H` minute.
     """
     texts = schedule.expressions
 
@@ -183,12 +181,9 @@ _DAY: Final = 86400
 def spread(
     expression: str, zone: str = "UTC", seed: str = "", dst: DstPolicy = DEBIAN
 ) -> str | None:
-    """Return the expression with `H` for its minute.
-
-    `0 * * * *` becomes `H * * * *`, and `*/5 * * * *` becomes `H/5 * * * *`.
-
-    None if the minute is neither single nor an even step, or has an `H` already. None also if the
-    number of runs would change on any day of two years.
+    """Return the expression with `H` for its minute: `H * * * *`, `H/5 * * * *`. None if the minute
+    is neither single nor an even step, has an `H` already, or the number of runs would change on
+    any day of two years.
     """
     if is_hashed(expression):
         return None

@@ -154,10 +154,7 @@ _MOST_LOOKED_AT: Final = 1000
 def never_finishes(
     schedule: Schedule, seed: str, overlap: str, timeout: timedelta, after: datetime
 ) -> LintFinding | None:
-    """Return a warning if each run may be ended by the next one before it finishes.
-
-    `overlap` is the policy in lower case. Raises ScheduleError.
-    """
+    """Return a warning if each run may be ended by the next one. Raises ScheduleError."""
     if overlap not in ("cancel_other", "terminate_other"):
         return None
     compiled = schedules.compile(schedule, seed, _NO_JOB)

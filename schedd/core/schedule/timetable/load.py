@@ -92,9 +92,8 @@ def _spread(bits: int, length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BusyMinute:
-    """A minute and its entries, each with its starts in that minute, most first.
-
-    `alike`: how many minutes of the span have the same entries.
+    """A minute and its entries, each with its starts in that minute, most first. `alike`: how many
+    minutes of the span have the same entries.
     """
 
     at: datetime
@@ -240,9 +239,8 @@ class Difference:
 def differ(
     first: TimetableEntry, second: TimetableEntry, start: datetime, span: timedelta, limit: int
 ) -> Difference:
-    """Compare the fire times in [start, start + span). At most `limit` of each kind are listed.
-
-    Raises ScheduleError.
+    """Compare the fire times in [start, start + span), and list `limit` of each. Raises
+    ScheduleError.
     """
     grid = grid_over(start, span)
     low, high = -((EPOCH - start) // SECOND), -((EPOCH - start - span) // SECOND)
