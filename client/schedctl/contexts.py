@@ -12,7 +12,6 @@
 The file is replaced atomically.
 """
 
-import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from schedctl.failure import UnfitEnvironment
-from schedctl.files import File, write
+from schedctl.files import File, to_toml, write
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS
 from schedkit.protojson.problems import did_you_mean
@@ -174,24 +173,21 @@ def _context(file: Path, name: str, entry: Any) -> ClusterContext:
 
 
 def _write(contexts: Contexts) -> None:
-    lines = [f"current = {_quoted(contexts.current)}"] if contexts.current else []
+    content: dict[str, Any] = {"current": contexts.current, "contexts": {}}
     for name, context in contexts.known.items():
-        lines += ["", f"[contexts.{_quoted(name)}]"]
-        lines.append(f"endpoints = [{', '.join(_quoted(one) for one in context.endpoints)}]")
-        if context.namespace:
-            lines.append(f"namespace = {_quoted(context.namespace)}")
-        if context.tls:
-            files = ((part, getattr(context.tls, part)) for part in ("ca", "cert", "key"))
-            inner = (f"{part} = {_quoted(str(file))}" for part, file in files if file)
-            lines.append(f"tls = {{{', '.join(inner)}}}")
-        if context.token_file:
-            lines.append(f"token_file = {_quoted(str(context.token_file))}")
-        if context.protected:
-            lines.append("protected = true")
+        files = {part: getattr(context.tls, part, None) for part in ("ca", "cert", "key")}
+        content["contexts"][name] = _given(
+            endpoints=context.endpoints,
+            namespace=context.namespace,
+            token_file=context.token_file and str(context.token_file),
+            protected=context.protected,
+            tls=_given(**{part: file and str(file) for part, file in files.items()}),
+        )
+    text = to_toml(_given(**content))
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write(File(file, ("\n".join(lines) + "\n").encode()))
+        write(File(file, text.encode()))
     except OSError as error:
         raise UnfitEnvironment(
             f"the configuration file {file} can't be written: {error.strerror}",
@@ -199,5 +195,5 @@ def _write(contexts: Contexts) -> None:
         ) from error
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # a JSON text is a TOML basic string
+def _given(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value}

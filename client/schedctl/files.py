@@ -1,18 +1,21 @@
-"""Atomic writes of files, with their modes from the start.
+"""Atomic writes of files, with their modes from the start; texts of TOML files.
 
 write    replace files, each atomically, by renaming a neighbor that has the mode
 begin    create a new file, 0600, before its content is known
 within   create a folder; remove it again if the command fails and it is empty
 """
 
+import datetime as dt
 import errno
 import itertools
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schedctl.failure import CommandFailure
 
@@ -115,3 +118,43 @@ def unusable(error: OSError, path: Path, remedy: str = "") -> CommandFailure:
         reason="NO_FILE",
         remedy=remedy,
     )
+
+
+def to_toml(config: Mapping[str, Any]) -> str:
+    return "\n".join(_table(config, ())) + "\n"
+
+
+def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    for key, value in table.items():
+        if key not in inner:
+            yield f"{_key(key)} = {_scalar(value)}"
+    for key, value in inner.items():
+        here = (*path, key)
+        yield f"\n[{'.'.join(map(_key, here))}]"
+        yield from _table(value, here)
+
+
+def _scalar(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case str():
+            return _string(value)
+        case Mapping():
+            return f"{{{', '.join(f'{_key(k)} = {_scalar(v)}' for k, v in value.items())}}}"
+        case Sequence():
+            return f"[{', '.join(map(_scalar, value))}]"
+    raise TypeError(f"TOML has no {type(value).__name__}")
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _string(text)

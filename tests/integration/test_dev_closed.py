@@ -20,7 +20,7 @@ import psycopg2
 import pytest
 
 from schedctl.dev.servers import etcd, postgres
-from schedctl.dev.servers.etcd import HttpAnswer, post
+from schedctl.dev.servers.etcd import HttpAnswer, fetch
 from schedctl.dev.servers.processes import HOST
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
@@ -35,7 +35,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
 
 
 def without_user(cluster: DevCluster, call: str, **body: Any) -> HttpAnswer:
-    answer = post(f"http://{cluster.record['etcd'][0]['endpoint']}/v3/{call}", body)
+    answer = fetch(f"http://{cluster.record['etcd'][0]['endpoint']}/v3/{call}", body=body)
     assert answer is not None
     return answer
 

@@ -86,29 +86,21 @@ class Batches(Generic[V]):
                 answer = await self.transport.call(request, end - loop.time())
             except ApiError as error:
                 if error.reason == TOO_MANY and len(batch) > 1:
-                    return await self._halve([*batch.items()])
+                    items, middle = [*batch.items()], len(batch) // 2
+                    await self._call_until_answered(dict(items[:middle]))
+                    return await self._call_until_answered(dict(items[middle:]))
                 self.answers |= dict.fromkeys(batch, error)
                 return None
             for place, result in zip(batch, answer.results, strict=True):
-                self.answers[place] = self._read(result)
-            batch = {place: one for place, one in batch.items() if self._away(place)}
+                if result.HasField("error"):
+                    self.answers[place] = from_result(result.error)
+                else:
+                    self.answers[place] = value_of(self.of, getattr(result, self.result))
+            again = (ClusterUnavailable, DeadlineExceeded)
+            batch = {at: one for at, one in batch.items() if isinstance(self.answers[at], again)}
             wait = backoff.next()
             if end - loop.time() < wait:
                 return None
             if batch:
                 await asyncio.sleep(wait)
         return None
-
-    def _read(self, result: Any) -> V | ApiError:
-        if result.HasField("error"):
-            return from_result(result.error)
-        return value_of(self.of, getattr(result, self.result))
-
-    def _away(self, place: int) -> bool:
-        """Return whether a retry of this request may succeed."""
-        return isinstance(self.answers[place], ClusterUnavailable | DeadlineExceeded)
-
-    async def _halve(self, batch: list[tuple[int, Message]]) -> None:
-        middle = len(batch) // 2
-        await self._call_until_answered(dict(batch[:middle]))
-        await self._call_until_answered(dict(batch[middle:]))

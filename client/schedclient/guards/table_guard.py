@@ -94,9 +94,10 @@ class TableGuard:
                 )
 
     def _ask(self, cursor: Any, statement: str, *values: object) -> Any:
+        """Return the only value of the row: of a tuple, a mapping or the value itself."""
         try:
             cursor.execute(statement, values)
-            return _only(cursor.fetchone())
+            row = cursor.fetchone()
         except Exception as error:
             code = getattr(error, "sqlstate", None) or getattr(
                 error, "pgcode", None
@@ -107,10 +108,6 @@ class TableGuard:
                     f" {self.schema}"
                 ) from error
             raise
-
-
-def _only(row: Any) -> Any:
-    """Return the only value of a row: a tuple, a mapping or the value itself."""
-    if isinstance(row, Mapping):
-        return next(iter(row.values()))
-    return row if isinstance(row, int) else row[0]
+        if isinstance(row, Mapping):
+            return next(iter(row.values()))
+        return row if isinstance(row, int) else row[0]

@@ -252,17 +252,14 @@ class Transport:
             with fork.lock():
                 fork.check()
                 if not fork.is_forking():
-                    return self._use(loop)
+                    channels = self._by_loop.get(loop)
+                    if channels is None:
+                        channels = self._by_loop[loop] = _Channels(self.settings, loop)
+                        fork.register(channels)
+                    use = _Use()
+                    channels.uses.add(use)
+                    return channels, use
             await asyncio.sleep(fork.LOOK_EVERY)
-
-    def _use(self, loop: asyncio.AbstractEventLoop) -> tuple[_Channels, _Use]:
-        channels = self._by_loop.get(loop)
-        if channels is None:
-            channels = self._by_loop[loop] = _Channels(self.settings, loop)
-            fork.register(channels)
-        use = _Use()
-        channels.uses.add(use)
-        return channels, use
 
 
 class _Use:
@@ -371,7 +368,11 @@ class _Channels:
         while True:
             await self._connected(deadline)
             if not await self._placed(deadline):
-                raise _never_sent()
+                raise DeadlineExceeded(
+                    f"timed out in the client's queue: {AT_ONCE} calls run at a time",
+                    reason=NO_TIME,
+                    remedy="give a longer timeout, or make fewer calls at a time; nothing was sent",
+                )
             try:
                 endpoint = await self._connected(deadline)  # the first endpoint may be down by now
                 seconds = self._try_for(method, deadline)
@@ -432,7 +433,8 @@ class _Channels:
                 yield piece
                 pieces = use.stream if method.resumed else pieces
         except asyncio.CancelledError:
-            if not use.broken_off or _is_cancelled():
+            task = asyncio.current_task()
+            if not use.broken_off or (task is not None and task.cancelling()):
                 raise
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, endpoint)
@@ -620,16 +622,3 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _never_sent() -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"timed out in the client's queue: {AT_ONCE} calls run at a time",
-        reason=NO_TIME,
-        remedy="give a longer timeout, or make fewer calls at a time; nothing was sent",
-    )

@@ -37,15 +37,6 @@ DRAINING: Final = "draining"
 """The answer of a drained worker."""
 
 
-def why_not_ready(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
-    """Return why the cluster isn't ready; None if it is. `trust` is for HTTPS to members."""
-    members, workers = (
-        {part.name: part.address("http") for part in state.parts_of_kind(kind)}
-        for kind in (PartKind.MEMBER, PartKind.WORKER)
-    )
-    return why_daemons_not_ready(members, workers, trust)
-
-
 def why_daemons_not_ready(
     members: Mapping[str, str], workers: Mapping[str, str], trust: ssl.SSLContext | None = None
 ) -> str | None:
@@ -60,10 +51,16 @@ def why_daemons_not_ready(
     for name, http in members.items():
         if (view := cluster_view(http, trust)) is None:
             return f"{name} doesn't report the state of the cluster"
-        if (lack := _lacking_in(view)) is not None:
-            return f"{lack}, as {name} reports"
+        if not view.get("leader"):
+            return f"there is no leader, as {name} reports"
+        owned, shards = view.get("owned") or 0, view.get("shards") or 0
+        if not shards or owned != shards:
+            return f"{owned} of {shards} shards have an owner, as {name} reports"
     for name, http in workers.items():
-        if (attached := _members_attached(http)) < len(members):
+        answer = fetch(f"http://{http}/metrics")
+        metrics = answer.body.decode() if answer is not None else ""
+        found = re.search(r"^workerd_members_attached (\d+)", metrics, re.MULTILINE)
+        if (attached := int(found[1]) if found else 0) < len(members):
             return f"{name} is attached to {attached} of {len(members)} members"
     return None
 
@@ -79,29 +76,6 @@ def cluster_view(http: str, trust: ssl.SSLContext | None = None) -> Mapping[str,
 
 def _url(http: str, trust: ssl.SSLContext | None) -> str:
     return f"http://{http}" if trust is None else f"https://{http}"
-
-
-def leader_name(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
-    """Return the name of the leader, from the first member that reports one."""
-    for member in state.parts_of_kind(PartKind.MEMBER):
-        view = cluster_view(member.address("http"), trust) if member.alive() else None
-        if view is not None and (name := view.get("leader")):
-            return str(name)
-    return None
-
-
-def _lacking_in(view: Mapping[str, Any]) -> str | None:
-    if not view.get("leader"):
-        return "there is no leader"
-    owned, shards = view.get("owned") or 0, view.get("shards") or 0
-    return None if shards and owned == shards else f"{owned} of {shards} shards have an owner"
-
-
-def _members_attached(http: str) -> int:
-    answer = fetch(f"http://{http}/metrics")
-    metrics = answer.body.decode() if answer is not None else ""
-    found = re.search(r"^workerd_members_attached (\d+)", metrics, re.MULTILINE)
-    return int(found[1]) if found else 0
 
 
 def _line(body: bytes) -> str:
@@ -132,8 +106,12 @@ def up(
     folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder):
         before = folder.load()
-        if before is None:
-            _refuse_what_is_not_ours(folder)
+        for data in (folder.data("etcd"), folder.data("postgres")):
+            if before is None and data.exists():
+                raise DevError(
+                    f"the folder {data} exists, but schedctl dev didn't create it",
+                    "name another folder: --dir DIR",
+                )
         state = plan.complete(before, requested)
         old = [part.name for part in daemons.all_of(state) if part.alive()]
         if (requested.overrides or requested.slots) and old:
@@ -219,12 +197,15 @@ def running(folder: ClusterFolder, kind: PartKind, name: str) -> ClusterPart:
 def leader(folder: ClusterFolder) -> ClusterPart:
     """Return the member that is the leader. Raises NotUp: no member reports a running leader."""
     state = remembered(folder)
-    if (name := leader_name(state, certificates.trust(folder, state))) is None:
-        raise NotUp(
-            "the leader is unknown: no member reports a leader",
-            "check the members: schedctl cluster status",
-        )
-    return running(folder, PartKind.MEMBER, name)
+    trust = certificates.trust(folder, state)
+    for member in state.parts_of_kind(PartKind.MEMBER):
+        view = cluster_view(member.address("http"), trust) if member.alive() else None
+        if view is not None and (name := view.get("leader")):
+            return running(folder, PartKind.MEMBER, str(name))
+    raise NotUp(
+        "the leader is unknown: no member reports a leader",
+        "check the members: schedctl cluster status",
+    )
 
 
 @contextmanager
@@ -233,15 +214,6 @@ def locked(folder: ClusterFolder) -> Iterator[None]:
     with folder.lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _refuse_what_is_not_ours(folder: ClusterFolder) -> None:
-    for name in ("etcd", "postgres"):
-        if folder.data(name).exists():
-            raise DevError(
-                f"the folder {folder.data(name)} exists, but schedctl dev didn't create it",
-                "name another folder: --dir DIR",
-            )
 
 
 def _unmake(folder: ClusterFolder, found: set[Path] | None) -> None:
@@ -344,10 +316,14 @@ def _start_stores(
 
 def _wait_ready(folder: ClusterFolder, state: ClusterState, deadline: float) -> None:
     parts, trust = daemons.all_of(state), certificates.trust(folder, state)
+    members, workers = (
+        {part.name: part.address("http") for part in state.parts_of_kind(kind)}
+        for kind in (PartKind.MEMBER, PartKind.WORKER)
+    )
     while True:
         if ended := [part for part in parts if not part.alive()]:
             raise ProcessEnded(", ".join(part.name for part in ended), folder.log(ended[0].name))
-        if not parts or (lack := why_not_ready(state, trust)) is None:
+        if not parts or (lack := why_daemons_not_ready(members, workers, trust)) is None:
             return
         if time.monotonic() >= deadline:
             tails = [f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts]

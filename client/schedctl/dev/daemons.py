@@ -1,21 +1,26 @@
 """Members and workers as processes: configuration, environment and start."""
 
-import datetime as dt
-import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from schedctl.dev.errors import BadOverride, DevError, NotReady
 from schedctl.dev.plan import Override, apply
-from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind, write_private
+from schedctl.dev.records import (
+    PORTS,
+    ClusterFolder,
+    ClusterPart,
+    ClusterState,
+    PartKind,
+    write_private,
+)
 from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess, spawn
+from schedctl.files import to_toml
 from schedkit.text import duration
 
 # Configuration files of the daemons, from the cluster's record. No I/O here.
@@ -35,84 +40,30 @@ def render(
         BadOverride: an override doesn't fit.
     """
     if part.kind is PartKind.MEMBER:
-        config, target = _member(folder, state, part), "schedd"
+        etcds = state.parts_of_kind(PartKind.ETCD)
+        endpoints = [etcd.address("client") for etcd in etcds]
+        own: dict[str, Any] = {
+            "etcd": {"endpoints": endpoints, **state.etcd_user},
+            "postgres": {"dsn": state.dsn},
+        }
     else:
-        config, target = _worker(folder, state, part), "workerd"
-    config = apply(config, overrides, target)
+        members = state.parts_of_kind(PartKind.MEMBER)
+        own = {
+            "endpoints": [member.address("grpc") for member in members],
+            "slots": state.slots,
+            "spool": str(folder.data(part.name)),
+            "drain_timeout": DRAIN_TIMEOUT,
+        }
+    config = {
+        "name": part.name,
+        **own,
+        "listen": {port: part.address(port) for port in PORTS[part.kind]},
+        "egress": LOOPBACK,
+        "results": {"url": folder.data("results").absolute().as_uri()},
+        **certificates.settings_of(folder, state, part.name),
+    }
+    config = apply(config, overrides, _MODULES[part.kind])
     return to_toml(apply(config, overrides, part.name))
-
-
-def _member(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "listen": {"grpc": part.address("grpc"), "http": part.address("http")},
-        "etcd": {
-            "endpoints": [etcd.address("client") for etcd in state.parts_of_kind(PartKind.ETCD)],
-            **state.etcd_user,
-        },
-        "postgres": {"dsn": state.dsn},
-        "egress": LOOPBACK,
-        "results": _results(folder),
-        **certificates.settings_of(folder, state, part.name),
-    }
-
-
-def _worker(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "endpoints": [member.address("grpc") for member in state.parts_of_kind(PartKind.MEMBER)],
-        "slots": state.slots,
-        "spool": str(folder.data(part.name)),
-        "drain_timeout": DRAIN_TIMEOUT,
-        "egress": LOOPBACK,
-        "listen": {"http": part.address("http")},
-        "results": _results(folder),
-        **certificates.settings_of(folder, state, part.name),
-    }
-
-
-def _results(folder: ClusterFolder) -> dict[str, str]:
-    return {"url": folder.data("results").absolute().as_uri()}
-
-
-def to_toml(config: Mapping[str, Any]) -> str:
-    return "\n".join(_table(config, ())) + "\n"
-
-
-def _table(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    for key, value in table.items():
-        if key not in inner:
-            yield f"{_key(key)} = {_scalar(value)}"
-    for key, value in inner.items():
-        here = (*path, key)
-        yield f"\n[{'.'.join(map(_key, here))}]"
-        yield from _table(value, here)
-
-
-def _scalar(value: Any) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case dt.datetime() | dt.date() | dt.time():
-            return value.isoformat()
-        case str():
-            return _string(value)
-        case Mapping():
-            return f"{{{', '.join(f'{_key(k)} = {_scalar(v)}' for k, v in value.items())}}}"
-        case Sequence():
-            return f"[{', '.join(map(_scalar, value))}]"
-    raise TypeError(f"TOML has no {type(value).__name__}")
-
-
-def _string(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _string(text)
 
 
 _MODULES = {PartKind.MEMBER: "schedd", PartKind.WORKER: "workerd"}
@@ -192,10 +143,8 @@ def start(folder: ClusterFolder, part: ClusterPart) -> DevProcess:
 
 def stop_timeout(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> float:
     """Return the seconds that these daemons may need to stop after SIGTERM."""
-    return max(
-        (_drain_seconds(folder.config(part.name)) + _AFTERWARDS[part.kind] for part in parts),
-        default=0.0,
-    )
+    found = [_drain_seconds(folder.config(part.name)) + _AFTERWARDS[part.kind] for part in parts]
+    return max(found, default=0.0)
 
 
 def environment() -> dict[str, str]:

@@ -10,11 +10,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from schedctl.timetables.timetables import ScheduleTable, entries_of_text
+from schedctl.timetables.timetables import ScheduleTable
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule, Schedule
-from schedd.core.schedule.timetable.entries import TimetableEntry
 from schedd.core.schedule.timetable.flatten import Flattened, Move
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 from schedkit.text import duration
 
 
@@ -59,44 +58,38 @@ def _file(move: Move) -> str:
 def _made(table: ScheduleTable, name: str, moves: Sequence[Move]) -> tuple[list[str], list[Move]]:
     """Return the lines with the moves that could be applied, and the other moves."""
     crontab, text = name in table.crontabs, table.texts[name]
-    before = [entry for entry in table.entries if entry.where.rpartition(":")[0] == name]
     lines = _moved(text, moves, crontab=crontab)
-    if _shows(table, name, lines, before, moves):
+    if _shows(table, name, lines, moves):
         return lines, []
     kept: list[Move] = []
     for move in moves:
-        if _shows(table, name, _moved(text, [*kept, move], crontab=crontab), before, [*kept, move]):
+        if _shows(table, name, _moved(text, [*kept, move], crontab=crontab), [*kept, move]):
             kept.append(move)
     return _moved(text, kept, crontab=crontab), [move for move in moves if move not in kept]
 
 
-def _shows(
-    table: ScheduleTable,
-    name: str,
-    lines: Sequence[str],
-    before: Sequence[TimetableEntry],
-    moves: Sequence[Move],
-) -> bool:
-    """Return whether the lines, parsed again, have the schedules of `before` with the moves."""
+def _shows(table: ScheduleTable, name: str, lines: Sequence[str], moves: Sequence[Move]) -> bool:
+    """Return whether the lines, parsed again, have the file's schedules with the moves."""
     crontab = name in table.crontabs
     expected: list[tuple[str, Schedule]] = []
-    for entry in before:
+    for entry in table.entries:
+        if entry.where.rpartition(":")[0] != name:
+            continue
         schedule = entry.schedule
         for move in moves:
             if move.entry == entry:
-                schedule = _with(schedule, move, move.fixed if crontab else move.after)
+                after = move.fixed if crontab else move.after
+                if isinstance(schedule, EverySchedule):
+                    schedule = EverySchedule(schedule.interval, duration.parse(after))
+                    continue
+                assert isinstance(schedule, CronSchedule), "only these two are moved"
+                texts = list(schedule.expressions)
+                texts[move.number] = after
+                schedule = replace(schedule, expressions=tuple(texts))
         expected.append((entry.name, schedule))
-    found = entries_of_text(table, name, "\n".join(lines))
+    assert table.reader is not None, "the table was read from files"
+    found = table.reader(name, "\n".join(lines)).entries
     return [(entry.name, entry.schedule) for entry in found] == expected
-
-
-def _with(schedule: Schedule, move: Move, after: str) -> Schedule:
-    if isinstance(schedule, EverySchedule):
-        return EverySchedule(schedule.interval, duration.parse(after))
-    assert isinstance(schedule, CronSchedule), "only these two are moved"
-    texts = list(schedule.expressions)
-    texts[move.number] = after
-    return CronSchedule(tuple(texts), schedule.zone, schedule.dst)
 
 
 def _moved(text: str, moves: Sequence[Move], *, crontab: bool) -> list[str]:

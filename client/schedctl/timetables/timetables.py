@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -154,37 +154,24 @@ def given(
         TimetableEntry(f"expression-{number}", f"argument {number}", CronSchedule((text,), tz))
         for number, text in enumerate(expressions, 1)
     ]
-    faults: list[ManifestFault] = []
-    texts: dict[str, str] = {}
-    crontabs: set[str] = set()
-    traps: list[tuple[str, CrontabWarning]] = []
-    warnings: list[tuple[str, str, LintFinding]] = []
-    excluding = 0
+    read = _texts(files)
+    crontabs = frozenset(name for name, text in read if _kind(name, text) is FileKind.CRONTAB)
 
     def read_text(name: str, text: str) -> ScheduleTable:
         if name in crontabs:
             return _crontab(session, name, text, tz, user_column)
         return _manifest(session, name, text)
 
-    for name, text in _texts(files):
-        texts[name] = text
-        if _kind(name, text) is FileKind.CRONTAB:
-            crontabs.add(name)
-        found = read_text(name, text)
-        entries += found.entries
-        faults += found.faults
-        traps += found.traps
-        warnings += found.warnings
-        excluding += found.excluding
+    found = [read_text(name, text) for name, text in read]
     return ScheduleTable(
-        tuple(entries),
-        tuple(faults),
-        texts,
-        frozenset(crontabs),
+        (*entries, *chain.from_iterable(one.entries for one in found)),
+        tuple(chain.from_iterable(one.faults for one in found)),
+        dict(read),
+        crontabs,
         read_text,
-        traps=tuple(traps),
-        warnings=tuple(warnings),
-        excluding=excluding,
+        traps=tuple(chain.from_iterable(one.traps for one in found)),
+        warnings=tuple(chain.from_iterable(one.warnings for one in found)),
+        excluding=sum(one.excluding for one in found),
     )
 
 
@@ -193,28 +180,20 @@ def on_one_line(expression: str) -> str:
     return " ".join(expression.split())
 
 
-def entries_of_text(table: ScheduleTable, name: str, text: str) -> tuple[TimetableEntry, ...]:
-    """Return the schedules of a text, parsed as a file of the table."""
-    assert table.reader is not None, "the table was read from files"
-    return table.reader(name, text).entries
-
-
 def of_cluster(session: Session) -> ScheduleTable:
     """Return the schedules of the namespace's jobs that aren't paused."""
     jobs = session.collect(lambda client: client.jobs.list())
     going = [job for job in jobs if not job.paused]
     active = [job for job in going if job.on_demand or job.next_run_at]
-    entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
-    excluding = sum(job.message.HasField("exclude") for job in active)
     messages = [cast("job_pb2.Job", job.message) for job in active]
     surprises = ((one.name, surprise_of(one)) for one in messages)
     return ScheduleTable(
-        tuple(entries),
+        tuple(entry_of(one, one.name) for one in messages),
         warnings=tuple((name, name, found) for name, found in surprises if found),
         paused=len(jobs) - len(going),
         done=len(going) - len(active),
-        counting=sum(job.max_runs > 0 for job in active),
-        excluding=excluding,
+        counting=sum(one.max_runs > 0 for one in messages),
+        excluding=sum(one.HasField("exclude") for one in messages),
     )
 
 
@@ -260,7 +239,13 @@ def surprise_of(job: job_pb2.Job) -> LintFinding | None:
 
 def _schedule(job: job_pb2.Job) -> Schedule:
     if job.cron:
-        return CronSchedule(tuple(job.cron), job.time_zone or "UTC", _dst(job.dst))
+        gap = job_pb2.DstPolicy.Gap.Name(job.dst.gap).removeprefix("GAP_")
+        overlap = job_pb2.DstPolicy.Repeated.Name(job.dst.overlap).removeprefix("REPEATED_")
+        dst = DstPolicy(
+            DstGap[gap] if job.dst.gap else DEBIAN.gap,
+            DstOverlap[overlap] if job.dst.overlap else DEBIAN.overlap,
+        )
+        return CronSchedule(tuple(job.cron), job.time_zone or "UTC", dst)
     if job.HasField("every"):
         anchor = _local(job.anchor)
         every, phase = job.every.ToTimedelta(), job.phase.ToTimedelta()
@@ -278,15 +263,6 @@ def _local(text: str) -> datetime | None:
         return local_times.parse_local_time(text, "anchor") if text else None
     except ScheduleError:
         return None
-
-
-def _dst(policy: job_pb2.DstPolicy) -> DstPolicy:
-    gap = job_pb2.DstPolicy.Gap.Name(policy.gap).removeprefix("GAP_")
-    overlap = job_pb2.DstPolicy.Repeated.Name(policy.overlap).removeprefix("REPEATED_")
-    return DstPolicy(
-        DstGap[gap] if policy.gap else DEBIAN.gap,
-        DstOverlap[overlap] if policy.overlap else DEBIAN.overlap,
-    )
 
 
 def _texts(files: Sequence[str]) -> list[tuple[str, str]]:

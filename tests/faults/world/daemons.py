@@ -12,7 +12,8 @@ from typing import Any
 from faults.world import etcd
 from faults.world.network import Host
 from faults.world.service import Service
-from schedctl.dev.daemons import environment, to_toml
+from schedctl.dev.daemons import environment
+from schedctl.files import to_toml
 from support.version_before import HERE, Code
 
 GRPC, HTTP = 7420, 7421

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedctl.dev.daemons import environment, render, to_toml
+from schedctl.dev.daemons import environment, render
 from schedctl.dev.errors import BadOverride
 from schedctl.dev.plan import apply, parse
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
+from schedctl.files import to_toml
 
 STATE = ClusterState(
     parts={

@@ -26,27 +26,25 @@ class HttpAnswer:
     body: bytes
 
 
-def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> HttpAnswer | None:
-    """GET `url`; return None without an answer within `timeout` seconds. `trust` is for https."""
-    return _send("GET", url, None, timeout, trust)
-
-
-def post(url: str, body: Mapping[str, Any], timeout: float = 2.0) -> HttpAnswer | None:
-    """POST JSON to `url`; return None without an answer within `timeout` seconds."""
-    return _send("POST", url, json.dumps(body), timeout, None)
-
-
-def _send(
-    method: str, url: str, body: str | None, timeout: float, trust: ssl.SSLContext | None
+def fetch(
+    url: str,
+    timeout: float = 2.0,
+    trust: ssl.SSLContext | None = None,
+    *,
+    body: Mapping[str, Any] | None = None,
 ) -> HttpAnswer | None:
+    """GET `url`, or POST `body` to it as JSON. Return None without an answer within `timeout`
+    seconds. `trust` is for https.
+    """
     parts = urlsplit(url)
+    method, content = ("GET", None) if body is None else ("POST", json.dumps(body))
     session = (
         http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust)
         if parts.scheme == "https"
         else http.client.HTTPConnection(parts.netloc, timeout=timeout)
     )
     try:
-        session.request(method, parts.path or "/", body, {"Accept": "application/json"})
+        session.request(method, parts.path or "/", content, {"Accept": "application/json"})
         response = session.getresponse()
         return HttpAnswer(response.status, response.read())
     except (OSError, http.client.HTTPException):
@@ -152,7 +150,7 @@ def _add(client: int, what: str, body: Mapping[str, Any]) -> None:
 
 
 def _call(client: int, what: str, body: Mapping[str, Any]) -> HttpAnswer:
-    answer = post(f"http://{address(client)}/v3/auth/{what}", body, timeout=5.0)
+    answer = fetch(f"http://{address(client)}/v3/auth/{what}", timeout=5.0, body=body)
     if answer is None:
         raise NotReady(
             f"the call auth/{what} to etcd at {address(client)} timed out after 5 s",

@@ -362,7 +362,12 @@ def clean_up(data: Path) -> None:
         return
     # Line 7 has key and id of the System V segment that protects the data folder.
     if len(lines) >= 7 and len(ids := lines[6].split()) == 2:
-        _remove_segment(key=int(ids[0]), segment=int(ids[1]))
+        key, segment = map(int, ids)
+        libc = ctypes.CDLL(None)
+        # The id may be reused by another program; the key, from the folder's inode, identifies it.
+        if libc.shmget(ctypes.c_int(key), ctypes.c_size_t(0), 0) == segment:
+            ipc_rmid = 0
+            libc.shmctl(segment, ipc_rmid, None)
     lock.unlink(missing_ok=True)
 
 
@@ -386,11 +391,3 @@ def _answers(port: int, password: str | None) -> bool:
             return True
     except psycopg2.OperationalError:
         return False
-
-
-def _remove_segment(*, key: int, segment: int) -> None:
-    libc = ctypes.CDLL(None)
-    # The id may be reused by another program; the key, from the folder's inode, identifies it.
-    if libc.shmget(ctypes.c_int(key), ctypes.c_size_t(0), 0) == segment:
-        ipc_rmid = 0
-        libc.shmctl(segment, ipc_rmid, None)

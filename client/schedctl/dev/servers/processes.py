@@ -144,11 +144,8 @@ def _stat(pid: int) -> tuple[str, str]:
         return "", ""
     # The second field is the program's name in parentheses, which may have spaces.
     fields = text.rpartition(")")[2].split()
-    return fields[0], f"{_boot_id()}:{fields[19]}"
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return fields[0], f"{boot}:{fields[19]}"
 
 
 # Free loopback ports that stay free while their server is stopped.
