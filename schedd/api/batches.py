@@ -14,6 +14,7 @@ Invariants
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
@@ -153,17 +154,12 @@ LARGEST: Final = 64 * 1024
 class RequestTemplates(Generic[Templated, Template]):
     """Requests that were checked in full, the last used `most` of them."""
 
-    def __init__(
-        self,
-        split: Callable[[Templated], tuple[str, Templated]],
-        *,
-        nameless: bool = False,
-        most: int = MOST,
-    ) -> None:
-        """`split` returns a request's name, and a copy without name and keys. `nameless`: the name
-        may be empty.
+    def __init__(self, name: str, *beside: str, nameless: bool = False, most: int = MOST) -> None:
+        """Equal requests differ in these fields, and in their keys. `nameless`: the name may be
+        empty.
         """
-        self._split = split
+        self._name = attrgetter(name)
+        self._cleared = [path.rpartition(".") for path in (name, *beside, *KEYS)]
         self._nameless = nameless
         self._most = most
         self._known: dict[bytes, Template] = {}
@@ -172,8 +168,7 @@ class RequestTemplates(Generic[Templated, Template]):
         """Return what is known of the request; None: it must be checked in full."""
         if not self._known:
             return None
-        name, common = self._split(request)
-        content = common.SerializeToString(deterministic=True)
+        name, content = self._name(request), self._common(request)
         template = self._known.pop(content, None)
         if template is None:
             return None
@@ -184,10 +179,16 @@ class RequestTemplates(Generic[Templated, Template]):
 
     def add(self, request: Templated, template: Template) -> None:
         """Keep what is known of a request that was checked in full."""
-        _, common = self._split(request)
-        content = common.SerializeToString(deterministic=True)
+        content = self._common(request)
         if len(content) > LARGEST:
             return
         self._known[content] = template
         if len(self._known) > self._most:
             del self._known[next(iter(self._known))]
+
+    def _common(self, request: Templated) -> bytes:
+        common = type(request)()
+        common.CopyFrom(request)
+        for parent, _, field in self._cleared:
+            (getattr(common, parent) if parent else common).ClearField(field)
+        return common.SerializeToString(deterministic=True)

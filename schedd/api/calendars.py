@@ -9,7 +9,7 @@ counts the jobs that don't yet, and the same call again updates them.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -66,7 +66,13 @@ async def apply_calendar(
     refuse(violations, "INVALID_CALENDAR")
     spec = _spec(calendar)
     if request.validate_only:
-        return await _as_it_would_be(services, namespace, calendar.name, spec, caller)
+        before = await services.calendars.get(namespace, calendar.name)
+        if before is not None and before.spec == spec:
+            return _message(before)
+        version, jobs = (before.version, before.jobs) if before else (0, 0)
+        now, name = services.clock.now(), calendar.name
+        new = CalendarRecord(namespace, name, version + 1, spec, now, caller.actor, jobs)
+        return _message(new)
     audit = caller.audit("apply", f"calendar/{namespace}/{calendar.name}", request.request_id)
     record = await services.calendars.apply(
         namespace, calendar.name, spec, caller.actor, audit, partial(_differences, spec)
@@ -75,7 +81,11 @@ async def apply_calendar(
         async with asyncio.timeout(caller.deadline):
             await _update_jobs(services, caller, record)
     except TimeoutError:
-        raise _some_behind(record) from None
+        raise OutcomeUnknownError(
+            f"calendar {record.name!r} v{record.version} is stored, but not all jobs use it yet",
+            reason="JOBS_BEHIND",
+            remedy="call again to update the remaining jobs",
+        ) from None
     return _message(await _find(services, namespace, calendar.name, record.version))
 
 
@@ -108,7 +118,13 @@ async def delete_calendar(
     audit = caller.audit("delete", f"calendar/{namespace}/{name}", request.request_id)
     answer = await services.calendars.delete(namespace, name, audit, MOST_USERS + 1, _whole)
     if isinstance(answer, list):
-        raise _in_use(name, answer)
+        more = " and more" if len(answer) > MOST_USERS else ""
+        raise FailedPreconditionError(
+            f"calendar {name!r} is used by {', '.join(answer[:MOST_USERS])}{more}",
+            reason="CALENDAR_IN_USE",
+            remedy="remove the calendar from the jobs first:"
+            " schedctl job patch JOB --exclude-calendar …",
+        )
     if not answer:
         raise _unknown(name)
     return wire.DeleteCalendarResponse(deleted=True)
@@ -173,17 +189,6 @@ async def _update_job(
     return True
 
 
-async def _as_it_would_be(
-    services: Services, namespace: str, name: str, spec: bytes, caller: Caller
-) -> wire.Calendar:
-    before = await services.calendars.get(namespace, name)
-    if before is not None and before.spec == spec:
-        return _message(before)
-    version, jobs = (before.version, before.jobs) if before else (0, 0)
-    now = services.clock.now()
-    return _message(CalendarRecord(namespace, name, version + 1, spec, now, caller.actor, jobs))
-
-
 async def _find(services: Services, namespace: str, name: str, version: int) -> CalendarRecord:
     record = await services.calendars.get(namespace, name, version) if name else None
     if record is None:
@@ -238,21 +243,3 @@ def _message(record: CalendarRecord) -> wire.Calendar:
 def _unknown(name: str, version: int = 0) -> NotFoundError:
     of = f"version {version} of " if version else ""
     return not_found(f"{of}calendar" if name else "calendar", repr(cut(name)), "calendar list")
-
-
-def _in_use(name: str, users: Sequence[str]) -> FailedPreconditionError:
-    names = ", ".join(users[:MOST_USERS]) + (" and more" if len(users) > MOST_USERS else "")
-    return FailedPreconditionError(
-        f"calendar {name!r} is used by {names}",
-        reason="CALENDAR_IN_USE",
-        remedy="remove the calendar from the jobs first:"
-        " schedctl job patch JOB --exclude-calendar …",
-    )
-
-
-def _some_behind(record: CalendarRecord) -> OutcomeUnknownError:
-    return OutcomeUnknownError(
-        f"calendar {record.name!r} v{record.version} is stored, but not all jobs use it yet",
-        reason="JOBS_BEHIND",
-        remedy="call again to update the remaining jobs",
-    )

@@ -1,6 +1,6 @@
 """Calls on pools: set, get, list, pause, resume, delete."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -24,15 +24,14 @@ from schedd.core.runs.pools import (
     MOST_PER,
     PoolRecord,
     PoolUse,
-    PoolUser,
     StartRate,
 )
 from schedd.core.runs.records import StoreConflict
+from schedkit.records import replace
 from schedproto.v1 import pool_service_pb2 as wire
 
 MOST_USERS: Final = 20
 """Jobs that the error of a rejected delete names."""
-EMPTY: Final = PoolUse(0, 0, 0, 0)
 
 
 async def set_pool(services: Services, caller: Caller, request: wire.SetPoolRequest) -> wire.Pool:
@@ -42,9 +41,25 @@ async def set_pool(services: Services, caller: Caller, request: wire.SetPoolRequ
     refuse([*_violations(pool)], "INVALID_POOL")
     limit = pool.limit or None
     rate = StartRate(pool.rate.count, _per(pool)) if pool.HasField("rate") else None
-    found = await services.pools.get(namespace, pool.name)
+    found, now = await services.pools.get(namespace, pool.name), services.clock.now()
     if request.validate_only:
-        return _as_it_would_be(services, caller, pool, namespace, limit, rate, found)
+        record, use = found or (None, PoolUse(0, 0, 0, 0))
+        if pool.version and (record is None or record.version != pool.version):
+            raise _changed_meanwhile(pool.name)
+        if record is not None and (record.limit, record.rate) == (limit, rate):
+            return _message(record, use)
+        record = record or PoolRecord(namespace, pool.name, None, None, 0, False, "", "", now, "")
+        return _message(
+            replace(
+                record,
+                limit=limit,
+                rate=rate,
+                version=record.version + 1,
+                updated_at=now,
+                updated_by=caller.actor,
+            ),
+            use,
+        )
     before = {} if found is None else _limits(found[0].limit, found[0].rate)
     audit = caller.changed(
         "set", f"pool/{namespace}/{pool.name}", before, _limits(limit, rate), request.request_id
@@ -81,7 +96,17 @@ async def delete_pool(
     audit = caller.audit("delete", f"pool/{namespace}/{name}", request.request_id)
     answer = await services.pools.delete(namespace, name, audit, MOST_USERS + 1, _whole)
     if isinstance(answer, list):
-        raise _in_use(name, answer)
+        names = ", ".join(map(str, answer[:MOST_USERS])) + " and more" * (len(answer) > MOST_USERS)
+        steps = []
+        if any(one.run is None for one in answer):
+            steps.append("remove the jobs from the pool first: schedctl job patch JOB --pool ''")
+        if any(one.run is not None for one in answer):
+            steps.append(
+                "wait until submitted runs have ended, or cancel them: schedctl run cancel RUN"
+            )
+        raise FailedPreconditionError(
+            f"pool {name!r} is used by {names}", reason="POOL_IN_USE", remedy="; ".join(steps)
+        )
     if not answer:
         raise _unknown(name)
     return wire.DeletePoolResponse(deleted=True)
@@ -137,35 +162,6 @@ def _per(pool: wire.Pool) -> timedelta:
     return pool.rate.per.ToTimedelta()
 
 
-def _as_it_would_be(
-    services: Services,
-    caller: Caller,
-    pool: wire.Pool,
-    namespace: str,
-    limit: int | None,
-    rate: StartRate | None,
-    found: tuple[PoolRecord, PoolUse] | None,
-) -> wire.Pool:
-    record, use = found or (None, EMPTY)
-    if pool.version and (record is None or record.version != pool.version):
-        raise _changed_meanwhile(pool.name)
-    if record is not None and (record.limit, record.rate) == (limit, rate):
-        return _message(record, use)
-    result = PoolRecord(
-        namespace=namespace,
-        name=pool.name,
-        limit=limit,
-        rate=rate,
-        version=record.version + 1 if record else 1,
-        paused=record is not None and record.paused,
-        pause_note=record.pause_note if record else "",
-        paused_by=record.paused_by if record else "",
-        updated_at=services.clock.now(),
-        updated_by=caller.actor,
-    )
-    return _message(result, use)
-
-
 def _limits(limit: int | None, rate: StartRate | None) -> dict[str, object]:
     text = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
     return {"limit": limit, "rate": text}
@@ -210,22 +206,6 @@ def _message(record: PoolRecord, use: PoolUse) -> wire.Pool:
 
 def _unknown(name: str) -> NotFoundError:
     return not_found("pool", repr(cut(name)), "pool list")
-
-
-def _in_use(name: str, users: Sequence[PoolUser]) -> FailedPreconditionError:
-    names = ", ".join(map(str, users[:MOST_USERS])) + " and more" * (len(users) > MOST_USERS)
-    steps = []
-    if any(one.run is None for one in users):
-        steps.append("remove the jobs from the pool first: schedctl job patch JOB --pool ''")
-    if any(one.run is not None for one in users):
-        steps.append(
-            "wait until submitted runs have ended, or cancel them: schedctl run cancel RUN"
-        )
-    return FailedPreconditionError(
-        f"pool {name!r} is used by {names}",
-        reason="POOL_IN_USE",
-        remedy="; ".join(steps),
-    )
 
 
 def _changed_meanwhile(name: str) -> AbortedError:

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 from google.protobuf.message import Message
 
 from schedd.api import audit_diff, batches, views
-from schedd.api.batches import KEYS, RequestTemplates
+from schedd.api.batches import RequestTemplates
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import notifications, references, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
@@ -57,7 +57,7 @@ async def batch_create_jobs(
     """Create many jobs; each succeeds or fails as with `create_job`."""
     batches.check_count(request.requests)
     definitions: Definitions = {}
-    templates: RequestTemplates[wire.CreateJobRequest, Create] = RequestTemplates(_split)
+    templates: RequestTemplates[wire.CreateJobRequest, Create] = RequestTemplates("job.name")
     messages: dict[JobId, job_pb2.Job] = {}
     soon: list[tuple[JobId, ShardId]] = []
     warnings_of = await worker_warnings.read_workers(services)
@@ -66,7 +66,8 @@ async def batch_create_jobs(
         checked = await _checked(services, caller, one, definitions)
         if isinstance(checked, job_pb2.Job):
             return Result(job=checked)
-        if _is_template(checked, one.job):
+        # Else the item depends on the job's name and id elsewhere than `_derived` says.
+        if checked.plain and not (one.job.HasField("jitter") or any(map(is_hashed, one.job.cron))):
             templates.add(one, checked)
         return checked
 
@@ -104,7 +105,12 @@ async def batch_create_jobs(
         services.wake_ups.jobs_changed(soon)
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
-            _cut(result)
+            if result.HasField("error"):
+                result.error.ClearField("violations")
+            plain: Message = result.job
+            for field, _ in plain.ListFields():
+                if field.name not in NAMES:
+                    plain.ClearField(field.name)
     return answer
 
 
@@ -113,16 +119,6 @@ def _is_soon(record: JobRecord) -> bool:
     if record.paused_until is not None:
         return True
     return record.due_at is not None and record.due_at - record.created_at < SOON
-
-
-def _cut(result: Result) -> None:
-    if result.HasField("error"):
-        result.error.ClearField("violations")
-        return
-    plain: Message = result.job
-    for field, _ in plain.ListFields():
-        if field.name not in NAMES:
-            plain.ClearField(field.name)
 
 
 async def _checked(
@@ -162,22 +158,6 @@ def _noted(
         stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
         caller.audit("create", f"job/{namespace}/{job.name}", request.request_id, after=after),
     )
-
-
-def _split(request: wire.CreateJobRequest) -> tuple[str, wire.CreateJobRequest]:
-    """Return the name of a request's job, and the request without name and keys."""
-    common = wire.CreateJobRequest()
-    common.CopyFrom(request)
-    for field in KEYS:
-        common.ClearField(field)
-    common.job.ClearField("name")
-    return request.job.name, common
-
-
-def _is_template(create: Create, job: job_pb2.Job) -> bool:
-    """Return whether the item depends on the job's name and id only where `_derived` says so."""
-    hashed = job.HasField("jitter") or any(map(is_hashed, job.cron))
-    return create.plain and not hashed
 
 
 def _derived(

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from schedd.api import audit_diff, batches, views
-from schedd.api.batches import KEYS, LARGEST, RequestTemplates
+from schedd.api.batches import LARGEST, RequestTemplates
 from schedd.api.definitions import notifications, references, validation
 from schedd.api.errors import FailedPreconditionError, wrong
 from schedd.api.jobs import stored_jobs
 from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record
-from schedd.api.jobs.update_masks import SCHEDULES
+from schedd.api.jobs.timer_edit import WHEN
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import JobId, RunId, new_id
@@ -25,13 +25,20 @@ from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
 from schedkit.records import replace
-from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 MOST_CHECKED: Final = 64
 """Requests that were checked and whose equals are known, of `LARGEST` bytes each at most. Most
 submits are of few kinds: thousands of one kind with different payloads.
 """
+
+_STORED_ONLY: Final = WHEN | {
+    *job_codec.SET_BY_CLUSTER,
+    *job_codec.STORED_ONLY,
+    *("catch_up", "overlap", "name"),
+}
+"""Fields of a schedule or a pause."""
 
 Answer: TypeAlias = RunRecord | StoreConflict | Unavailable | None
 
@@ -56,7 +63,7 @@ async def batch_submit_runs(
     definitions: dict[RunKey, StoredDefinition] = {}
 
     own: RequestTemplates[wire.SubmitRunRequest, Submit]
-    own = RequestTemplates(_split, nameless=True)
+    own = RequestTemplates("name", "spec.payload", nameless=True)
 
     async def check(one: wire.SubmitRunRequest) -> Submit:
         item = await _checked(services, caller, one)
@@ -100,7 +107,13 @@ async def _checked(services: Services, caller: Caller, request: wire.SubmitRunRe
     namespace = namespace_of(request.namespace)
     spec = job_pb2.Job()
     spec.CopyFrom(request.spec)
-    _refuse_stored_fields(spec)
+    extra = _STORED_ONLY & {field.name for field, _ in request.spec.ListFields()}
+    if extra:
+        raise wrong(
+            f"spec.{min(extra)}",
+            "isn't allowed in a submit, because only stored jobs have a schedule or a pause: leave"
+            " it out",
+        )
     if spec.namespace not in ("", namespace):
         raise wrong(
             "spec.namespace",
@@ -146,23 +159,8 @@ def _item(
     )
 
 
-def _split(request: wire.SubmitRunRequest) -> tuple[str, wire.SubmitRunRequest]:
-    """Return the name of a request, and the request without name, keys and payload."""
-    common = wire.SubmitRunRequest()
-    common.CopyFrom(request)
-    for field in ("name", *KEYS):
-        common.ClearField(field)
-    common.spec.ClearField("payload")
-    return request.name, common
-
-
-def _is_plain(payload: common_pb2.Payload) -> bool:
-    """Return whether a payload is surely accepted with a template's request."""
-    return payload.ByteSize() <= LARGEST and not any(validation.payload_violations(payload))
-
-
 Checked: TypeAlias = RequestTemplates[wire.SubmitRunRequest, Submit]
-_CHECKED: Checked = RequestTemplates(_split, nameless=True, most=MOST_CHECKED)
+_CHECKED: Checked = RequestTemplates("name", "spec.payload", nameless=True, most=MOST_CHECKED)
 
 
 def _known(
@@ -172,7 +170,10 @@ def _known(
     call, but for its name, keys and payload; None: it must be checked.
     """
     template = (own.find(request) if own is not None else None) or _CHECKED.find(request)
-    if template is None or not _is_plain(request.spec.payload):
+    if template is None:
+        return None
+    payload = request.spec.payload
+    if payload.ByteSize() > LARGEST or any(validation.payload_violations(payload)):
         return None
     record, job_id = template.record, JobId(new_id())
     stored = replace(record.definition, job_id=job_id, name=request.name)
@@ -203,37 +204,3 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
         )
     key = request.idempotency_key
     return stored_jobs.stored(stored, name=request.name, pool=request.spec.pool, key=key)
-
-
-def _refuse_stored_fields(spec: job_pb2.Job) -> None:
-    """Raise InvalidArgument for fields of a schedule or a pause."""
-    fields = {field.name for field, _ in spec.ListFields()}
-    extra = fields & _STORED_ONLY
-    if extra:
-        raise wrong(
-            f"spec.{min(extra)}",
-            "isn't allowed in a submit, because only stored jobs have a schedule or a pause: leave"
-            " it out",
-        )
-
-
-_STORED_ONLY = frozenset(
-    {
-        *SCHEDULES,
-        *job_codec.SET_BY_CLUSTER,
-        *job_codec.STORED_ONLY,
-        *(
-            "phase",
-            "anchor",
-            "time_zone",
-            "start",
-            "end",
-            "jitter",
-            "dst",
-            "catch_up",
-            "overlap",
-            "name",
-        ),
-        "exclude",
-    }
-)
