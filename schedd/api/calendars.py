@@ -28,6 +28,7 @@ from schedd.api.errors import (
     cut,
     not_found,
     refuse,
+    too_many,
 )
 from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.api.jobs.timer_edit import MissedOnEdit
@@ -221,8 +222,7 @@ def _whole(record: CalendarRecord) -> str:
 def _violations(calendar: wire.Calendar) -> Iterator[FieldViolation]:
     yield from validation.check_name(calendar.name, "calendar.name")
     if calendar.ByteSize() > LONGEST:
-        problem = f"has {calendar.ByteSize():,} bytes; at most {LONGEST:,} are allowed"
-        yield FieldViolation("calendar", problem)
+        yield from too_many("calendar", calendar.ByteSize(), "bytes", LONGEST)
         return
     try:
         job_codec.rules_of(calendar)

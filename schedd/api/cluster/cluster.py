@@ -202,13 +202,16 @@ async def list_audit(
 
 async def running_workers(services: Services) -> list[WorkerView]:
     """Return the workers with a lease in etcd, with the newest heartbeat of any member."""
+    return await services.lines.views(await running_incarnations(services))
+
+
+async def running_incarnations(services: Services) -> list[Incarnation]:
+    """Return the registrations of the workers with a lease in etcd."""
     here = {view.incarnation.id: view.incarnation for view in services.lines.workers()}
     ids = sorted(services.cluster.view().workers | here.keys())
     stored = {one.id: one for one in await services.worker_store.incarnations(ids)}
     lost = {one.id for one in stored.values() if one.lost_at is not None}
-    return await services.lines.views(
-        [one for one in (stored | here).values() if one.id not in lost]
-    )
+    return [one for one in (stored | here).values() if one.id not in lost]
 
 
 async def _workers(services: Services) -> list[wire.Worker]:

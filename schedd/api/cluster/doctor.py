@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from schedd.api import views
-from schedd.api.cluster.cluster import lost_now, running_workers
-from schedd.api.runs.waiting_runs import can_run, full_workers
+from schedd.api.cluster.cluster import lost_now
+from schedd.api.runs.waiting_runs import can_run, full_workers, workers_by_drain
 from schedd.api.services import Caller, Services
 from schedd.core.checkup import examine
 from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, StuckJob, WorkFacts
@@ -17,7 +17,7 @@ from schedd.core.jobs import labels
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
-from schedd.core.runs.records import StoredDefinition, WaitingRuns, WorkerView
+from schedd.core.runs.records import StoredDefinition, WaitingRuns
 from schedd.runtime.dependency_health import failed_read
 from schedd.runtime.job_codec import JobDefinition
 from schedkit.errors import Unavailable
@@ -43,7 +43,7 @@ async def stuck_now(services: Services) -> Sequence[StuckJob]:
     """Return the jobs whose runs wait although no worker can run them. Raises Unavailable."""
     waits = await services.store.waits()
     stored = await services.store.definitions({wait.job_id for wait in waits})
-    takers, draining = await _takers(services)
+    takers, draining = await workers_by_drain(services)
     able_now = [one.incarnation for one in takers]
     return stuck(waits, stored, able_now, await lost_now(services), draining)
 
@@ -55,7 +55,7 @@ async def _read(services: Services) -> WorkFacts:
     jobs = {wait.job_id for wait in waits}
     jobs |= {one.job_id for one in failing} | {one.job_id for one in growing}
     stored = await services.store.definitions(jobs)
-    (taking, draining), losses = await _takers(services), await lost_now(services)
+    (taking, draining), losses = await workers_by_drain(services), await lost_now(services)
     takers = [one.incarnation for one in taking]
     returned = await services.membership.returns(services.lost_for)
     ready = [
@@ -65,6 +65,7 @@ async def _read(services: Services) -> WorkFacts:
         and (definition := JobDefinition.read(one).parsed).overlap not in BUFFERS
         and can_run(wait, definition, takers)
     ]
+    names = {job: _name(one) for job, one in stored.items() if not one.deleted}
     return WorkFacts(
         losses=losses,
         kept=services.lost_for,
@@ -76,29 +77,16 @@ async def _read(services: Services) -> WorkFacts:
             services, waits, stored, [v for v in taking if not v.refusal_reason]
         ),
         failing=tuple(
-            FailingJob(_name(stored[one.job_id]), one.times, one.more)
+            FailingJob(names[one.job_id], one.times, one.more)
             for one in failing
-            if _there(stored, one.job_id)
+            if one.job_id in names
         ),
         growing=tuple(
-            GrowingQueue(_name(stored[one.job_id]), one.runs, one.made, one.ended)
+            GrowingQueue(names[one.job_id], one.runs, one.made, one.ended)
             for one in growing
-            if _there(stored, one.job_id)
+            if one.job_id in names
         ),
     )
-
-
-async def _takers(services: Services) -> tuple[list[WorkerView], list[Incarnation]]:
-    """Return the workers that take work, full ones included, and those that drain."""
-    drained = {drain.worker for drain in await services.worker_store.drains()}
-    takers, draining = list[WorkerView](), list[Incarnation]()
-    for view in await running_workers(services):
-        drains = view.draining or view.incarnation.worker in drained
-        if drains:
-            draining.append(view.incarnation)
-        else:
-            takers.append(view)
-    return takers, draining
 
 
 def stuck(
@@ -144,10 +132,6 @@ def _missing_plugin(definition: Definition, workers: Sequence[Incarnation]) -> s
     kind, _, name = definition.action.partition("/")
     missing = kind == "plugin" and not any(definition.action in one.actions for one in workers)
     return name if missing else ""
-
-
-def _there(stored: Mapping[JobId, StoredDefinition], job: JobId) -> bool:
-    return (one := stored.get(job)) is not None and not one.deleted
 
 
 def _name(job: StoredDefinition) -> str:

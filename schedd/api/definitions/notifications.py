@@ -8,7 +8,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from schedd.api.definitions.actions import is_url
-from schedd.api.errors import FieldViolation, refuse
+from schedd.api.errors import FieldViolation, refuse, too_many
 from schedd.api.services import Services
 from schedd.runtime.job_codec import seconds
 from schedproto.v1 import job_pb2
@@ -78,9 +78,7 @@ def _target_violations(field: str, said: job_pb2.Notification) -> Iterator[Field
     if len(said.command) > MOST_ARGUMENTS or any("\0" in word for word in said.command):
         problem = f"has a NUL character, or more than {MOST_ARGUMENTS} words"
         yield FieldViolation(f"{field}.command", problem)
-    if len(said.email) > MOST_ADDRESSES:
-        problem = f"has {len(said.email):,} addresses; at most {MOST_ADDRESSES} are allowed"
-        yield FieldViolation(f"{field}.email", problem)
+    yield from too_many(f"{field}.email", len(said.email), "addresses", MOST_ADDRESSES)
     for address in said.email[:MOST_ADDRESSES]:
         if "=?" in address or not _ADDRESS.fullmatch(address):
             yield FieldViolation(f"{field}.email", f"{address[:140]!r} isn't a valid address")

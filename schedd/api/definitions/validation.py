@@ -9,7 +9,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from schedd.api.definitions import actions, notifications, references
-from schedd.api.errors import FieldViolation, refuse
+from schedd.api.errors import FieldViolation, refuse, too_many
 from schedd.api.request_bounds import MOST_VIOLATIONS
 from schedd.core.ids import Id
 from schedd.core.runs import failure_kinds
@@ -95,11 +95,8 @@ def check_pause(job: job_pb2.Job) -> None:
 
 def note_violations(note: str, field: str) -> Iterator[FieldViolation]:
     """Return the violations of a note, which is shown as one line."""
-    if len(note) > MAX_NOTE:
-        yield FieldViolation(
-            field, f"has {len(note):,} characters; at most {MAX_NOTE:,} are allowed"
-        )
-    elif not note.isprintable():
+    yield from too_many(field, len(note), "characters", MAX_NOTE)
+    if len(note) <= MAX_NOTE and not note.isprintable():
         yield FieldViolation(field, "has a line break or another unprintable character")
 
 
@@ -119,9 +116,8 @@ def payload_violations(
 ) -> Iterator[FieldViolation]:
     """Return the violations of a payload: too large, or invalid JSON."""
     size = len(payload.json.encode()) + len(payload.raw)
-    if size > MAX_PAYLOAD:
-        yield FieldViolation(field, f"has {size:,} bytes; at most {MAX_PAYLOAD:,} are allowed")
-    elif payload.json:
+    yield from too_many(field, size, "bytes", MAX_PAYLOAD)
+    if size <= MAX_PAYLOAD and payload.json:
         try:
             standard.loads(payload.json)
         except (standard.TooDeep, standard.TooMany) as beyond:
@@ -189,8 +185,10 @@ def _schedule_violations(definition: JobDefinition, now: datetime) -> Iterator[F
         yield FieldViolation("dst", "requires cron: other schedules don't follow local time")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
         yield FieldViolation("at", "is more than 60 s in the past")
-    if job.HasField("paused_until"):
-        yield from _until_violations(job, now)
+    if job.HasField("paused_until") and not job.paused:
+        yield _UNTIL_ALONE
+    elif job.HasField("paused_until") and instant(job.paused_until) <= now:
+        yield FieldViolation("paused_until", IN_THE_PAST)
     if job.time_zone and not job.cron:
         try:
             zones.zone(job.time_zone)
@@ -221,8 +219,7 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
     elif job.HasField("at") and job.local_at:
         yield FieldViolation("local_at", "can't be combined with at")
     elif len(job.cron) > MAX_EXPRESSIONS:
-        problem = f"has {len(job.cron):,} expressions; at most {MAX_EXPRESSIONS} are allowed"
-        yield FieldViolation("cron", problem)
+        yield from too_many("cron", len(job.cron), "expressions", MAX_EXPRESSIONS)
     elif odd:
         yield FieldViolation("cron", f"{odd[0][:100]!r} has an unprintable character")
     elif job.HasField("every") and seconds(job.every) < timedelta(seconds=1):
@@ -257,7 +254,12 @@ def _instant_violations(definition: JobDefinition, now: datetime) -> Iterator[Fi
             problem = "never matches: clock changes of the time zone skip all its times (dst.gap)"
             yield FieldViolation("cron", f"{text[:100]!r} {problem}")
         elif schedule.first(now) is None:
-            yield from _never(job)
+            at, start = job.HasField("at"), job.HasField("start")
+            if at and start and instant(job.at) < instant(job.start):
+                yield FieldViolation("start", "is after `at`: the job would never fire")
+            elif job.HasField("end"):
+                problem = "is before the next scheduled time: the job would never fire"
+                yield FieldViolation("end", problem)
         elif schedule.excludes_all_after(now):
             yield FieldViolation("exclude", "excludes all scheduled times of the coming years")
     except CronError as wrong:
@@ -265,21 +267,6 @@ def _instant_violations(definition: JobDefinition, now: datetime) -> Iterator[Fi
     except ScheduleError as wrong:
         problem = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
         yield FieldViolation(wrong.field, problem)
-
-
-def _until_violations(job: job_pb2.Job, now: datetime) -> Iterator[FieldViolation]:
-    if not job.paused:
-        yield _UNTIL_ALONE
-    elif instant(job.paused_until) <= now:
-        yield FieldViolation("paused_until", IN_THE_PAST)
-
-
-def _never(job: job_pb2.Job) -> Iterator[FieldViolation]:
-    """Return the violation of a schedule without future scheduled times."""
-    if job.HasField("at") and job.HasField("start") and instant(job.at) < instant(job.start):
-        yield FieldViolation("start", "is after `at`: the job would never fire")
-    elif job.HasField("end"):
-        yield FieldViolation("end", "is before the next scheduled time: the job would never fire")
 
 
 def _cron_violation(job: job_pb2.Job, wrong: CronError) -> FieldViolation:
@@ -299,9 +286,7 @@ def _match_violations(
     field: str, matches: Sequence[common_pb2.LabelMatch]
 ) -> Iterator[FieldViolation]:
     if len(matches) > MOST_MATCHES:
-        yield FieldViolation(
-            field, f"has {len(matches):,} labels; at most {MOST_MATCHES} are allowed"
-        )
+        yield from too_many(field, len(matches), "labels", MOST_MATCHES)
         return
     seen: set[str] = set()
     for match in matches:
@@ -318,7 +303,7 @@ def _match_violations(
 
 def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[FieldViolation]:
     if len(words) > MOST_KINDS:
-        yield FieldViolation(field, f"has {len(words):,} entries; at most {MOST_KINDS} are allowed")
+        yield from too_many(field, len(words), "entries", MOST_KINDS)
         return
     for word in words:
         try:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from schedd.api import views
+from schedd.api.cluster.cluster import running_incarnations
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.jobs import labels
@@ -43,20 +44,16 @@ async def read_workers(services: Services) -> Callable[[JobDefinition], list[str
     workers: Sequence[Incarnation] | None = None
     with suppress(Unavailable, TimeoutError):
         async with asyncio.timeout(WITHIN):
-            workers = await _running(services)
+            workers = await running_incarnations(services)
 
     def warnings_of(definition: JobDefinition) -> list[str]:
-        late = SKIPS_LATE if skips_late(definition.parsed) else ""
-        unable = "" if workers is None else warning(definition.parsed, workers)
-        return [text for text in (late, unable) if text]
+        job = definition.parsed
+        # Each late time would get a run, and nearly all of these be skipped.
+        skips = job.catch_up.policy is CatchUpPolicy.ALL and job.overlap is Overlap.SKIP
+        unable = "" if workers is None else warning(job, workers)
+        return [text for text in (SKIPS_LATE if skips else "", unable) if text]
 
     return warnings_of
-
-
-def skips_late(definition: Definition) -> bool:
-    """Return whether each late time would get a run, and nearly all of these be skipped."""
-    every = definition.catch_up.policy is CatchUpPolicy.ALL
-    return every and definition.overlap is Overlap.SKIP
 
 
 def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:
@@ -80,11 +77,3 @@ def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:
         what = f"handler {need.handler!r}" if need.handler else f"the {need.action} executor"
         return f"no running worker with {what} has {labels.matches_text(need.require)}; {waits}"
     return f"no running worker that fits has {need.slots} slots; {waits}"
-
-
-async def _running(services: Services) -> list[Incarnation]:
-    """Return the workers whose leases are alive."""
-    here = {view.incarnation.id: view.incarnation for view in services.lines.workers()}
-    ids = sorted(services.cluster.view().workers | here.keys())
-    stored = await services.worker_store.incarnations(ids)
-    return [one for one in (here | {one.id: one for one in stored}).values() if not one.lost_at]

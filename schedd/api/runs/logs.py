@@ -3,15 +3,19 @@
 ended:     the row has the whole log, or its beginning was sent already: read the row
            else: read the whole log from the result store; if it isn't there, a note and the row
 followed:  wait ─→ running: pieces as they come ─→ ended: the stored rest ─→ next attempt, if any
+
+A cursor is `7-1024-20`: attempt 7, bytes of its stdout and stderr. A stream that continues from a
+cursor, on any member, repeats nothing that was sent before it, except the note at the cursor.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable
-from typing import Final
+import re
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import field
+from typing import Final, Self
 
 from google.protobuf.message import DecodeError
 
-from schedd.api.errors import FailedPreconditionError
-from schedd.api.runs.cursors import LogPosition
+from schedd.api.errors import FailedPreconditionError, InvalidArgumentError, cut, wrong
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.runs.lifecycle import LIVE, State
@@ -21,7 +25,50 @@ from schedd.watch.change_bus import RunWaiter
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.objects import Damaged, NoSuchObject, Unframed, log_key
+from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
+
+BEGINNING: Final = "0"
+"""The cursor of a stream that ended before anything was sent."""
+_LOG: Final = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})", re.ASCII)
+
+
+def bad_cursor(problem: str) -> InvalidArgumentError:
+    """Return the error for an invalid cursor."""
+    return wrong(
+        "resume_after",
+        problem,
+        "send the cursor of the last event unchanged, or leave resume_after out",
+        reason="BAD_CURSOR",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """The bytes of each stream that were sent, of the attempt with this token."""
+
+    token: Token = NO_TOKEN
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        out = self.ends.get(run_pb2.LogPiece.STREAM_STDOUT, 0)
+        err = self.ends.get(run_pb2.LogPiece.STREAM_STDERR, 0)
+        return f"{self.token}-{out}-{err}"
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Parse a cursor; an empty one is the beginning. Raises InvalidArgumentError."""
+        if text in ("", BEGINNING):
+            return cls()
+        found = _LOG.fullmatch(text)
+        if found is None:
+            raise bad_cursor(f"the cursor {cut(text)!r} isn't a valid position in the run's log")
+        ends: dict[int, int] = {
+            run_pb2.LogPiece.STREAM_STDOUT: int(found[2]),
+            run_pb2.LogPiece.STREAM_STDERR: int(found[3]),
+        }
+        return cls(Token(int(found[1])), ends)
+
 
 _FROM_THE_FIRST: Final = Token(1)
 BEFORE_ALL: Final = LogPosition()

@@ -21,8 +21,7 @@ from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.jobs.stored_jobs import namespace_of
 from schedd.api.runs import logs
-from schedd.api.runs.cursors import LogPosition, refused
-from schedd.api.runs.logs import damaged
+from schedd.api.runs.logs import LogPosition, bad_cursor, damaged
 from schedd.api.runs.why import explain
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
@@ -187,7 +186,7 @@ async def read_logs(
     await _check_attempt(services, record, token)
     after = LogPosition.read(request.resume_after)
     if NO_TOKEN not in (token, after.token) and token != after.token:
-        raise refused(
+        raise bad_cursor(
             f"the cursor {cut(request.resume_after)!r} belongs to another attempt than the"
             f" requested one, which has the fencing token {token}"
         )

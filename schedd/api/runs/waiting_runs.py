@@ -63,16 +63,23 @@ async def read_wait_summary(services: Services) -> WaitSummary:
     if not found:
         return NO_WAITS
     stored = await services.store.definitions({wait.job_id for wait in found})
-    drained = {drain.worker for drain in await services.worker_store.drains()}
-    takers, others = list[WorkerView](), list[Incarnation]()
-    for view in await running_workers(services):
-        takes = not (view.draining or view.refusal_reason or view.incarnation.worker in drained)
-        if takes:
-            takers.append(view)
-        else:
-            others.append(view.incarnation)
+    taking, draining = await workers_by_drain(services)
+    takers = [view for view in taking if not view.refusal_reason]
+    others = [*draining, *(view.incarnation for view in taking if view.refusal_reason)]
     summary = judged(found, stored.values(), [one.incarnation for one in takers], others)
     return replace(summary, full=await full_workers(services, found, stored, takers))
+
+
+async def workers_by_drain(services: Services) -> tuple[list[WorkerView], list[Incarnation]]:
+    """Return the workers that take work, full ones included, and those that drain."""
+    drained = {drain.worker for drain in await services.worker_store.drains()}
+    takers, draining = list[WorkerView](), list[Incarnation]()
+    for view in await running_workers(services):
+        if view.draining or view.incarnation.worker in drained:
+            draining.append(view.incarnation)
+        else:
+            takers.append(view)
+    return takers, draining
 
 
 def judged(
@@ -92,32 +99,21 @@ def judged(
             (held_up if can_run(wait, definition, others) else unrunnable).append(wait)
         elif definition.overlap not in BUFFERS:
             since.append(wait.since)
-    return WaitSummary(
-        _runs(unrunnable),
-        _names(unrunnable, known),
-        since=min(since, default=None),
-        held_up=WaitSummary(_runs(held_up), _names(held_up, known)) if held_up else None,
-    )
+
+    def jobs_of(waits: Iterable[WaitingRuns]) -> tuple[tuple[str, str], ...]:
+        jobs = (known[wait.job_id] for wait in waits)
+        names = [(job.namespace, "submitted work" if job.ephemeral else job.name) for job in jobs]
+        return tuple(dict.fromkeys(names))
+
+    held = WaitSummary(sum(wait.runs for wait in held_up), jobs_of(held_up)) if held_up else None
+    runs = sum(wait.runs for wait in unrunnable)
+    return WaitSummary(runs, jobs_of(unrunnable), since=min(since, default=None), held_up=held)
 
 
 def can_run(wait: WaitingRuns, definition: Definition, takers: Sequence[Incarnation]) -> bool:
     """Return whether one of the workers can run it. Pure."""
     need = replace(asked_of_worker(definition), worker=wait.target)
     return any(able(worker, need) for worker in takers)
-
-
-def _runs(waits: Iterable[WaitingRuns]) -> int:
-    return sum(wait.runs for wait in waits)
-
-
-def _names(
-    waits: Iterable[WaitingRuns], known: Mapping[JobId, StoredDefinition]
-) -> tuple[tuple[str, str], ...]:
-    return tuple(dict.fromkeys(_name(known[wait.job_id]) for wait in waits))
-
-
-def _name(job: StoredDefinition) -> tuple[str, str]:
-    return job.namespace, "submitted work" if job.ephemeral else job.name
 
 
 # Find workers without a free slot that runs have waited for too long, and the runs on them.

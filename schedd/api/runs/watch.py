@@ -4,17 +4,19 @@ run_ids ──▶ polled, and read at once when this member receives a change
 namespace, job ──▶ change stream ──▶ each change, with the cursor to continue from on any member
 """
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
+from zlib import crc32
 
 from google.protobuf.message import Message
 
 from schedd.api import dead_letters, views
 from schedd.api.cluster import cluster
-from schedd.api.errors import wrong
+from schedd.api.errors import cut, wrong
 from schedd.api.jobs import backfills, stored_jobs
-from schedd.api.runs import cursors
+from schedd.api.runs.logs import BEGINNING, bad_cursor
 from schedd.api.runs.runs import run_id_of, unknown
 from schedd.api.services import Caller, Services
 from schedd.core.auth.rights import EVERY, Role
@@ -28,6 +30,40 @@ from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 MOST_WATCHED: Final = 1000
+_RUNS: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{1,256})")
+
+
+class EndedRuns:
+    """The watched runs whose end was sent: those of the cursor `after`, and more later. The cursor
+    `9f3c01aa-5` says that of these runs, in order, the first and the third have ended.
+    """
+
+    def __init__(self, watched: Sequence[RunId], after: str) -> None:
+        """Raise InvalidArgumentError if `after` is a cursor of other runs."""
+        self._places = {run_id: place for place, run_id in enumerate(watched)}
+        self._digest = f"{crc32(b''.join(watched)):08x}"
+        self._bits = 0
+        if after not in ("", BEGINNING):
+            self._bits = self._read(after)
+
+    def _read(self, after: str) -> int:
+        found = _RUNS.fullmatch(after)
+        if found is None or found[1] != self._digest:
+            raise bad_cursor(
+                f"the cursor {cut(after)!r} isn't a valid position in the changes of these runs"
+            )
+        return int(found[2], 16)
+
+    def end(self, run_id: RunId) -> None:
+        self._bits |= 1 << self._places[run_id]
+
+    @property
+    def remaining_runs(self) -> list[RunId]:
+        """The runs whose end wasn't sent yet."""
+        return [run_id for run_id, place in self._places.items() if not self._bits >> place & 1]
+
+    def __str__(self) -> str:
+        return f"{self._digest}-{self._bits:x}"
 
 
 async def watch_runs(
@@ -49,7 +85,7 @@ async def watch_runs(
             f"the list has {len(request.run_ids)} ids: give at most {MOST_WATCHED} in one call",
         )
     watched = sorted(await _find_all(services, request.run_ids))
-    async for event in _these(services, cursors.EndedRuns(watched, request.resume_after)):
+    async for event in _these(services, EndedRuns(watched, request.resume_after)):
         yield event
 
 
@@ -57,7 +93,10 @@ async def _all(
     services: Services, request: wire.WatchRunsRequest, *, sees_cluster: bool
 ) -> AsyncGenerator[wire.RunEvent, None]:
     """Watch the runs of a namespace or job, and events of the cluster if the caller may view it."""
-    after = _cursor(request.resume_after)
+    try:
+        after = Cursor.read(request.resume_after) if request.resume_after else None
+    except ValueError as unread:
+        raise bad_cursor(str(unread)) from None
     namespace, job = stored_jobs.namespace_of(request.namespace), None
     if request.job:
         job = (await stored_jobs.find(services, namespace, request.job)).definition.job_id
@@ -83,16 +122,7 @@ def _event(services: Services, news: ChangeMessage) -> wire.RunEvent:
     return event
 
 
-def _cursor(text: str) -> Cursor | None:
-    try:
-        return Cursor.read(text) if text else None
-    except ValueError as unread:
-        raise cursors.refused(str(unread)) from None
-
-
-async def _these(
-    services: Services, ends: cursors.EndedRuns
-) -> AsyncGenerator[wire.RunEvent, None]:
+async def _these(services: Services, ends: EndedRuns) -> AsyncGenerator[wire.RunEvent, None]:
     """Watch the runs whose end wasn't sent, until all have ended."""
     seen: dict[RunId, RunRecord] = {}
     sent: dict[RunId, run_pb2.RunProgress] = {}

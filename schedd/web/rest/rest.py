@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
 from schedd.api.errors import AbortedError, CallError, FieldViolation, refuse
-from schedd.api.runs.cursors import BEGINNING
+from schedd.api.runs.logs import BEGINNING
 from schedd.api.runs.stream_readers import Places
 from schedd.api.services import DEFAULT_NAMESPACE, Services
 from schedd.runtime.budgeted_work import converted

@@ -10,8 +10,7 @@ import pytest
 
 from schedd.api.errors import FailedPreconditionError
 from schedd.api.runs import logs
-from schedd.api.runs.cursors import LogPosition
-from schedd.api.runs.logs import Reached
+from schedd.api.runs.logs import LogPosition, Reached
 from schedd.core.ids import RunId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.store.user_store import UserStore
