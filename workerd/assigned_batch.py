@@ -138,7 +138,6 @@ class AssignedBatch:
         return message
 
     def log_fields(self, place: int) -> dict[str, object]:
-        """Return a run's log keys, for `extra`."""
         return self.keys[place].log_fields | {"job": self.job(place)}
 
 

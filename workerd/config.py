@@ -66,8 +66,6 @@ class WorkerResultStore:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Everything that can be set."""
-
     endpoints: tuple[str, ...]
     """Members to begin with, `host:port`; the others are learned from them."""
     spool: Path

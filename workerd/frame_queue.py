@@ -33,7 +33,6 @@ class MemberFrameQueue:
     """Whether the member reads batches of results."""
 
     def __init__(self, address: Address) -> None:
-        """`address`: of the member."""
         self.address = address
         self._results: deque[pb.Result] = deque()
         self._batches: deque[pb.ResultBatch] = deque()
@@ -83,7 +82,6 @@ class MemberFrameQueue:
         self._something.set()
 
     def beat(self) -> None:
-        """Add a heartbeat to the next frame."""
         self.heartbeat_due = True
         self._something.set()
 
@@ -98,7 +96,6 @@ class MemberFrameQueue:
         return self._last is not None and not self._something.is_set()
 
     async def wait(self) -> None:
-        """Return when there are messages."""
         await self._something.wait()
 
     def take_frame(self) -> pb.WorkerFrame:

@@ -143,7 +143,6 @@ def uneven(run_ids: bytes, count: int, **columns: int) -> Found:
 
 
 def seconds(instant: Timestamp) -> float:
-    """Return seconds since the Unix epoch."""
     return instant.seconds + instant.nanos / 1e9
 
 

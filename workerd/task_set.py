@@ -29,7 +29,6 @@ class TaskSet:
         return task
 
     async def failed(self) -> NoReturn:
-        """Never return; raise the error of the first task that fails."""
         self._failed = self._failed or asyncio.get_running_loop().create_future()
         await asyncio.shield(self._failed)
         raise AssertionError("nothing but an error ends it")

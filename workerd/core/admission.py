@@ -84,7 +84,6 @@ class OfferedBatch:
         self._places: dict[AssignmentKey, int] | None = None
 
     def place(self, key: AssignmentKey) -> int:
-        """Return the place of a run."""
         if self._places is None:
             count = len(self.keys)
             self._places = dict(zip(reversed(self.keys), reversed(range(count)), strict=True))
@@ -99,7 +98,6 @@ class OfferedBatch:
 
 
 def fill(column: MutableSequence[T], places: Sequence[int], value: T) -> None:
-    """Set the value of these places in a column."""
     if isinstance(places, range):
         column[places.start : places.stop] = [value] * len(places)
     else:
@@ -143,7 +141,6 @@ class _Seen:
         self._tokens: dict[RunId, Token] | None = None
 
     def token(self, run: RunId) -> Token:
-        """Return the greatest token of one of the runs."""
         if self._tokens is None:
             self._tokens = dict(self.keys)
         return self._tokens[run]

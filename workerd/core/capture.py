@@ -133,8 +133,6 @@ class Marks:
 
 @dataclass(slots=True)
 class Capture:
-    """A stream that is being read."""
-
     stderr: bool
     mask: Mask = field(default_factory=Mask)
     tell: Callable[[Piece], object] | None = None

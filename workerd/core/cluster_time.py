@@ -106,7 +106,6 @@ class JudgingClock:
     _last: float = float("-inf")
 
     def observe(self, trip: RoundTrip) -> None:
-        """Add a reading of any member."""
         self._time.observe(trip)
 
     @property

@@ -170,7 +170,6 @@ def last_words(output: Sequence[Piece]) -> str:
 def judged(
     outcome: AttemptOutcome, bounds: ResourceLimits, excess: LimitExceeded
 ) -> AttemptOutcome:
-    """Return the outcome of a program that wasn't stopped, corrected by exceeded limits."""
     if excess.memory:
         error, code = out_of_memory(bounds), 128 + signal.SIGKILL
         return failed(error, OutcomeReason.SIGNAL, exit_code=code, output=outcome.output)

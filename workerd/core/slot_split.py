@@ -63,7 +63,6 @@ class Share:
     """The best head of other members that gets no slots."""
 
     def like(self, other: Share) -> bool:
-        """Return whether both are for the same runs, within the tolerance."""
         if self.before is None or other.before is None:
             return self.before is other.before
         return abs(self.before.rank - other.before.rank) < NEAR

@@ -86,7 +86,6 @@ class _PendingBatch:
 
     @property
     def count(self) -> int:
-        """Results, answered ones included."""
         return len(self.content) if isinstance(self.content, SuccessBatch) else 1
 
     @property
@@ -203,7 +202,6 @@ class ResultSender:
         self._batches[batch] = None
 
     def put(self, result: pb.Result, issuer: Address | None, *, held: bool = False) -> None:
-        """Add the result of an ended attempt."""
         batch = _PendingBatch(result, issuer, held=held)
         self._pending[key_of(result.key)] = batch
         self._add(batch)
@@ -233,7 +231,6 @@ class ResultSender:
         self._spool_work.set()
 
     def release(self, result: pb.Result) -> None:
-        """Send a held result, with these contents."""
         batch = self._pending[key_of(result.key)]
         if batch.file is not None:
             batch.earlier = (*batch.earlier, batch.file)
@@ -270,7 +267,6 @@ class ResultSender:
                 self._send_again(batch, named, now)
 
     def _send_again(self, batch: _PendingBatch, named: set[AssignmentKey], now: float) -> None:
-        """Send some results of a batch."""
         resent = batch.resent or {}
         due = {key for key in named if key not in resent or now - resent[key] >= RESEND_AFTER}
         content = batch.content
@@ -288,7 +284,6 @@ class ResultSender:
     def acknowledge(
         self, answers: Iterable[pb.Acknowledgement], batches: Iterable[pb.AckBatch] = ()
     ) -> None:
-        """Remove the results that members have answered."""
         accepted, stale = list[AssignmentKey](), list[AssignmentKey]()
         for answer in answers:
             if answer.verdict == pb.Acknowledgement.VERDICT_ACCEPTED:
@@ -332,7 +327,6 @@ class ResultSender:
         self._unspooled.pop(batch, None)
 
     def attached(self, stream: MemberFrameQueue) -> None:
-        """Add a stream, and send results that have none."""
         self._streams.append(stream)
         for batch in self._batches:
             if batch.carrier is None and self._may_go(batch):
@@ -351,7 +345,6 @@ class ResultSender:
         await self._delivered.wait()
 
     async def keep_sending(self) -> NoReturn:
-        """Resend unanswered results."""
         while True:
             await asyncio.sleep(_TICK)
             now = boottime()
@@ -479,7 +472,6 @@ class ResultSender:
                 self._send(batch, spooled=message)
 
     async def _with_done(self, call: Callable[[Mapping[Path, int]], T]) -> T:
-        """Call with the results to remove from each file."""
         done = self._done.copy()
         try:
             return await self._in_thread(call, done)

@@ -66,7 +66,6 @@ class ResultFiles:
 
     @property
     def in_memory(self) -> int:
-        """Bytes that aren't on disk."""
         recorded = 0 if self.recording is None else self.recording.in_memory
         return recorded + len(self.result or b"")
 
@@ -82,8 +81,6 @@ class _Upload:
 
 
 class ResultUpload:
-    """The uploads of one worker to the result store."""
-
     def __init__(
         self,
         objects: Objects,
@@ -114,7 +111,6 @@ class ResultUpload:
         return self._backlog.refusal_reason
 
     def recording(self, key: AssignmentKey) -> Recording | None:
-        """Return the recording of a new attempt; None if logs aren't kept."""
         return Recording(self._folder, key, self._most_log) if self._most_log else None
 
     def parcel(

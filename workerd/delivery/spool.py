@@ -98,12 +98,10 @@ class Spool:
 
     @property
     def scratch(self) -> Path:
-        """Directory of the files of attempts."""
         return self.directory / "scratch"
 
     @property
     def upload_directory(self) -> Path:
-        """Directory of logs and large results that wait for upload."""
         return self.directory / "kept"
 
     def load(self) -> list[tuple[Path, pb.WorkerFrame]]:
@@ -126,7 +124,6 @@ class Spool:
         return batches
 
     def _found(self) -> list[Path]:
-        """Return the files with names of batches, oldest first."""
         found = []
         for path in self.directory.glob(f"*{SUFFIX}"):
             if _BATCH.fullmatch(path.name) and path.is_file():
@@ -189,7 +186,6 @@ class Spool:
             return 0
 
     def close(self) -> None:
-        """Unlock the directory."""
         os.close(self._lock)
 
     def _account(self, path: Path, results: int, size: int) -> None:

@@ -44,7 +44,6 @@ class SuccessBatch:
         return len(self.keys)
 
     def extend(self, other: SuccessBatch) -> None:
-        """Add runs of the same incarnation."""
         self.keys += other.keys
         self.scheduled += other.scheduled
         self.started += other.started
@@ -58,7 +57,6 @@ class SuccessBatch:
         return rest
 
     def only(self, places: Sequence[int]) -> SuccessBatch:
-        """Return a batch of the runs at these places."""
         return SuccessBatch(
             self.incarnation,
             [self.keys[place] for place in places],
@@ -68,7 +66,6 @@ class SuccessBatch:
         )
 
     def message(self) -> pb.ResultBatch:
-        """Return the message to spool and send."""
         return pb.ResultBatch(
             incarnation=self.incarnation,
             run_ids=messages.packed_ids(self.keys),
@@ -79,7 +76,6 @@ class SuccessBatch:
         )
 
     def results(self, worker: str) -> Iterator[pb.Result]:
-        """Return a message for each run."""
         columns = zip(self.keys, self.scheduled, self.started, self.finished, strict=True)
         for key, scheduled, started, finished in columns:
             message = messages.key_message(key, scheduled)

@@ -89,7 +89,6 @@ class AttemptStart:
 
     @property
     def deadline(self) -> datetime:
-        """When its timeout ends it."""
         return self.started.deadlines[self.place]
 
     def find_tail(self) -> Tail:
@@ -183,8 +182,6 @@ class Stop:
 
 
 class Stoppable(Protocol):
-    """A call that can be ended."""
-
     def end(self, kill: bool) -> object:
         """End it; with `kill` at once."""
         ...

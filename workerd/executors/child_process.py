@@ -103,19 +103,16 @@ class ChildProcess:
         self._process.wait()
 
     async def wait_for_exit(self) -> int:
-        """Wait for the end. Return the exit code, or minus the signal."""
         return await asyncio.shield(self._exited)
 
     @property
     def excess(self) -> LimitExceeded:
-        """The limits that the program exceeded, once it has ended."""
         return self._process.excess
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL to all known processes of the attempt."""
         self._signal(signal.SIGKILL)
         if not self._exited.done():
             self._supervisor.kill(self.pid, self._key)
@@ -147,7 +144,6 @@ class ChildProcess:
             pause = min(2 * pause, _LAST_LOOK)
 
     def _kept_output(self) -> tuple[Piece, ...]:
-        """Return the kept output of both streams, in the order of reading."""
         kept = (stream.capture.pieces() for stream in self._streams)
         return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
 

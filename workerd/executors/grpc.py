@@ -173,7 +173,6 @@ class GrpcExecutor(ActionExecutor):
 
 
 def _through(proxy: Proxy, endpoint: Endpoint) -> Sequence[tuple[str, str]]:
-    """Return the channel options for CONNECT through a proxy."""
     options = [("grpc.http_connect_server", endpoint.authority)]
     if proxy.credentials:
         basic = base64.b64encode(proxy.credentials.encode()).decode()
@@ -225,7 +224,6 @@ def run_request(attempt: AttemptStart) -> job_handler_pb2.RunRequest:
 
 
 def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutcome:
-    """Return the outcome of an answer of `JobHandler.Run`."""
     if answer.dont_retry:
         error = answer.error or "the target failed, and requested no retry (dont_retry)"
         return failed(error, OutcomeReason.DONT_RETRY)

@@ -62,7 +62,6 @@ class PluginExecutor(ActionExecutor):
         self._caller.begin(target, batch, places, loop=loop)
 
     async def close(self) -> None:
-        """Close the plug-in, on the loop of its coroutines."""
         await self._caller.loops.await_there(self.executor.close)
 
 

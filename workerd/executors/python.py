@@ -154,7 +154,6 @@ class PythonExecutor(ActionExecutor):
         self._fits = {name: _fit(name, each) for name, each in handlers.items()}
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """Return why the handler can't run here: unknown, or limits that can't be enforced."""
         action = assignment.python
         handler = self._handlers.get(action.handler)
         if handler is None:

@@ -158,7 +158,6 @@ class _Asking:
         self._found: dict[str, FileDescriptorProto] = {}
 
     async def files(self, symbol: str) -> Mapping[str, FileDescriptorProto]:
-        """Return the file of a symbol and all its dependencies, by name."""
         await self._ask(file_containing_symbol=symbol)
         while missing := self._missing():
             await self._ask(file_by_filename=missing)

@@ -36,14 +36,11 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Remover:
-    """A thread that removes one tree after another."""
-
     def __init__(self) -> None:
         self._trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def remove(self, tree: Path) -> None:
-        """Remove a tree, in the thread."""
         self._trees.put(tree)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="tree removal", daemon=True)

@@ -122,14 +122,12 @@ class ShellExecutor(ActionExecutor):
         self._account = _own_account()
 
     def objection(self, assignment: pb.Assignment) -> str:
-        """Return why the assignment can't run here: invalid, or limits that can't be enforced."""
         action = assignment.shell
         if not action.argv and not action.script:
             return "shell: argv or script is required"
         return self._supervisor.lacking(bounds_of(action.limits))
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Start the program, and wait until no process of it is left."""
         with contextlib.ExitStack() as scratch:
             child = self._started(attempt, scratch)
             return child if isinstance(child, AttemptOutcome) else await _stay(child, attempt, stop)

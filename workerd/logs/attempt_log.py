@@ -47,8 +47,6 @@ class Recorded:
 
 
 class AttemptLogFolder:
-    """The directory of recordings, and their limit."""
-
     def __init__(self, directory: Path, limit: int) -> None:
         """Remove the files of earlier processes: their results were sent without them."""
         self.directory = directory
@@ -130,7 +128,6 @@ class Recording:
 
     @property
     def in_memory(self) -> int:
-        """Bytes that aren't on disk yet."""
         return self._waiting + len(self._buffer)
 
     @property
@@ -173,7 +170,6 @@ class Recording:
 
     @property
     def has_output(self) -> bool:
-        """Whether anything was or will be written."""
         return self._file is not None or bool(self._waiting)
 
     async def discard(self) -> None:
@@ -211,7 +207,6 @@ class Recording:
             self._room.set()
 
     def _write(self, data: bytes) -> None:
-        """Write data, in the thread."""
         if self._over or self.problem:
             return
         if self._file is None:

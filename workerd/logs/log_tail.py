@@ -30,11 +30,9 @@ class Tail:
         self._followers: dict[object, OnPiece] = {}
 
     def begins(self, kept: Callable[[], Sequence[Piece]]) -> None:
-        """Set the source of the output that is kept so far."""
         self._kept = kept
 
     def add_piece(self, piece: Piece) -> None:
-        """Pass a piece of output to the recording and the followers."""
         if self.recording is not None:
             self.recording.record_piece(piece)
         for on_piece in self._followers.values():
@@ -46,7 +44,6 @@ class Tail:
         return self.recording is not None and self.recording.full
 
     async def room(self) -> None:
-        """Return when more may be read, soon."""
         if self.recording is not None:
             await self.recording.room()
 

@@ -37,8 +37,6 @@ creating: Final = threading.RLock()
 
 
 class OutputWriter(Protocol):
-    """Whatever receives the output of a run."""
-
     def write(self, stderr: bool, data: bytes) -> None:
         """Add bytes to the run's log."""
         ...
@@ -89,7 +87,6 @@ class RunOutput:
             room.wait(WAIT_AT_MOST)
 
     def finish(self) -> tuple[Piece, ...]:
-        """Return the kept output; add nothing more."""
         self._finished = True
         if not self._due and self._captures is None:
             return ()  # nothing was written
@@ -158,7 +155,6 @@ class RunStream(io.TextIOBase):
         return "backslashreplace"
 
     def write(self, text: str) -> int:
-        """Write to the log of the run, or to the worker's own stream."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.write_bytes(text.encode(errors="backslashreplace"))
@@ -173,7 +169,6 @@ class RunStream(io.TextIOBase):
         self.own.flush()
 
     def fileno(self) -> int:
-        """The descriptor of the worker's own stream."""
         return self._fd
 
     def writable(self) -> bool:

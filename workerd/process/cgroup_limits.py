@@ -70,24 +70,20 @@ class _Limit(NamedTuple):
     """Whether the directory exists only for this limit: version 1."""
 
     def make(self) -> None:
-        """Create the directory. Raises OSError."""
         if self.own:
             self.folder.mkdir()
 
     def move_process(self, pid: int) -> None:
-        """Move this process there. Raises OSError."""
         if self.own:
             _write(self.folder / "cgroup.procs", str(pid))
 
     def set(self, value: int) -> None:
-        """Write the limit. Raises OSError."""
         _write(self.folder / self.files.limit, str(value))
         for name, text in self.files.beside.items():
             with contextlib.suppress(FileNotFoundError):
                 _write(self.folder / name, text)
 
     def exceeded(self) -> bool:
-        """Return whether the attempt exceeded the limit. Raises OSError."""
         return all(_count(self.folder / name, word) for name, word in self.files.counters)
 
     def removed(self) -> bool:

@@ -55,8 +55,6 @@ class _Idle:
 
 
 class Launcher:
-    """The worker's launcher process, its starters, and their tree of cgroups."""
-
     def __init__(self, tree: Path, mark: str) -> None:
         """Create the tree, start the process, and test it. Blocks briefly.
 
@@ -111,7 +109,6 @@ class Launcher:
         return starter
 
     def give_back(self, starter: Starter) -> None:
-        """Take back a starter that is alone and may be reused."""
         self._idle.append(_Idle(starter, boottime()))
 
     def remove_idle_starters(self) -> None:
@@ -129,7 +126,6 @@ class Launcher:
                 starter.kill()
 
     def close(self) -> None:
-        """End the launcher process and all processes in the tree."""
         self._give_up()
         cgroups.clear(self.tree, self._mark)
         os.close(self._held)
@@ -180,7 +176,6 @@ class Launcher:
         return _Request(group, ours, boottime())
 
     def _give_up(self, why: str = "") -> None:
-        """End the launcher process and drop its pending request."""
         if why:
             log.error("%s; starting another", why)
         if self._running is not None:

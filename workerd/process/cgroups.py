@@ -64,7 +64,6 @@ def own(controller: str = "") -> Path | None:
 
 
 def delegated(folder: Path) -> bool:
-    """Return whether a cgroup is marked as delegated, by systemd or by an attribute."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             return os.getxattr(folder, name) == b"1"
@@ -72,7 +71,6 @@ def delegated(folder: Path) -> bool:
 
 
 def writable(folder: Path) -> bool:
-    """Return whether this process may create cgroups there."""
     return os.access(folder, os.W_OK)
 
 
@@ -138,7 +136,6 @@ class Cgroup:
         path.mkdir()
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes in it, atomically."""
         _kill(self.path)
 
     def holds_only(self, pid: int) -> bool:
@@ -154,7 +151,6 @@ class Cgroup:
         return alone and os.stat(self._folder).st_nlink == _NONE_BELOW  # noqa: PTH116 - each run
 
     def remove(self) -> bool:
-        """Remove it. Return False if a process in it is still running."""
         return remove_tree(self.path)
 
 

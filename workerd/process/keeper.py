@@ -52,8 +52,6 @@ _INSTANT = struct.Struct("=d")
 
 
 class SharedLease:
-    """An end of the shared memory."""
-
     def __init__(self, fd: int | None = None) -> None:
         """Create a value without end; or open the inherited one of `fd`.
 
@@ -65,7 +63,6 @@ class SharedLease:
             self.write(math.inf)
 
     def write(self, until: float) -> None:
-        """Replace the value by a later or earlier one."""
         os.pwrite(self.fd, _INSTANT.pack(until), 0)
 
     def until(self) -> float:
@@ -123,11 +120,9 @@ class Keeper:
         return self._process.pid
 
     def take_pictures(self) -> None:
-        """Request snapshots: cgroups aren't available."""
         self._send(b"p")
 
     def watch_lease(self) -> None:
-        """Request checks of the lease: a running program ends with it."""
         self._send(b"l")
 
     def _send(self, word: bytes) -> None:
@@ -140,7 +135,6 @@ class Keeper:
         return self._process.poll() is None
 
     def release(self, timeout: float = 3.0) -> None:
-        """Close the pipe, and wait until the keeper has ended."""
         import subprocess
 
         os.close(self._pipe)

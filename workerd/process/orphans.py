@@ -55,7 +55,6 @@ class Orphans:
         self._dead: dict[int, float] = {}
 
     def add_attempt(self, process: proc_files.ProcEntry, run: str, token: int) -> None:
-        """Record an attempt's first process; its executor reaps it."""
         self._jobs[process.pid] = (run, str(token))
         self._attribution.add_attempt(process.pid, process.start)
 

@@ -24,8 +24,6 @@ _PROC = Path("/proc")
 
 
 class ProcEntry(NamedTuple):
-    """A process, with the fields that are needed here."""
-
     pid: int
     parent: int
     session: int
@@ -146,7 +144,6 @@ def sweep(
 
 
 def _shown(alive: Iterable[ProcEntry], picture: Mapping[int, int]) -> set[int]:
-    """Return the running processes of the snapshot, and their descendants."""
     shown: set[int] = set()
     for process in sorted(alive, key=lambda each: each.start):  # parents come first
         if picture.get(process.pid) == process.start or process.parent in shown:

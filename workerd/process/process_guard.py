@@ -34,8 +34,6 @@ LONGEST_SWITCH: Final = 0.005
 
 
 class _OwnLogger(logging.Logger):
-    """A logger that no configuration of `logging` changes."""
-
     sink: logging.Handler
     least: int
 

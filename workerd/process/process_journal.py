@@ -94,7 +94,6 @@ class Journal:
             self._mortals[session] = mortal
 
     def end_session(self, session: int) -> None:
-        """Record that the session has ended without leftovers."""
         del self._open[session]
         self._mortals.pop(session, None)
         self._append(f"- {session}\n")

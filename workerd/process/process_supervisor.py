@@ -268,7 +268,6 @@ class ProcessSupervisor:
             self._keeper = fresh
 
     def close(self) -> None:
-        """End the helper processes: the worker is ending and has no running programs."""
         self._keeper.release()
         self.lease.close()
         if self._launcher is not None:

@@ -23,8 +23,6 @@ from workerd.process.privileges import started
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program to start, with its environment."""
-
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path

@@ -151,7 +151,6 @@ class HeldRuns:
         origin: MemberFrameQueue,
         batches: Iterable[pb.RunBatch] = (),
     ) -> None:
-        """Handle assignments received over `origin`. `time`: of its member."""
         for assignment in assignments:
             found = FRAME.violations(assignment)
             if found or not assignment.HasField("key"):
@@ -180,7 +179,6 @@ class HeldRuns:
                 self._refuse(key, refused, origin)
 
     def _take(self, assigned: AssignedBatch, time: MemberTime, origin: MemberFrameQueue) -> None:
-        """Offer a batch to admission, and start the runs that were accepted when they are due."""
         now, batch = boottime(), HeldBatch(assigned, origin, self.attempts, time)
         answers = self.admission.offer(
             batch,
@@ -214,7 +212,6 @@ class HeldRuns:
                 self._delayed.put(batch, batch.not_before)
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
-        """Prevent the start of an assignment, unless it has started."""
         key = messages.key_of(message)
         batch = self._find(key)
         revoked = self.admission.revoke(key, self.clock.read(boottime()))
@@ -224,7 +221,6 @@ class HeldRuns:
         return pb.RevokeAnswer(key=message, outcome=outcome)
 
     def cancel(self, cancel: pb.Cancel, origin: MemberFrameQueue) -> None:
-        """Cancel a run, or prevent its start."""
         key = messages.key_of(cancel.key)
         batch = self._find(key)
         if self.admission.revoke(key, self.clock.read(boottime())):
@@ -248,7 +244,6 @@ class HeldRuns:
             self.sender.again(repeated)
 
     def follow(self, follow: pb.Follow, origin: MemberFrameQueue) -> None:
-        """Start or stop sending the output of an attempt to a member."""
         key = messages.key_of(follow.key)
         batch = self._find(key)
         item = None if batch is None else batch.attempt(batch.place(key))
@@ -272,7 +267,6 @@ class HeldRuns:
             item.unfollow(origin)
 
     def _attempts_in_hand(self) -> Iterator[HeldAssignment]:
-        """Return the runs with an object of their own."""
         for batch in self._batches:
             yield from cast("list[HeldAssignment]", [*batch.attempts.values()])
 
@@ -298,11 +292,9 @@ class HeldRuns:
 
     @property
     def runs(self) -> list[RunId]:
-        """Runs that are held or running."""
         return [key.run for key, *_ in self.holdings()]
 
     def stop_all(self, cause: Cause, *, kill: bool = False) -> None:
-        """Request the end of all running attempts; with `kill` at once."""
         for batch in self._batches:
             for place in (*batch.places(HELD), *batch.places(RUNNING)):
                 batch.attempt(place).stop.ask(cause, kill=kill)
@@ -317,11 +309,9 @@ class HeldRuns:
                     batch.attempt(place).stop.ask(Cause.LEASE_LOST)
 
     async def idle(self) -> None:
-        """Return when no run is held or running."""
         await self._idle.wait()
 
     def acknowledged(self, keys: Iterable[AssignmentKey]) -> None:
-        """Record that results have left the spool."""
         self.admission.acknowledged(keys)
 
     @property
@@ -345,7 +335,6 @@ class HeldRuns:
                     yield batch.keys[place], scheduled[place], listed, started_at[place] or None
 
     def progress(self) -> Iterator[pb.Progress]:
-        """Return the last reported progress of running attempts."""
         for item in self._attempts_in_hand():
             if item.progress is not None and item.progress.reported is not None:
                 yield item.progress.reported
@@ -353,7 +342,6 @@ class HeldRuns:
     # -- Implementation --
 
     def _begin(self, parts: Sequence[tuple[HeldBatch, range]]) -> None:
-        """Start runs that are held and due."""
         BEFORE_START()
         now = boottime()
         judged, trusted = self.clock.read(now), self._trusted(now)
@@ -371,7 +359,6 @@ class HeldRuns:
             self._tasks.start(self._begin_many(together), f"begin runs of {len(together)} batches")
 
     def _start(self, batch: HeldBatch, places: Sequence[int], together: list[Begun]) -> None:
-        """Begin the attempts of runs that admission has started; add those that begin together."""
         self.attempts.start(batch, places)
         self._metrics.started(batch.assigned.action).inc(len(places))
         if (executor := self.attempts.many(batch.assigned)) is not None:
@@ -446,7 +433,6 @@ class HeldRuns:
             self._record_ends(judged, finished_at)
 
     def _record_ends(self, ends: Sequence[End], finished_at: int) -> None:
-        """Free the slots and report the results."""
         for batch, places, outcome in ends:
             self.admission.end_executions(batch, places)
             if outcome is SUCCESS:
@@ -461,7 +447,6 @@ class HeldRuns:
         self.on_change()
 
     def _record_end(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> None:
-        """Report a result that isn't a plain success."""
         batch, action, recording = item.batch, item.batch.action, item.recording
         self._metrics.ended_attempts(outcome.verdict.name, outcome.reason.name).inc()
         try:

@@ -70,7 +70,6 @@ class ProgressReporter:
         report: Callable[[pb.Progress], object],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`date`: returns cluster time. `loop`: the worker's."""
         self._key = key
         self._date = date
         self._report = report
@@ -83,7 +82,6 @@ class ProgressReporter:
         """The last report."""
 
     def update(self, progress: Progress) -> None:
-        """Set the newest progress."""
         with _newest:
             due, self._newest = self._newest is None, progress
         if due:
@@ -91,7 +89,6 @@ class ProgressReporter:
                 self._loop.call_soon_threadsafe(self._plan)
 
     def close(self) -> None:
-        """Stop reporting: the attempt has ended."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -127,18 +124,15 @@ class HeartbeatTimeout:
     """Calls `silent` once, after a timeout without heartbeat. `beat` is thread-safe."""
 
     def __init__(self, timeout: float, silent: Callable[[], object]) -> None:
-        """`timeout`: in seconds, above 0."""
         self._timeout = timeout
         self._silent = silent
         self._last_beat = boottime()
         self._wait(timeout)
 
     def beat(self) -> None:
-        """Record a heartbeat."""
         self._last_beat = boottime()
 
     def close(self) -> None:
-        """Stop: the attempt has ended."""
         self._timer.cancel()
 
     def _wait(self, seconds: float) -> None:
@@ -164,8 +158,6 @@ BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
 
 
 class HeldBatch(OfferedBatch, StartedBatch):
-    """Runs that were offered together, until their ends."""
-
     def __init__(
         self,
         assigned: AssignedBatch,
@@ -173,7 +165,6 @@ class HeldBatch(OfferedBatch, StartedBatch):
         attempts: Attempts,
         time: MemberTime,
     ) -> None:
-        """`time`: of the member that sent it."""
         common, not_before = assigned.common, assigned.not_before
         OfferedBatch.__init__(
             self,
@@ -212,15 +203,12 @@ class HeldBatch(OfferedBatch, StartedBatch):
         )
 
     def close(self) -> None:
-        """Stop the timers: all runs have ended."""
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
 
 
 class HeldAssignment(AttemptStart):
-    """A run that was accepted, until its end."""
-
     def __init__(self, held: HeldBatch, place: int, attempts: Attempts) -> None:
         super().__init__(held, place)
         self.task: asyncio.Task[None] | None = None
@@ -239,21 +227,17 @@ class HeldAssignment(AttemptStart):
 
     @property
     def recording(self) -> Recording | None:
-        """The recording of the output; None if nothing was written."""
         return None if self._tail is None else self._tail.recording
 
     def unfollow(self, who: object) -> None:
-        """Stop sending the output to `who`."""
         if self._tail is not None:
             self._tail.unfollow(who)
 
     def beat(self) -> None:
-        """Record a heartbeat of the job, from any thread."""
         if (pulse := self.pulse) is not None:
             pulse.beat()
 
     def report_progress(self, progress: Progress) -> None:
-        """Report the progress, from any thread."""
         with _newest:
             if self.held.states[self.place] != RUNNING:
                 return
@@ -262,7 +246,6 @@ class HeldAssignment(AttemptStart):
         self.progress.update(progress)
 
     def close(self) -> None:
-        """Stop the timer and the progress reports: the attempt has ended."""
         if self.pulse is not None:
             self.pulse.close()
             self.pulse = None  # breaks a reference cycle
@@ -271,8 +254,6 @@ class HeldAssignment(AttemptStart):
 
 
 class Attempts:
-    """The attempts of one worker."""
-
     def __init__(
         self,
         worker: str,
@@ -282,7 +263,6 @@ class Attempts:
         upload: ResultUpload,
         on_end: Callable[[HeldBatch, Sequence[int], AttemptOutcome], object],
     ) -> None:
-        """`on_end`: as that of `StartedBatch`."""
         self.worker = worker
         self.on_end = on_end
         self.most_result = upload.most_result
@@ -324,7 +304,6 @@ class Attempts:
                 item.pulse = HeartbeatTimeout(silence, partial(self._silent, item))
 
     def begin(self, executor: ActionExecutor, held: HeldBatch, places: Sequence[int]) -> None:
-        """Begin attempts of a batch now. `on_end` receives their outcomes."""
         try:
             executor.begin(held, places)
         except Exception as error:
@@ -333,7 +312,6 @@ class Attempts:
             self.on_end(held, places, _bug(batch, error))
 
     async def run(self, item: HeldAssignment) -> AttemptOutcome:
-        """Run an attempt, starting now, until its outcome."""
         batch = item.batch
         await BEFORE_EXEC()
         try:
@@ -371,7 +349,6 @@ class Attempts:
         return ProgressReporter(key, self.date, self.on_progress, self._loop)
 
     def date(self) -> datetime:
-        """Return cluster time; this host's time if cluster time is unknown."""
         at = self._clock.date(boottime())
         return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
 

@@ -138,7 +138,6 @@ class DelayedStarts(Generic[B]):
                 turn.set_result(None)
 
     def _first(self) -> tuple[float, int, B, range] | None:
-        """Return the entry that is due first; the run at its first place is held."""
         while self._heap:
             at, number, batch, places = self._heap[0]
             if self._at.get(batch) == at:

@@ -54,8 +54,6 @@ _LOST = frozenset({grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION}
 
 
 class StreamEnd(Enum):
-    """How a stream ended."""
-
     AGAIN = auto()
     LOST = auto()
 
@@ -86,7 +84,6 @@ class MemberStream(MemberFrameQueue):
         return oldest is not None and boottime() - oldest > 2 * self._interval + 1
 
     def grant(self, share: Share, at: float) -> None:
-        """Reserve these slots for this member. The grant is sent only if it changes."""
         limit = self.credit.limit
         self.credit.grant(share.slots, at)
         if self.credit.limit != limit or (share.slots and not self._share.like(share)):
@@ -94,14 +91,12 @@ class MemberStream(MemberFrameQueue):
             self.send_grant(messages.granted(share, self.credit))
 
     def drop(self) -> None:
-        """End the stream now."""
         if not self._dropped.done():
             self._dropped.set_result(None)
 
     # -- Connection --
 
     async def run(self) -> tuple[StreamEnd, str]:
-        """Connect, and run until the stream ends. Return how and why it ended."""
         try:
             channel = connect(self.address, tls=self._tls)
         except Misconfigured as error:  # such as a certificate during its rotation

@@ -94,7 +94,6 @@ class Attach:
 
     @property
     def attached(self) -> int:
-        """Number of open streams."""
         return len(self._links)
 
     def trusted(self) -> bool:
@@ -102,7 +101,6 @@ class Attach:
         return self._trust.holds(boottime()) and self._clock.known
 
     async def run(self) -> NoReturn:
-        """Keep a stream to each member until canceled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 wanted = self._wanted()
@@ -120,7 +118,6 @@ class Attach:
         return min(left, _LOOK) if left > 0 else _LOOK
 
     async def goodbye(self) -> None:
-        """Send a goodbye on each stream, after all results, and return when all have ended."""
         self._leaving = True
         for link in self._links.values():
             link.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
@@ -128,12 +125,10 @@ class Attach:
             await self._closed.wait(_LOOK)
 
     def announce(self) -> None:
-        """Send a heartbeat to each member now."""
         for link in self._links.values():
             link.beat()
 
     def progress(self, progress: pb.Progress) -> None:
-        """Send the progress of an attempt to each member."""
         for link in self._links.values():
             link.send_progress(progress)
 
@@ -160,7 +155,6 @@ class Attach:
     # -- Host of the links --
 
     def hello(self) -> pb.Hello:
-        """Return the hello: identity, runs in hand, and actions."""
         message = pb.Hello()
         message.CopyFrom(self.identity)
         # A key out of bounds would make members reject each hello.
@@ -176,7 +170,6 @@ class Attach:
         return message
 
     def heartbeat(self, at: float) -> pb.Heartbeat:
-        """Return a heartbeat: free slots, runs in hand, age of the lease."""
         spooled, room = self._sender.room
         message = pb.Heartbeat(
             free=self._admission.free,
@@ -194,13 +187,11 @@ class Attach:
         return message
 
     async def refusal(self, welcome: pb.Welcome) -> str:
-        """Return why a member is refused: it belongs to another cluster."""
         if self._home is None:
             return ""
         return await self._home.refusal(welcome.member, welcome.cluster_id)
 
     def welcomed(self, link: MemberStream, welcome: pb.Welcome) -> None:
-        """Handle an opened stream."""
         log.info("attached to member %s at %s", link.member, link.address)
         self._links[link.address] = link
         self._trust.ttl = welcome.worker_ttl.ToTimedelta().total_seconds()
@@ -212,7 +203,6 @@ class Attach:
         self.redeal()
 
     def closed(self, link: MemberStream) -> None:
-        """Handle the end of a stream."""
         del self._links[link.address]
         self._sender.detached(link)
         self._work.remove_stream(link)
@@ -223,7 +213,6 @@ class Attach:
         self.redeal()
 
     def observed(self, trip: RoundTrip) -> None:
-        """Add a reading of a member's time."""
         self._clock.observe(trip)
 
     def clock_was_set(self, link: MemberStream) -> None:
@@ -232,7 +221,6 @@ class Attach:
         self._work.rearm(link.time)
 
     def refreshed(self, sent: float) -> None:
-        """Extend the trust in the lease."""
         fresh, before = not self.trusted(), self._trust.until
         self._trust.refreshed(sent)
         self._report_trust(self._trust.until)

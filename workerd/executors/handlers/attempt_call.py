@@ -126,12 +126,10 @@ class HandlerCall:
 
     @property
     def handler(self) -> str:
-        """The handler's name."""
         return self.target.handler
 
     @property
     def attempt(self) -> AttemptStart:
-        """The attempt as an object."""
         return self.batch.attempt(self.place)
 
     def beat(self) -> None:
@@ -157,22 +155,18 @@ class HandlerCall:
 
     @property
     def assignment(self) -> pb.AssignmentKey:
-        """The message of the key."""
         return self.batch.assigned.key(self.place)
 
     @property
     def key(self) -> AssignmentKey:
-        """The run and the token."""
         return self.batch.assigned.keys[self.place]
 
     @property
     def job(self) -> str:
-        """The name of the job."""
         return self.batch.assigned.job(self.place)
 
     @property
     def name(self) -> str:
-        """The name of the task."""
         run, token = self.batch.assigned.keys[self.place]
         return f"run {run} {token}"
 
@@ -182,7 +176,6 @@ class HandlerCall:
         return {"handler": self.handler, "job": self.job, **self.key.log_fields}
 
     def fill(self, context: sdk.Context) -> None:
-        """Set the fields of the context."""
         batch, place = self.batch, self.place
         assigned, (run, token) = batch.assigned, self.key
         common = assigned.common
@@ -262,7 +255,6 @@ class HandlerCall:
         batch.on_end(batch, [place], outcome)
 
     def not_started(self, error: OSError) -> None:
-        """Report that the host has no resources for the call."""
         self.report(given_back(str(error.strerror)))
 
     def end(self, kill: bool) -> None:

@@ -127,7 +127,6 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         return super().call_soon(callback, *given, context=context)
 
     def stop(self) -> None:
-        """Stop for the worker; refuse for a handler."""
         if self.ending:
             super().stop()
             return
@@ -213,18 +212,15 @@ class HandlerLoop:
 
     @property
     def waiting(self) -> bool:
-        """Whether some calls haven't begun."""
         return bool(self._inbox)
 
     def cancel(self, call: HandlerCall) -> None:
-        """Cancel a call: at once if it hasn't begun, otherwise by canceling its task."""
         if self._withdraw(call):
             call.resolve(None, None)
         else:
             self.call(_cancel_task, call)
 
     def _withdraw(self, call: HandlerCall) -> bool:
-        """Remove a call that hasn't begun. Return False if it has."""
         if not self._inbox.pop(call, False):
             return False
         self.calls.pop(call, None)
@@ -232,11 +228,9 @@ class HandlerLoop:
         return True
 
     def withdraw_all(self) -> Sequence[HandlerCall]:
-        """Remove all calls that haven't begun."""
         return [call for call in [*self._inbox] if self._withdraw(call)]
 
     def probe(self, now: float) -> None:
-        """Send a probe, unless one is unanswered."""
         if self.probed_at is None:
             self.probed_at, self.probed = now, utcnow()
             self.call(self._answer_probe, now)
@@ -365,7 +359,6 @@ class HandlerLoops:
         return f"handlers block all {MOST_LOOPS} event loops of this worker: {', '.join(names)}"
 
     async def watch(self) -> NoReturn:
-        """Probe the loops until canceled."""
         looked = boottime()
         while True:
             await asyncio.sleep(LOOK_EVERY)

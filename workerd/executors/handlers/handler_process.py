@@ -36,8 +36,6 @@ _ENDED_BY_TERM = 128 + signal.SIGTERM
 
 
 class ReportSender:
-    """Sends heartbeats, progress and the end to the worker, in a separate thread."""
-
     def __init__(self, worker: socket.socket) -> None:
         self._worker = worker
         self._progress: sdk.Progress | None = None

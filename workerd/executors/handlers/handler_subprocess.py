@@ -59,7 +59,6 @@ class SubprocessHandlers:
         self._secrets = secrets
 
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-        """Call the handler, and wait until no process of it is left."""
         action = attempt.common.python
         try:
             variables = variables_of(action.env_from, self._secrets)
@@ -121,7 +120,6 @@ class SubprocessHandlers:
         stop: Stop,
         variables: Mapping[str, str],
     ) -> tuple[AttemptOutcome | None, int, tuple[Piece, ...]]:
-        """Return the reported outcome or None, the exit code, and the output."""
         order = _order(attempt, self._modules)
         async with asyncio.TaskGroup() as group:
             listening = group.create_task(
