@@ -1,7 +1,7 @@
 """The Prometheus metrics of a worker."""
 
-import functools
 from collections.abc import Iterator
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,71 +14,52 @@ from schedkit.set_aside import counts
 class WorkerMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        add = self.registry
-        self.slots = Gauge("workerd_slots", "Slots of this worker.", registry=add)
-        self.free = Gauge("workerd_slots_free", "Free slots.", registry=add)
-        self.used = Gauge(
+        gauge = partial(Gauge, registry=self.registry)
+        counter = partial(Counter, registry=self.registry)
+        self.slots = gauge("workerd_slots", "Slots of this worker.")
+        self.free = gauge("workerd_slots_free", "Free slots.")
+        self.used = gauge(
             "workerd_slots_used",
             "Slots in use by runs that the worker runs or has received to start later.",
-            registry=add,
         )
-        self.spool = Gauge(
-            "workerd_spool_results",
-            "Results in the spool that no member has acknowledged.",
-            registry=add,
+        self.spool = gauge(
+            "workerd_spool_results", "Results in the spool that no member has acknowledged."
         )
-        self.members = Gauge(
-            "workerd_members_attached", "Members with a stream to this worker.", registry=add
-        )
-        self.trusted = Gauge(
-            "workerd_trusted", "1 while the worker's lease is surely valid, else 0.", registry=add
+        self.members = gauge("workerd_members_attached", "Members with a stream to this worker.")
+        self.trusted = gauge(
+            "workerd_trusted", "1 while the worker's lease is surely valid, else 0."
         )
         self.lease_margin = LeaseMargin()
         """Margin of the worker's lease, recorded at each refresh."""
         self.registry.register(_Lease(self.lease_margin))
-        self.starts = Counter("workerd_starts", "Attempts started.", ["action"], registry=add)
-        self.outcomes = Counter(
-            "workerd_outcomes", "Attempts ended.", ["outcome", "reason"], registry=add
+        # The hot ones remember their children: finding one costs a lock.
+        self.started = cache(counter("workerd_starts", "Attempts started.", ["action"]).labels)
+        self.ended_attempts = cache(
+            counter("workerd_outcomes", "Attempts ended.", ["outcome", "reason"]).labels
         )
-        self.rejected = Counter(
+        self.rejected = counter(
             "workerd_assignments_rejected",
             "Assignments rejected by this worker, by reason.",
             ["reason"],
-            registry=add,
         )
-        self.acknowledged = Counter(
-            "workerd_results_acknowledged", "Results acknowledged.", ["verdict"], registry=add
+        self.answered = cache(
+            counter("workerd_results_acknowledged", "Results acknowledged.", ["verdict"]).labels
         )
-        self.blocks = Counter(
+        self.blocks = counter(
             "workerd_handler_blocks",
             "Number of times a handler blocked its event loop for more than 1 s.",
             ["handler"],
-            registry=add,
         )
-        self.blocked_for = Gauge(
+        self.blocked_for = gauge(
             "workerd_handler_blocked_seconds",
             "Seconds for which a handler has blocked its event loop; 0 if it doesn't.",
             ["handler"],
-            registry=add,
         )
-        self.uploads = Counter(
+        self.uploads = counter(
             "workerd_result_store_uploads",
             "Uploads of logs and large results to the result store.",
             ["kind", "outcome"],
-            registry=add,
         )
-
-    @functools.cache  # noqa: B019 - kept as long as the process; finding a child costs a lock
-    def started(self, action: str) -> Counter:
-        return self.starts.labels(action)
-
-    @functools.cache  # noqa: B019 - as above
-    def ended_attempts(self, outcome: str, reason: str) -> Counter:
-        return self.outcomes.labels(outcome, reason)
-
-    @functools.cache  # noqa: B019 - as above
-    def answered(self, verdict: str) -> Counter:
-        return self.acknowledged.labels(verdict)
 
 
 class _Lease(Collector):
@@ -88,19 +69,13 @@ class _Lease(Collector):
         self._margin = margin
 
     def collect(self) -> Iterator[Metric]:
-        ttl, margin = self._margin.ttl, self._margin.least()
-        for name, text, value in (
-            ("workerd_lease_ttl_seconds", "TTL of the worker's lease.", ttl or None),
-            (
-                "workerd_lease_margin_seconds",
-                "Shortest time to the expiry of the worker's lease in the last minutes.",
-                margin,
-            ),
-        ):
-            family = GaugeMetricFamily(name, text)
-            if value is not None:
-                family.add_metric([], value)
-            yield family
+        ttl = self._margin.ttl or None
+        yield GaugeMetricFamily("workerd_lease_ttl_seconds", "TTL of the worker's lease.", ttl)
+        yield GaugeMetricFamily(
+            "workerd_lease_margin_seconds",
+            "Shortest time to the expiry of the worker's lease in the last minutes.",
+            self._margin.least(),
+        )
         aside = CounterMetricFamily(
             "workerd_items_set_aside",
             "Items that the worker couldn't process and skipped, by kind.",

@@ -14,24 +14,8 @@ Invariants
 """
 
 from collections import deque
-from enum import Enum, auto
-
-from schedkit.records import dataclass
 
 _REMEMBERED = 1024
-
-
-class Fate(Enum):
-    LEAVE = auto()
-    END = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """The time of one attempt, or of several that overlapped."""
-
-    began: int
-    ended: int
 
 
 class OrphanAttribution:
@@ -42,7 +26,8 @@ class OrphanAttribution:
         """PID of the first process → its start time."""
         self._ending: list[int] = []
         """Start times of ended attempts that may have left processes."""
-        self._over: deque[Life] = deque(maxlen=_REMEMBERED)
+        self._over: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)
+        """When ended attempts began and ended; overlapping ones are one entry."""
 
     def add_attempt(self, pid: int, at: int) -> None:
         """Record the start of an attempt's first process."""
@@ -56,17 +41,17 @@ class OrphanAttribution:
         """Record that at this time no process of an ended attempt was left."""
         if not self._ending:
             return
-        life = Life(min(self._ending), at)
+        began, ended = min(self._ending), at
         self._ending.clear()
-        while self._over and life.began <= self._over[-1].ended:
+        while self._over and began <= self._over[-1][1]:
             earlier = self._over.pop()
-            life = Life(min(earlier.began, life.began), max(earlier.ended, life.ended))
-        self._over.append(life)
+            began, ended = min(earlier[0], began), max(earlier[1], ended)
+        self._over.append((began, ended))
 
-    def fate(self, born: int) -> Fate:
+    def must_end(self, born: int) -> bool:
         """Decide about an orphan of which only the start time is known."""
         if any(began <= born for began in self._running.values()):
-            return Fate.LEAVE
-        ending = any(began <= born for began in self._ending)
-        past = any(life.began <= born <= life.ended for life in self._over)
-        return Fate.END if ending or past else Fate.LEAVE
+            return False
+        return any(began <= born for began in self._ending) or any(
+            began <= born <= ended for began, ended in self._over
+        )

@@ -12,14 +12,13 @@ Invariants
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import os
 import signal
 
 from schedkit import failpoints
 from schedkit.clock import utcnow
-from workerd.core.capture import Capture, Mask, Piece
+from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey
 from workerd.core.resource_limits import LimitExceeded
 from workerd.executors.base import AttemptStart, Stop
@@ -59,25 +58,22 @@ class ChildProcess:
         self._tail = tail
         try:
             with contextlib.ExitStack() as ours:
-                out, err = (
-                    self._pipe(ours, Capture(stderr, Mask(program.secrets), tail.add_piece), tail)
-                    for stderr in (False, True)
-                )
+                tail.capture(program.secrets)
+                out, err = (self._pipe(ours, stderr) for stderr in (False, True))
                 self._process = supervisor.start(program, key, out, err)
             self.pid = self._process.pid
-            tail.begins(self._kept_output)
             self._begin(program.lost_kill_after)
         except (OSError, ValueError):
             for stream in self._streams:
                 stream.close()
             raise
 
-    def _pipe(self, ours: contextlib.ExitStack, capture: Capture, tail: Tail) -> int:
+    def _pipe(self, ours: contextlib.ExitStack, stderr: bool) -> int:
         """Add a stream. Return the program's end of the pipe, which `ours` closes."""
         reading, writing = os.pipe()
         ours.callback(os.close, writing)
         try:
-            self._streams.append(_Stream(self._loop, reading, capture, tail))
+            self._streams.append(_Stream(self._loop, reading, stderr, self._tail))
         except OSError:
             os.close(reading)
             raise
@@ -125,9 +121,7 @@ class ChildProcess:
         if waiting:
             self._supervisor.kill(self.pid, self._key)
             await asyncio.wait(closed, timeout=GRACE)
-        for stream in self._streams:
-            stream.capture.end(utcnow())
-        return self._kept_output()
+        return self._tail.end()
 
     async def emptied(self, within: float) -> None:
         """Return when all descendants of the ended program have ended.
@@ -142,10 +136,6 @@ class ChildProcess:
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LAST_LOOK)
-
-    def _kept_output(self) -> tuple[Piece, ...]:
-        kept = (stream.capture.pieces() for stream in self._streams)
-        return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
 
     def close(self) -> None:
         """Close everything; kill the program if it is running. May be called again."""
@@ -171,10 +161,8 @@ class ChildProcess:
 class _Stream:
     """An output pipe, read by the event loop."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, fd: int, capture: Capture, tail: Tail
-    ) -> None:
-        self.capture = capture
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, stderr: bool, tail: Tail) -> None:
+        self._stderr = stderr
         self._tail = tail
         self._resting: asyncio.Task[None] | None = None
         self.closed = loop.create_future()
@@ -189,7 +177,7 @@ class _Stream:
         except BlockingIOError:
             return
         if data:
-            self.capture.feed(data, utcnow())
+            self._tail.feed(self._stderr, data, utcnow())
             if self._tail.full:
                 self._loop.remove_reader(self._fd)
                 self._resting = self._loop.create_task(self._rest(), name="a full recording")

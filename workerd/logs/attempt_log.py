@@ -17,6 +17,7 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -81,46 +82,30 @@ class AttemptLogFolder:
             recorded.file.unlink(missing_ok=True)
 
 
+@dataclass(slots=True, eq=False)
 class Recording:
     """The recording of one attempt. Belongs to the event loop, except `_write`.
 
     Each attempt has one, and most write nothing: files and events are created on demand.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_digest",
-        "_file",
-        "_folder",
-        "_key",
-        "_left",
-        "_looked",
-        "_over",
-        "_room",
-        "_size",
-        "_waiting",
-        "omitted",
-        "problem",
-    )
-
-    def __init__(self, folder: AttemptLogFolder, key: AssignmentKey, most: int) -> None:
-        """`most`: maximum bytes of recorded output."""
-        self._folder = folder
-        self._key = key
-        self._left = most
-        self._buffer = bytearray()
-        self._waiting = 0
-        self._room: asyncio.Event | None = None
-        """Not set while too many bytes wait; None if that never happened."""
-        self._file: BinaryIO | None = None
-        self._digest: hashlib._Hash | None = None
-        self._size = 0
-        self._looked = 0
-        self._over = False
-        self.omitted = 0
-        """Bytes that aren't recorded."""
-        self.problem = ""
-        """Why no more output is recorded."""
+    _folder: AttemptLogFolder
+    _key: AssignmentKey
+    _left: int
+    """Bytes of output that may still be recorded."""
+    _buffer: bytearray = field(default_factory=bytearray)
+    _waiting: int = 0
+    _room: asyncio.Event | None = None
+    """Not set while too many bytes wait; None if that never happened."""
+    _file: BinaryIO | None = None
+    _digest: "hashlib._Hash | None" = None
+    _size: int = 0
+    _looked: int = 0
+    _over: bool = False
+    omitted: int = 0
+    """Bytes that aren't recorded."""
+    problem: str = ""
+    """Why no more output is recorded."""
 
     @property
     def _path(self) -> Path:

@@ -4,11 +4,14 @@ A member that reads an assignment in the database may follow it before the owner
 reached the worker. `Expected` holds the followers of such attempts.
 """
 
+import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
-from workerd.core.capture import Piece
+from schedkit.clock import utcnow
+from workerd.core.capture import Capture, Mask, Piece
 from workerd.core.ids import AssignmentKey
 from workerd.logs.attempt_log import Recording
 
@@ -19,20 +22,35 @@ MOST_EXPECTED: Final = 1000
 
 
 class Tail:
-    """The output of an attempt. Belongs to the event loop."""
+    """The output of an attempt: captured, recorded and followed. Belongs to the event loop."""
 
-    __slots__ = ("_followers", "_kept", "recording")
+    __slots__ = ("_captures", "_followers", "recording")
 
     def __init__(self, recording: Recording | None = None) -> None:
         """`recording`: records all of it."""
         self.recording = recording
-        self._kept: Callable[[], Sequence[Piece]] = tuple
+        self._captures: Sequence[Capture] = ()
         self._followers: dict[object, OnPiece] = {}
 
-    def begins(self, kept: Callable[[], Sequence[Piece]]) -> None:
-        self._kept = kept
+    def capture(self, secrets: Iterable[bytes] = ()) -> None:
+        """Begin to capture stdout and stderr. `secrets`: masked in them."""
+        self._captures = [Capture(each, Mask(secrets), self._add_piece) for each in (False, True)]
 
-    def add_piece(self, piece: Piece) -> None:
+    def feed(self, stderr: bool, data: bytes, at: datetime) -> None:
+        self._captures[stderr].feed(data, at)
+
+    def end(self) -> tuple[Piece, ...]:
+        """Return the kept output of both streams, which have ended."""
+        for capture in self._captures:
+            capture.end(utcnow())
+        return self._kept()
+
+    def _kept(self) -> tuple[Piece, ...]:
+        """Return the kept output of both streams, in the order of reading."""
+        kept = (capture.pieces() for capture in self._captures)
+        return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
+
+    def _add_piece(self, piece: Piece) -> None:
         if self.recording is not None:
             self.recording.record_piece(piece)
         for on_piece in self._followers.values():

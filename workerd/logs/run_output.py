@@ -11,18 +11,19 @@ Invariants
 
 import asyncio
 import contextlib
-import heapq
 import io
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from schedkit.clock import utcnow
-from workerd.core.capture import Capture, Piece
+from schedkit.records import dataclass
+from workerd.core.capture import Piece
 from workerd.logs.log_tail import Tail
 
 MOST_WAITING: Final = 1 << 20
@@ -42,32 +43,21 @@ class OutputWriter(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class RunOutput:
     """The output of one attempt. Belongs to the worker's loop, except `write`."""
 
-    __slots__ = (
-        "_captures",
-        "_due",
-        "_find_tail",
-        "_finished",
-        "_loop",
-        "_resting",
-        "_room",
-        "_size",
-        "_waiting",
-    )
-
-    def __init__(self, find_tail: Callable[[], Tail], loop: asyncio.AbstractEventLoop) -> None:
-        """`find_tail`: returns the receiver of the output, on the worker's `loop`."""
-        self._find_tail = find_tail
-        self._loop = loop
-        self._waiting: list[tuple[bool, bytes, datetime]] = []
-        self._size = 0
-        self._due = False
-        self._room: threading.Event | None = None
-        self._captures: tuple[Capture, Capture] | None = None
-        self._resting: asyncio.Task[None] | None = None
-        self._finished = False
+    _find_tail: Callable[[], Tail]
+    """Returns the receiver of the output, on the worker's loop."""
+    _loop: asyncio.AbstractEventLoop
+    _waiting: list[tuple[bool, bytes, datetime]] = field(default_factory=list)
+    _size: int = 0
+    _due: bool = False
+    _room: threading.Event | None = None
+    _tail: Tail | None = None
+    """Set at the first output."""
+    _resting: asyncio.Task[None] | None = None
+    _finished: bool = False
 
     def write(self, stderr: bool, data: bytes) -> None:
         if not data or self._finished:
@@ -88,16 +78,12 @@ class RunOutput:
 
     def finish(self) -> tuple[Piece, ...]:
         self._finished = True
-        if not self._due and self._captures is None:
+        if not self._due and self._tail is None:
             return ()  # nothing was written
         if self._resting is not None:
             self._resting.cancel()
         self._feed()
-        if self._captures is None:
-            return ()
-        for capture in self._captures:
-            capture.end(utcnow())
-        return self._kept_output()
+        return () if self._tail is None else self._tail.end()
 
     def _feed_recording(self) -> None:
         if self._finished:
@@ -118,18 +104,12 @@ class RunOutput:
             self._size, self._due = 0, False
             if self._room is not None:
                 self._room.set()
-        if waiting and self._captures is None:
-            tail = self._find_tail()
-            out, err = (Capture(stderr, tell=tail.add_piece) for stderr in (False, True))
-            self._captures = out, err
-            tail.begins(self._kept_output)
-        for stderr, data, at in waiting:
-            assert self._captures is not None
-            self._captures[stderr].feed(data, at)
-
-    def _kept_output(self) -> tuple[Piece, ...]:
-        kept = (capture.pieces() for capture in self._captures or ())
-        return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
+        if waiting and self._tail is None:
+            self._tail = self._find_tail()
+            self._tail.capture()
+        for each in waiting:
+            assert self._tail is not None
+            self._tail.feed(*each)
 
 
 current_output: Final[ContextVar[OutputWriter | None]] = ContextVar("schedd_output", default=None)

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from workerd.core.resource_limits import WITHIN, at_limit, out_of_memory
@@ -28,8 +29,9 @@ ANSWER_TIMEOUT: Final = 5.0
 class Starter:
     """The worker's end of a starter process in its own cgroup."""
 
-    def __init__(self, group: cgroups.Cgroup, pid: int, ours: socket.socket) -> None:
+    def __init__(self, group: Path, pid: int, ours: socket.socket) -> None:
         self._group = group
+        self._folder = str(group)
         self._pid = pid
         self._socket = ours
         self._killed = False
@@ -75,7 +77,7 @@ class Starter:
 
     @property
     def slot(self) -> str:
-        return self._group.path.name
+        return self._group.name
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -103,7 +105,7 @@ class Starter:
         """Kill all processes in the cgroup. Return False if it must be retried."""
         self._killed = True
         try:
-            self._group.kill()
+            cgroups.kill(self._group)
         except OSError as error:
             if not at_limit(error):
                 raise
@@ -116,11 +118,11 @@ class Starter:
         Raises:
             OSError: there is no descriptor for the check.
         """
-        return not self._killed and self._group.holds_only(self._pid)
+        return not self._killed and cgroups.holds_only(self._folder, self._pid)
 
     def remove(self) -> bool:
         """Remove the cgroup. Return False if a process in it is still running."""
-        if not self._group.remove() or not (self._hold is None or self._hold.remove()):
+        if not cgroups.remove_tree(self._group) or not (self._hold is None or self._hold.remove()):
             return False
         self._socket.close()
         return True

@@ -69,11 +69,11 @@ class _Limit(NamedTuple):
     own: bool
     """Whether the directory exists only for this limit: version 1."""
 
-    def make(self) -> None:
+    def impose(self, value: int, pid: int) -> None:
+        """Create the directory, set the limit, and move this process there. Raises OSError."""
         if self.own:
             self.folder.mkdir()
-
-    def move_process(self, pid: int) -> None:
+        self.set(value)
         if self.own:
             _write(self.folder / "cgroup.procs", str(pid))
 
@@ -88,9 +88,7 @@ class _Limit(NamedTuple):
 
     def removed(self) -> bool:
         """Remove the directory. Return False while processes are in it."""
-        if not self.own:
-            return True
-        return cgroups.remove_tree(self.folder)
+        return not self.own or cgroups.remove_tree(self.folder)
 
 
 class Hold:
@@ -106,9 +104,7 @@ class Hold:
             OSError: a limit can't be set; others may be missing, too.
         """
         for name, value in _values(self._bounds, self._helpers):
-            self._limits[name].make()
-            self._limits[name].set(value)
-            self._limits[name].move_process(pid)
+            self._limits[name].impose(value, pid)
 
     def lower_process_limit(self) -> None:
         """Lower the process limit after the start: the helper threads have ended."""

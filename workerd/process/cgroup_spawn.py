@@ -42,7 +42,7 @@ SLOW: Final = "the process that starts programs timed out"
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    group: cgroups.Cgroup
+    group: Path
     ours: socket.socket
     """Socket to the future starter."""
     asked: float
@@ -144,15 +144,15 @@ class Launcher:
         except (TimeoutError, BlockingIOError) as error:
             if boottime() - request.asked > START_TIMEOUT:
                 self._give_up(SLOW)
-            raise _refusal(SLOW, request.group.path) from error
+            raise _refusal(SLOW, request.group) from error
         except OSError as error:
             self._give_up(GONE)
-            raise _refusal(error.strerror or str(error), request.group.path) from error
+            raise _refusal(error.strerror or str(error), request.group) from error
         self._pending = None
         starter = Starter(request.group, pid, request.ours)
         if number:
             self._discard_starter(starter)
-            raise _refusal(os.strerror(number), request.group.path)
+            raise _refusal(os.strerror(number), request.group)
         return starter
 
     def _request(self) -> _Request:
@@ -163,17 +163,17 @@ class Launcher:
             if self._running is None:
                 self._running = _Running()
             with contextlib.ExitStack() as undone:
-                group = cgroups.Cgroup(path)
-                undone.callback(group.remove)
+                path.mkdir()
+                undone.callback(cgroups.remove_tree, path)
                 ours, theirs = socket.socketpair()
                 ours.settimeout(ANSWER_TIMEOUT)
                 undone.callback(ours.close)
                 with theirs:
-                    self._running.ask(group, theirs)
+                    self._running.ask(path, theirs)
                 undone.pop_all()
         except OSError as error:  # a resource limit of the host, not a failure of the program
             raise _refusal(error.strerror or str(error), path) from error
-        return _Request(group, ours, boottime())
+        return _Request(path, ours, boottime())
 
     def _give_up(self, why: str = "") -> None:
         if why:
@@ -215,9 +215,9 @@ class _Running:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    def ask(self, group: cgroups.Cgroup, theirs: socket.socket) -> None:
+    def ask(self, group: Path, theirs: socket.socket) -> None:
         """Request a starter in this cgroup, with this end of a socket."""
-        folder = os.open(group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._socket.settimeout(ANSWER_TIMEOUT)
             socket.send_fds(self._socket, [b"."], [folder, theirs.fileno()])

@@ -127,31 +127,17 @@ def _removed_forgotten(tree: Path, age: float) -> bool:
         os.close(fd)
 
 
-class Cgroup:
-    def __init__(self, path: Path) -> None:
-        """Create the cgroup. Raises OSError: it can't be created."""
-        self.path = path
-        self._folder = str(path)
-        self._procs = f"{path}/cgroup.procs"
-        path.mkdir()
-
-    def kill(self) -> None:
-        _kill(self.path)
-
-    def holds_only(self, pid: int) -> bool:
-        """Return whether this process is the only one in it, and it has no children."""
-        try:
-            fd = os.open(self._procs, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # another program removed it
-            return False
-        try:
-            alone = os.read(fd, 64) == b"%d\n" % pid
-        finally:
-            os.close(fd)
-        return alone and os.stat(self._folder).st_nlink == _NONE_BELOW  # noqa: PTH116 - each run
-
-    def remove(self) -> bool:
-        return remove_tree(self.path)
+def holds_only(folder: str, pid: int) -> bool:
+    """Return whether this process is the only one in a cgroup, and the cgroup has no children."""
+    try:
+        fd = os.open(f"{folder}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # another program removed it
+        return False
+    try:
+        alone = os.read(fd, 64) == b"%d\n" % pid
+    finally:
+        os.close(fd)
+    return alone and os.stat(folder).st_nlink == _NONE_BELOW  # noqa: PTH116 - each run
 
 
 def clear(path: Path, mark: str, timeout: float = 1.5) -> int:
@@ -163,10 +149,10 @@ def clear(path: Path, mark: str, timeout: float = 1.5) -> int:
         return 0
     killed = len(_members(path))
     deadline = time.monotonic() + timeout
-    _kill(path)
+    kill(path)
     while not remove_tree(path) and time.monotonic() < deadline:
         time.sleep(_LOOK)  # neither the keeper nor a starting worker has an event loop
-        _kill(path)
+        kill(path)
     return killed
 
 
@@ -175,7 +161,7 @@ def end(tree: Path, mark: str, slot: str) -> bool:
     path = tree / slot
     if tree.name != NAME.format(mark) or path.parent != tree:
         return True
-    _kill(path)
+    kill(path)
     try:
         return "populated 0" in (path / "cgroup.events").read_text()
     except OSError:
@@ -192,7 +178,8 @@ def holds(path: Path, pid: int) -> bool:
     return any(line.startswith("0::") and f"/{path.name}/" in line for line in lines)
 
 
-def _kill(path: Path) -> None:
+def kill(path: Path) -> None:
+    """Send SIGKILL to all processes in a cgroup, atomically."""
     try:
         fd = os.open(path / "cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -119,16 +119,12 @@ class Keeper:
     def pid(self) -> int:
         return self._process.pid
 
-    def take_pictures(self) -> None:
-        self._send(b"p")
-
-    def watch_lease(self) -> None:
-        self._send(b"l")
-
-    def _send(self, word: bytes) -> None:
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # the keeper has ended; the next one gets it as an argument
+    def send(self, word: bytes) -> None:
+        """Request snapshots (`p`: cgroups aren't available), or checks of the lease (`l`: a running
+        program ends with it).
+        """
+        # A keeper that has ended can't receive it: the next one gets it as an argument.
+        with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, word)
 
     def alive(self) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from schedkit.clock import boottime
-from workerd.core.orphan_attribution import Fate, OrphanAttribution
+from workerd.core.orphan_attribution import OrphanAttribution
 from workerd.process import cgroups, proc_files
 
 UNKNOWN_AFTER = 60.0
@@ -109,7 +109,7 @@ class Orphans:
         if environ.get(proc_files.MARK) == self._mark:
             attempt = (environ.get("SCHEDD_RUN_ID"), environ.get("SCHEDD_FENCING_TOKEN"))
             return attempt not in running
-        return self._tree is None and self._attribution.fate(process.start) is Fate.END
+        return self._tree is None and self._attribution.must_end(process.start)
 
     def _of_a_job(self, process: proc_files.ProcEntry) -> bool:
         if process.session in self._jobs or process.session in self._over:

@@ -68,7 +68,10 @@ def _without_new_ones(start: Callable[[], Process]) -> Process:
 
     def marked() -> None:
         try:
-            _mark_this_thread()
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), "setting no_new_privs")
             processes.append(start())
         except Exception as error:  # noqa: BLE001 - raised in the calling thread
             failed.append(error)
@@ -92,10 +95,3 @@ def _wait_until_gone(thread: threading.Thread) -> None:
         if not task.exists():
             return
         time.sleep(0.0002)
-
-
-def _mark_this_thread() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), "setting no_new_privs")

@@ -52,7 +52,10 @@ class ProcessSupervisor:
         mark = str(uuid.uuid4())
         tree = cgroups.tree_of(mark) if wanted else None
         if tree is not None:
-            _step_aside(tree.parent)
+            try:
+                cgroup_limits.step_aside(tree.parent)
+            except OSError as error:
+                log.warning("cgroup %s can't get child cgroups: %s", tree.parent, error.strerror)
         self.journal = Journal(directory, mark, tree)
         if self.refusal_reason:
             log.warning(
@@ -66,7 +69,7 @@ class ProcessSupervisor:
         self._keeper = Keeper(self.journal.path, self.lease, picture=handlers or tree is None)
         self._launcher = _launcher(tree, mark, wanted=wanted)
         if tree is not None and self._pictured and not handlers:
-            self._keeper.take_pictures()
+            self._keeper.send(b"p")
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._starters: dict[AssignmentKey, Starter] = {}
         """Starters in use, or not known to be empty."""
@@ -151,7 +154,7 @@ class ProcessSupervisor:
             return None
         if not self._leased:
             self._leased = True
-            self._keeper.watch_lease()
+            self._keeper.send(b"l")
         slot = ""
         if key in self._starters:
             self._once.add(key)
@@ -275,13 +278,6 @@ class ProcessSupervisor:
             for starter in self._starters.values():  # its processes have ended with the tree
                 starter.remove()
         self.journal.close()
-
-
-def _step_aside(home: Path) -> None:
-    try:
-        cgroup_limits.step_aside(home)
-    except OSError as error:
-        log.warning("cgroup %s can't get child cgroups: %s", home, error.strerror)
 
 
 def _launcher(tree: Path | None, mark: str, *, wanted: bool) -> Launcher | None:
