@@ -195,10 +195,7 @@ def granted(share: Share, credit: Credit) -> pb.Granted:
 
 def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
     return pb.Refusal(
-        key=key,
-        why=_WHY[refused.why],
-        greatest_token_seen=refused.greatest,
-        detail=refused.detail,
+        key=key, why=_WHY[refused.why], greatest_token_seen=refused.greatest, detail=refused.detail
     )
 
 

@@ -107,11 +107,7 @@ def given_back(why: str, *, began: bool = False) -> AttemptOutcome:
 
 
 def stopped(
-    cause: Cause,
-    detail: str = "",
-    output: tuple[Piece, ...] = (),
-    *,
-    limited: str = "",
+    cause: Cause, detail: str = "", output: tuple[Piece, ...] = (), *, limited: str = ""
 ) -> AttemptOutcome:
     """Return the outcome of an attempt that this worker ended. `limited`: the time that expired."""
     verdict, reason, error = {

@@ -109,10 +109,7 @@ def deal(
 
 
 def _shares(
-    requests: Iterable[_Request],
-    free: int,
-    members: Iterable[Address],
-    kept: Mapping[Address, int],
+    requests: Iterable[_Request], free: int, members: Iterable[Address], kept: Mapping[Address, int]
 ) -> dict[Address, Share]:
     """Meet these requests, the best first, from the slots reserved for their members, and from
     those reserved for no member.

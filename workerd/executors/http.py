@@ -39,12 +39,7 @@ from workerd.core.outcome import (
     given_back,
 )
 from workerd.core.resource_limits import at_limit
-from workerd.executors.base import (
-    ActionExecutor,
-    AttemptStart,
-    Stop,
-    until_stopped,
-)
+from workerd.executors.base import ActionExecutor, AttemptStart, Stop, until_stopped
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
 
 MAX_REDIRECTS = 5

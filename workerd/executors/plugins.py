@@ -52,11 +52,7 @@ class PluginExecutor(ActionExecutor):
         given, executor = batch.assigned.common.plugin, self.executor
         config = messages.content_of(given.config)
         target = CalledFunction(
-            given.executor,
-            executor.run,
-            self._payload,
-            [(self._config, config)],
-            executor.check,
+            given.executor, executor.run, self._payload, [(self._config, config)], executor.check
         )
         loop = inspect.iscoroutinefunction(executor.run)
         self._caller.begin(target, batch, places, loop=loop)

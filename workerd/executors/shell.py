@@ -23,14 +23,7 @@ from typing import BinaryIO, Final
 from schedkit.egress.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.outcome import (
-    AttemptOutcome,
-    OutcomeReason,
-    exited,
-    failed,
-    given_back,
-    judged,
-)
+from workerd.core.outcome import AttemptOutcome, OutcomeReason, exited, failed, given_back, judged
 from workerd.core.resource_limits import at_limit, need_descriptor
 from workerd.executors.base import ActionExecutor, AttemptStart, Stop, bounds_of, outcome_of_stop
 from workerd.executors.child_process import ChildProcess, stayed
