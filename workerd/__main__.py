@@ -82,7 +82,8 @@ def _run(given: argparse.Namespace) -> int:
         )
 
     try:
-        config = read(_as_started if given.check_config else _at_the_start)
+        # Without --check-config handlers are imported after the helper processes were forked.
+        config = read(_as_started if given.check_config else WorkerConfig.unmade)
     except NotNow as error:
         sys.stderr.write(f"{error}\n")
         return NotNow.EXIT_CODE
@@ -120,11 +121,6 @@ def _as_started(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
             python.check(config.handlers)
         except Misconfigured as error:
             yield settings.ConfigProblem("handlers", str(error).removeprefix("handlers: "))
-
-
-def _at_the_start(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
-    """Check without handlers: they are imported after the helper processes were forked."""
-    yield from config.unmade()
 
 
 def _looked_for(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:

@@ -145,10 +145,7 @@ class WorkerConfig:
         """Return why members can't identify this worker by its TLS files."""
         if self.tls is None or self.tls.cert is None or self.tls.key is None:
             return ()
-        return problems(self.tls, self._bearer(), utcnow())
-
-    def _bearer(self) -> Bearer:
-        return Bearer(
+        bearer = Bearer(
             "worker",
             self.name,
             f"{_WORKER}{self.name}",
@@ -156,6 +153,7 @@ class WorkerConfig:
             f"schedctl auth issue worker {self.name} [--in NAMESPACE]",
             serves=False,
         )
+        return problems(self.tls, bearer, utcnow())
 
 
 _ID: Final = "spool_id"

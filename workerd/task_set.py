@@ -51,14 +51,11 @@ class TaskSet:
             self._empty.set()
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._fail(task, error)
-
-    def _fail(self, task: asyncio.Task[None], error: BaseException) -> None:
-        self._failed = self._failed or task.get_loop().create_future()
-        if self._failed.done():
-            log.error("another task failed: %s", task.get_name(), exc_info=error)
-        else:
-            self._failed.set_exception(error)
+            self._failed = self._failed or task.get_loop().create_future()
+            if self._failed.done():
+                log.error("another task failed: %s", task.get_name(), exc_info=error)
+            else:
+                self._failed.set_exception(error)
 
 
 def cancel(task: asyncio.Task[Any]) -> None:

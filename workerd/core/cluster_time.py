@@ -99,19 +99,15 @@ class MemberTime:
 
 
 @dataclass(slots=True)
-class JudgingClock:
+class JudgingClock(MemberTime):
     """The worker's clock for `start_by`, fed by the round trips of all streams."""
 
-    _time: MemberTime = field(default_factory=MemberTime)
     _last: float = float("-inf")
-
-    def observe(self, trip: RoundTrip) -> None:
-        self._time.observe(trip)
 
     @property
     def known(self) -> bool:
         """Whether the clock is precise enough to start runs."""
-        return self._time.width <= TOLERATED
+        return self.width <= TOLERATED
 
     def read(self, boot: float) -> float:
         """Return cluster time at boot time `boot`, as Unix time; never less than before.
@@ -119,11 +115,11 @@ class JudgingClock:
         Raises:
             ValueError: there is no reading yet.
         """
-        self._last = max(self._last, self._time.latest(boot))
+        self._last = max(self._last, self.latest(boot))
         return self._last
 
     def date(self, boot: float) -> float | None:
         """Return the likely cluster time at boot time `boot`, to date events; None while cluster
         time is unknown.
         """
-        return self._time.likely(boot) if self.known else None
+        return self.likely(boot) if self.known else None

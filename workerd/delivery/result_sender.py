@@ -51,7 +51,6 @@ from workerd.messages import key_of, keys_of, microseconds
 
 log = logging.getLogger(__name__)
 
-A = TypeVar("A")
 T = TypeVar("T")
 
 RESEND_AFTER = 2.0
@@ -362,7 +361,7 @@ class ResultSender:
             try:
                 await self._flush()
                 if self._full:
-                    await self._in_thread(Spool.try_out, self._spool)
+                    await self._in_thread(self._spool.try_out)
             except OSError as error:
                 self._found_full(error)
                 await asyncio.sleep(backoff.next())
@@ -474,7 +473,7 @@ class ResultSender:
     async def _with_done(self, call: Callable[[Mapping[Path, int]], T]) -> T:
         done = self._done.copy()
         try:
-            return await self._in_thread(call, done)
+            return await self._in_thread(partial(call, done))
         finally:
             self._done -= done
 
@@ -482,9 +481,9 @@ class ResultSender:
         if not self._pending and not self._done:
             self._delivered.set()
 
-    async def _in_thread(self, call: Callable[[A], T], argument: A) -> T:
+    async def _in_thread(self, call: Callable[[], T]) -> T:
         """Call in a separate thread: those of the loop may all wait for DNS."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _may_go(self, batch: _PendingBatch) -> bool:
         on_disk = batch.file is not None

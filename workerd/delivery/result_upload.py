@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -31,7 +31,6 @@ from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.config import WorkerResultStore
-from workerd.core.backlog import Backlog
 from workerd.core.ids import AssignmentKey
 from workerd.core.outcome import MAX_RESULT, AttemptOutcome
 from workerd.executors.handlers.invocation import fenced
@@ -78,6 +77,43 @@ class _Upload:
     key: str
     recorded: Recorded
     kept: run_pb2.StoredObject
+
+
+class Backlog:
+    """The bytes that wait for the result store, in memory and then on disk.
+
+    Results of runs in hand are added even above a limit: nothing is discarded.
+    """
+
+    def __init__(self, *, memory: int, disk: int) -> None:
+        """Set the limits, in bytes."""
+        self._most_memory = memory
+        self._most_disk = disk
+        self.memory = 0
+        self.disk = 0
+
+    @property
+    def refusal_reason(self) -> str:
+        """Why the worker requests no new work; empty if there is room for its results."""
+        for held, most, where in (
+            (self.memory, self._most_memory, "in memory for the disk of the spool"),
+            (self.disk, self._most_disk, "in the spool for the result store"),
+        ):
+            if held >= most:
+                waiting = f"{held:,} bytes of logs and results wait {where}"
+                return f"{waiting}: above the limit of {most:,} bytes"
+        return ""
+
+    @contextmanager
+    def holding(self, *, memory: int = 0, disk: int = 0) -> Iterator[None]:
+        """Count these bytes until the end of this context."""
+        self.memory += memory
+        self.disk += disk
+        try:
+            yield
+        finally:
+            self.memory -= memory
+            self.disk -= disk
 
 
 class ResultUpload:
@@ -172,26 +208,19 @@ class ResultUpload:
     async def _all(self, parcel: ResultFiles, kept: pb.Result) -> None:
         until = boottime() + self._timeout
         with ExitStack() as counted:
-            uploads = await self._spooled(parcel, kept)
+            with self._backlog.holding(memory=parcel.in_memory):
+                log, result = await self._log(parcel, kept.log), await self._result(parcel, kept)
+                parcel.result = None
+            uploads = [each for each in (log, result) if each is not None]
             for upload in uploads:
-                counted.enter_context(self._backlog.on_disk(upload.recorded.size))
+                counted.enter_context(self._backlog.holding(disk=upload.recorded.size))
             for upload in uploads:
                 await self._stored(upload, until)
 
-    async def _spooled(self, parcel: ResultFiles, kept: pb.Result) -> list[_Upload]:
-        """Write the data to disk; return the files. Set the problem of what can't be written."""
-        uploads = []
-        with self._backlog.in_memory(parcel.in_memory):
-            if parcel.recording is not None:
-                uploads.append(await self._log(parcel, parcel.recording, kept.log))
-            if parcel.result is not None:
-                uploads.append(await self._result(parcel, parcel.result, kept.stored_result))
-            parcel.result = None
-        return [each for each in uploads if each is not None]
-
-    async def _log(
-        self, parcel: ResultFiles, recording: Recording, kept: run_pb2.StoredObject
-    ) -> _Upload | None:
+    async def _log(self, parcel: ResultFiles, kept: run_pb2.StoredObject) -> _Upload | None:
+        """Write the rest of a log to disk; set its problem if it can't be written."""
+        if (recording := parcel.recording) is None:
+            return None
         kept.fencing_token = parcel.key.token
         try:
             recorded = await recording.finish()
@@ -203,9 +232,11 @@ class ResultUpload:
         key = log_key(parcel.namespace, parcel.key.run, parcel.key.token)
         return _Upload("log", key, recorded, kept)
 
-    async def _result(
-        self, parcel: ResultFiles, data: bytes, kept: run_pb2.StoredObject
-    ) -> _Upload | None:
+    async def _result(self, parcel: ResultFiles, result: pb.Result) -> _Upload | None:
+        """Write a large result to disk; set its problem if it can't be written."""
+        if (data := parcel.result) is None:
+            return None
+        kept = result.stored_result
         kept.fencing_token = parcel.key.token
         file = self._folder.file(parcel.key, "result")
         try:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from schedclient.handlers import Progress
 from schedkit.text.duration import render
@@ -27,6 +27,9 @@ from workerd.core.capture import Piece
 from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, stopped
 from workerd.core.resource_limits import ResourceLimits
 from workerd.logs.log_tail import Tail
+
+if TYPE_CHECKING:
+    from workerd.executors.handlers.attempt_call import HandlerCall
 
 DEFAULT_KILL_AFTER = 10.0
 """Seconds from SIGTERM to SIGKILL."""
@@ -59,7 +62,7 @@ class StartedBatch:
         """When the timeout ends each run. Set at the start."""
         self.attempts: dict[int, AttemptStart] = {}
         """Runs with an object of their own, by place."""
-        self.calls: list[Stoppable | None] = [None] * len(assigned)
+        self.calls: list[HandlerCall | None] = [None] * len(assigned)
         """Calls that executors of many have begun and that haven't ended."""
         self.succeeded: list[int] = []
         """Places of plain successes that `on_end` was called for in this turn of the loop."""
@@ -179,12 +182,6 @@ class Stop:
 
     def deafen(self) -> None:
         self._listener = None
-
-
-class Stoppable(Protocol):
-    def end(self, kill: bool) -> object:
-        """End it; with `kill` at once."""
-        ...
 
 
 class ActionExecutor:

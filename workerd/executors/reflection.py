@@ -60,6 +60,10 @@ class MethodNotCallable(Exception):
     """The method can't be called this way; a retry fails, too."""
 
 
+def _faulty(how: str) -> MethodNotCallable:
+    return MethodNotCallable(f"the reflection service of the job's gRPC server {how}")
+
+
 @dataclass(frozen=True, slots=True)
 class ReflectedMethod:
     path: str
@@ -162,10 +166,7 @@ class _Asking:
         while missing := self._missing():
             await self._ask(file_by_filename=missing)
             if missing not in self._found:
-                raise MethodNotCallable(
-                    "the reflection service of the job's gRPC server didn't send a required"
-                    f" file, {missing[:200]!r}: correct the server"
-                )
+                raise _faulty(f"didn't send a required file, {missing[:200]!r}: correct the server")
         return self._found
 
     def _missing(self) -> str | None:
@@ -179,10 +180,7 @@ class _Asking:
         try:
             answer.ParseFromString(data or b"")
         except DecodeError:
-            raise MethodNotCallable(
-                "the reflection service of the job's gRPC server sent an invalid answer:"
-                " correct the server"
-            ) from None
+            raise _faulty("sent an invalid answer: correct the server") from None
         if answer.HasField("error_response"):
             (asked,) = what.values()
             error = answer.error_response.error_message
@@ -195,36 +193,28 @@ class _Asking:
     def _add_files(self, files: Sequence[bytes]) -> None:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
-            raise MethodNotCallable(
-                f"the reflection service of the job's gRPC server sent {self._entries:,} files, but"
-                f" at most {MOST_ENTRIES:,} are allowed: {_WITHOUT_METHOD}"
+            raise _faulty(
+                f"sent {self._entries:,} files, but at most {MOST_ENTRIES:,} are allowed:"
+                f" {_WITHOUT_METHOD}"
             )
         for data in files:
             try:
                 file = FileDescriptorProto.FromString(data)
             except DecodeError:
-                raise MethodNotCallable(
-                    "the reflection service of the job's gRPC server sent an invalid .proto"
-                    " file: correct the server"
-                ) from None
+                raise _faulty("sent an invalid .proto file: correct the server") from None
             if not file.name:
-                raise MethodNotCallable(
-                    "the reflection service of the job's gRPC server sent a .proto file without a"
-                    " name: correct the server"
-                )
+                raise _faulty("sent a .proto file without a name: correct the server")
             if any(len(name) > LONGEST_NAME for name in _names(file)):
-                raise MethodNotCallable(
-                    "the reflection service of the job's gRPC server sent the file"
-                    f" {file.name[:200]}, in which a name has more than {LONGEST_NAME} characters:"
-                    " use shorter names in the server"
+                raise _faulty(
+                    f"sent the file {file.name[:200]}, in which a name has more than"
+                    f" {LONGEST_NAME} characters: use shorter names in the server"
                 )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
-                raise MethodNotCallable(
-                    "the reflection service of the job's gRPC server sent more than"
-                    f" {MAX_FILES:,} files or {MAX_BYTES:,} bytes, the highest allowed numbers:"
-                    f" {_WITHOUT_METHOD}"
+                raise _faulty(
+                    f"sent more than {MAX_FILES:,} files or {MAX_BYTES:,} bytes, the highest"
+                    f" allowed numbers: {_WITHOUT_METHOD}"
                 )
 
 
@@ -248,8 +238,5 @@ def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
         for name in graphlib.TopologicalSorter(dependencies).static_order():
             pool.AddSerializedFile(files[name].SerializeToString())
     except (TypeError, ValueError, KeyError, RecursionError) as wrong:
-        raise MethodNotCallable(
-            "the reflection service of the job's gRPC server sent invalid message types:"
-            f" {wrong}; correct the server"
-        ) from None
+        raise _faulty(f"sent invalid message types: {wrong}; correct the server") from None
     return pool

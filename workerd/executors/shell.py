@@ -123,7 +123,14 @@ class ShellExecutor(ActionExecutor):
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         with contextlib.ExitStack() as scratch:
             child = self._started(attempt, scratch)
-            return child if isinstance(child, AttemptOutcome) else await _stay(child, attempt, stop)
+            if isinstance(child, AttemptOutcome):
+                return child
+            code, output = await stayed(child, attempt, stop)
+        if stop.cause is not None:
+            return outcome_of_stop(attempt.batch, stop.cause, output=output)
+        action = attempt.common.shell
+        outcome = exited(code, output, action.success_codes)
+        return judged(outcome, bounds_of(action.limits), child.excess)
 
     def _started(
         self, attempt: AttemptStart, until_end: contextlib.ExitStack
@@ -139,26 +146,18 @@ class ShellExecutor(ActionExecutor):
         except FileNotFoundError as error:
             name = os.fsdecode(error.filename or "")
             why = shebang_problem(Path(name)) or f"{error.strerror}: {name}"
-            return _missing(why, NOT_FOUND)
+            return _not_started(why, OutcomeReason.DONT_RETRY, NOT_FOUND)
         except ValueError as error:
-            return _not_started(str(error), NOT_EXECUTABLE)
+            return _not_started(str(error))
         except OSError as error:
             about = f": {error.filename}" if error.filename else ""
             detail = f"{error.strerror or error}{about}"
             if at_limit(error):
                 return given_back(detail, began=isinstance(error, Begun))
-            if error.errno in LASTING:
-                return _missing(detail, NOT_EXECUTABLE)
-            return _not_started(detail, NOT_EXECUTABLE)
-
-
-async def _stay(child: ChildProcess, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
-    code, output = await stayed(child, attempt, stop)
-    if stop.cause is not None:
-        return outcome_of_stop(attempt.batch, stop.cause, output=output)
-    action = attempt.common.shell
-    outcome = exited(code, output, action.success_codes)
-    return judged(outcome, bounds_of(action.limits), child.excess)
+            lasting = error.errno in LASTING
+            return _not_started(
+                detail, OutcomeReason.DONT_RETRY if lasting else OutcomeReason.EXIT_CODE
+            )
 
 
 @contextlib.contextmanager
@@ -249,10 +248,7 @@ def _home(account: pwd.struct_passwd) -> Path:
     return home if home.is_dir() else Path("/")
 
 
-def _missing(error: str, code: int) -> AttemptOutcome:
-    """Return the outcome of a program that doesn't exist or isn't executable; not retried."""
-    return failed(f"not started: {error}", OutcomeReason.DONT_RETRY, exit_code=code)
-
-
-def _not_started(error: str, code: int) -> AttemptOutcome:
-    return failed(f"not started: {error}", OutcomeReason.EXIT_CODE, exit_code=code)
+def _not_started(
+    error: str, reason: OutcomeReason = OutcomeReason.EXIT_CODE, code: int = NOT_EXECUTABLE
+) -> AttemptOutcome:
+    return failed(f"not started: {error}", reason, exit_code=code)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -39,23 +40,17 @@ class LazyHttpExecutor(ActionExecutor):
     async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         if self._opened is None:
             try:
-                kind = await asyncio.to_thread(_http_executor)
+                http = await asyncio.to_thread(import_module, "workerd.executors.http")
             except OSError as error:
                 if at_limit(error):
                     return given_back(error.strerror or str(error))
                 raise
-            self._opened = self._opened or kind(self._egress, secrets=self._secrets)
+            self._opened = self._opened or http.HttpExecutor(self._egress, secrets=self._secrets)
         return await self._opened.run(attempt, stop)
 
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.close()
-
-
-def _http_executor() -> type[HttpExecutor]:
-    from workerd.executors.http import HttpExecutor
-
-    return HttpExecutor
 
 
 class ExecutorTable:

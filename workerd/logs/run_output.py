@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import field
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from schedkit.clock import utcnow
 from schedkit.records import dataclass
@@ -35,12 +35,6 @@ _lock: Final = threading.RLock()
 """Held briefly to add or take waiting output of any run. Reentrant: a signal may write, too."""
 creating: Final = threading.RLock()
 """Held briefly to create the output of any run, or to end a run without any."""
-
-
-class OutputWriter(Protocol):
-    def write(self, stderr: bool, data: bytes) -> None:
-        """Add bytes to the run's log."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -112,8 +106,8 @@ class RunOutput:
             self._tail.feed(*each)
 
 
-current_output: Final[ContextVar[OutputWriter | None]] = ContextVar("schedd_output", default=None)
-"""The output of the run in whose context the caller is."""
+current_output: Final[ContextVar[Any]] = ContextVar("schedd_output", default=None)
+"""The run in whose context the caller is, with `write(stderr, data)`; None outside of runs."""
 
 
 class RunStream(io.TextIOBase):

@@ -32,7 +32,7 @@ from workerd.process.cgroup_spawn import Launcher
 from workerd.process.keeper import Keeper, SharedLease
 from workerd.process.orphans import Orphans
 from workerd.process.process_journal import Journal
-from workerd.process.programs import PlainProgram, Program, StartedProgram
+from workerd.process.programs import PlainProgram, Program
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,9 @@ class ProcessSupervisor:
         """Whether the keeper must take snapshots of the worker's descendants."""
         return self._handlers or not self.grouped
 
-    def start(self, program: Program, key: AssignmentKey, out: int, err: int) -> StartedProgram:
+    def start(
+        self, program: Program, key: AssignmentKey, out: int, err: int
+    ) -> PlainProgram | Starter:
         """Start an attempt's program. Call `began` directly after it.
 
         Raises:

@@ -13,10 +13,10 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from schedkit.records import dataclass
-from workerd.core.resource_limits import WITHIN, LimitExceeded, ResourceLimits
+from workerd.core.resource_limits import WITHIN, ResourceLimits
 from workerd.process import proc_files
 from workerd.process.privileges import started
 
@@ -41,30 +41,11 @@ class Begun(OSError):
     """The start failed after the program had begun, or may have; it was killed."""
 
 
-class StartedProgram(Protocol):
-    @property
-    def pid(self) -> int:
-        """The PID, until `wait` has returned."""
-        ...
-
-    def fileno(self) -> int:
-        """A descriptor that is readable once the program has ended, until `wait` has returned."""
-        ...
-
-    def wait(self) -> int:
-        """Kill the group and reap the program. Return the exit code, or minus the signal."""
-        ...
-
-    @property
-    def excess(self) -> LimitExceeded:
-        """The limits that it exceeded, after `wait` has returned."""
-        ...
-
-
 class PlainProgram:
     """A child of this process without its own cgroup."""
 
     excess = WITHIN
+    """The limits that it exceeded, after `wait` has returned."""
 
     def __init__(self, program: Program, mark: str, out: int, err: int) -> None:
         """Start a program. `out`, `err`: open files.
@@ -84,6 +65,7 @@ class PlainProgram:
             user=None if user is None else (user.pw_uid, user.pw_gid),
         )
         self.pid = self._process.pid
+        """Valid until `wait` has returned."""
         try:
             self._pidfd = os.pidfd_open(self.pid)
         except OSError as error:  # its end couldn't be noticed
@@ -91,9 +73,11 @@ class PlainProgram:
             raise Begun(error.errno, error.strerror, program.argv[0]) from error
 
     def fileno(self) -> int:
+        """A descriptor that is readable once the program has ended, until `wait` has returned."""
         return self._pidfd
 
     def wait(self) -> int:
+        """Kill the group and reap the program. Return the exit code, or minus the signal."""
         os.close(self._pidfd)
         return self._reap()
 

@@ -182,7 +182,7 @@ class MemberStream(MemberFrameQueue):
                 return StreamEnd.AGAIN, f"a message of the member isn't valid: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
                 return StreamEnd.LOST, "the member reported this worker as lost"
-            await self._handle_frame(frame)
+            await self._host.received(self, frame)
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
         """Handle a heartbeat answer. Return whether this incarnation is lost."""
@@ -201,13 +201,6 @@ class MemberStream(MemberFrameQueue):
         self._host.observed(trip)
         if was_set:
             self._host.clock_was_set(self)
-
-    async def _handle_frame(self, frame: pb.MemberFrame) -> None:
-        if frame.HasField("reach"):
-            self.credit.reached(frame.reach.serial, frame.reach.slots, boottime())
-        if frame.HasField("demand"):
-            self.demand = messages.heads_of(frame.demand)
-        await self._host.received(self, frame)
 
     async def _write(self, call: _Call) -> bool:
         """Send frames up to the goodbye. Return False if the stream accepts no more frames; the

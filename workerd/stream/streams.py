@@ -50,7 +50,7 @@ _LOOK = 1.0
 _STEADY = 10.0
 """Seconds after which a stream counts as stable, which resets the backoff."""
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
-"""Seconds between two connection attempts to a member; see also `_bounded`."""
+"""Seconds between two connection attempts to a member; a third of the TTL at most."""
 _REMIND_AFTER = 60.0
 """Seconds between two log lines about this worker's invalid certificate."""
 
@@ -109,13 +109,9 @@ class Attach:
                         self._keep_stream(address), name=f"attach {address}"
                     )
                 self._drop_aliases()
-                await self._waker.wait(self._to_look())
+                left = self._trust.until - boottime()  # look at the end of trust at the latest
+                await self._waker.wait(min(left, _LOOK) if left > 0 else _LOOK)
                 self.redeal()
-
-    def _to_look(self) -> float:
-        """Return the seconds to the next check: at the end of trust at the latest."""
-        left = self._trust.until - boottime()
-        return min(left, _LOOK) if left > 0 else _LOOK
 
     async def goodbye(self) -> None:
         self._leaving = True
@@ -238,6 +234,10 @@ class Attach:
         """Handle a frame. Revokes and cancels first: they may refer to assignments in it. A frame
         with many runs is handled in parts, between which the loop runs other tasks.
         """
+        if frame.HasField("reach"):
+            link.credit.reached(frame.reach.serial, frame.reach.slots, boottime())
+        if frame.HasField("demand"):
+            link.demand = messages.heads_of(frame.demand)
         messages.each(
             "revoke", frame.revokes, lambda one: link.send_revoke_answer(self._work.revoke(one.key))
         )
@@ -325,7 +325,9 @@ class Attach:
             logged = not link.member
             if ending is StreamEnd.LOST:
                 self._renew(link)
-            await asyncio.sleep(self._bounded(backoff.next()))
+            wait, ttl = backoff.next(), self._trust.ttl
+            # The worker reconnects before its lease expires.
+            await asyncio.sleep(min(wait, ttl / 3) if ttl else wait)
         del self._tasks[address]
         self._waker.wake()
 
@@ -335,10 +337,6 @@ class Attach:
             if self._tls is not None and (ours := out_of_time(self._tls)):
                 return f"; {ours}"
         return ""
-
-    def _bounded(self, wait: float) -> float:
-        """Limit a wait to a third of the TTL: the worker reconnects before its lease expires."""
-        return min(wait, self._trust.ttl / 3) if self._trust.ttl else wait
 
     def _renew(self, lost: MemberStream) -> None:
         """Register with a new incarnation, once for all streams of the lost one."""

@@ -9,7 +9,7 @@ import pytest
 
 from schedd.core.dispatch import worker_refusals as kinds
 from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
-from workerd.core.backlog import Backlog
+from workerd.delivery.result_upload import Backlog
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_an_error_of_the_disk_is_a_lack_of_space_or_an_unwritable_spool(
 
 def test_a_backlog_of_results_is_of_the_result_store_or_of_the_disk() -> None:
     backlog = Backlog(memory=1, disk=1)
-    with backlog.on_disk(1):
+    with backlog.holding(disk=1):
         assert refusal_of(backlog.refusal_reason) is kinds.UPLOADS
-    with backlog.in_memory(1):
+    with backlog.holding(memory=1):
         assert refusal_of(backlog.refusal_reason) is kinds.MEMORY
 
 

@@ -170,8 +170,8 @@ async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberS
     one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
     world.attach.refreshed(boottime())
     await wait_until_async(lambda: (granted(one), granted(two)) == (2, 2), 5, "an even share")
-    await two._handle_frame(
-        pb.MemberFrame(demand=pb.Demand(heads=[pb.Demand.Head(priority=3, slots=SLOTS)]))
+    await world.attach.received(
+        two, pb.MemberFrame(demand=pb.Demand(heads=[pb.Demand.Head(priority=3, slots=SLOTS)]))
     )
     await wait_until_async(lambda: granted(one) == 0, 5, "what the other one asks for")
     return one, two
@@ -186,9 +186,9 @@ async def test_withdrawn_slots_go_to_another_member_as_soon_as_the_first_release
         assert granted(two) == 2
         grant = one.take_frame().granted
         assert (grant.slots, grant.serial) == (0, 1)
-        await one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
+        await world.attach.received(one, pb.MemberFrame(reach=pb.Reach(serial=1, slots=1)))
         await wait_until_async(lambda: granted(two) == 3, 5, "the slot that it gave up")
-        await one._handle_frame(pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
+        await world.attach.received(one, pb.MemberFrame(reach=pb.Reach(serial=1, slots=0)))
         await wait_until_async(lambda: granted(two) == 4, 5, "the one that it let go of")
         assert not one.take_frame().HasField("granted")
 
@@ -325,7 +325,7 @@ async def test_a_frame_with_many_runs_is_handled_in_parts_with_cancels_first(
         await asyncio.sleep(0)
         cancel = pb.Cancel(key=member.key())
         frame = pb.MemberFrame(cancels=[cancel], run_batches=batches, ack_batches=acks)
-        await link._handle_frame(frame)
+        await world.attach.received(link, frame)
         between.cancel()
         assert handled == [
             "cancel",

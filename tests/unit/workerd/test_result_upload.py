@@ -15,11 +15,10 @@ from schedkit.objects.files import Files
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd.config import WorkerResultStore
-from workerd.core.backlog import Backlog
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Content
 from workerd.delivery import result_upload as module
-from workerd.delivery.result_upload import ResultFiles, ResultUpload
+from workerd.delivery.result_upload import Backlog, ResultFiles, ResultUpload
 from workerd.logs.attempt_log import AttemptLogFolder
 from workerd.metrics import WorkerMetrics
 
@@ -144,7 +143,7 @@ async def test_a_stop_reports_each_end_in_time_and_leaves_no_thread_to_wait_for(
 )
 def test_a_backlog_returns_to_zero_after_an_error(memory: int, disk: int, full: bool) -> None:
     backlog = Backlog(memory=10, disk=100)
-    with contextlib.suppress(OSError), backlog.in_memory(memory), backlog.on_disk(disk):
+    with contextlib.suppress(OSError), backlog.holding(memory=memory, disk=disk):
         assert bool(backlog.refusal_reason) is full
         raise OSError
     assert (backlog.memory, backlog.disk, backlog.refusal_reason) == (0, 0, "")

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workerd.core.capture import Piece
 from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.logs import log_tail
 from workerd.logs.log_tail import Expected
@@ -14,9 +13,6 @@ from workerd.logs.log_tail import Expected
 
 def key(token: int) -> AssignmentKey:
     return AssignmentKey(RunId("r"), Token(token))
-
-
-PIECE = Piece(stderr=False, data=b"x", offset=0, at=datetime.now(UTC))
 
 
 def test_a_follower_receives_the_output_from_its_first_byte() -> None:
@@ -28,7 +24,8 @@ def test_a_follower_receives_the_output_from_its_first_byte() -> None:
     expected.remove_follower("m3")
     tail = expected.take_tail(key(1))
     assert tail is not None
-    tail.add_piece(PIECE)
+    tail.capture()
+    tail.feed(False, b"x", datetime.now(UTC))
     assert received == ["m1"]
     assert expected.take_tail(key(1)) is None, "the attempt has begun and is no longer expected"
 

@@ -20,13 +20,12 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from schedclient import handlers as sdk
-from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.capture import Piece
+from schedkit.records import dataclass
 from workerd.core.ids import AssignmentKey
 from workerd.core.outcome import SUCCESS, AttemptOutcome, AttemptVerdict, Cause, Content, given_back
 from workerd.executors.base import AttemptStart, StartedBatch, Stop, outcome_of_stop
@@ -77,29 +76,25 @@ class AttemptContext(sdk.Context):
         return object.__getattribute__(self, name)
 
 
+@dataclass(slots=True, eq=False)
 class CalledFunction:
     """A user's function and its arguments, as its calls for a batch share them."""
 
-    def __init__(
-        self,
-        handler: str,
-        function: Callable[..., Any],
-        fit: Fit,
-        given: Sequence[tuple[Fit, Content | None]] = (),
-        check: Callable[[Any], object] | None = None,
-    ) -> None:
-        """`fit`: converts the payload. `given`: the arguments before the payload, with their
-        converters. `check`: raises ValueError for an invalid first argument.
-        """
-        self.handler = handler
-        self.function = function
-        self.fit = fit
-        self.given = given
-        self.check = check
-        self.large = any(each and len(each.data) > LARGE for _, each in given)
-        """Whether an argument is large."""
-        self.loop = asyncio.get_running_loop()
-        """The worker's."""
+    handler: str
+    function: Callable[..., Any]
+    fit: Fit
+    """Converts the payload."""
+    given: Sequence[tuple[Fit, Content | None]] = ()
+    """The arguments before the payload, with their converters."""
+    check: Callable[[Any], object] | None = None
+    """Raises ValueError for an invalid first argument."""
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """The worker's."""
+    large: bool = False
+    """Whether an argument is large."""
+
+    def __post_init__(self) -> None:
+        self.large = any(each and len(each.data) > LARGE for _, each in self.given)
 
 
 class HandlerCall:
@@ -148,32 +143,15 @@ class HandlerCall:
         if output is not None and not self.ended:  # `ended` is set before `_output` is read
             output.write(stderr, data)
 
-    def finish_output(self) -> tuple[Piece, ...]:
-        """Return the kept output; add nothing more."""
-        self.ended = True
-        return () if self._output is None else self._output.finish()
-
-    @property
-    def assignment(self) -> pb.AssignmentKey:
-        return self.batch.assigned.key(self.place)
-
     @property
     def key(self) -> AssignmentKey:
         return self.batch.assigned.keys[self.place]
 
     @property
-    def job(self) -> str:
-        return self.batch.assigned.job(self.place)
-
-    @property
-    def name(self) -> str:
-        run, token = self.batch.assigned.keys[self.place]
-        return f"run {run} {token}"
-
-    @property
     def log_fields(self) -> dict[str, object]:
         """Log keys, for `extra`."""
-        return {"handler": self.handler, "job": self.job, **self.key.log_fields}
+        job = self.batch.assigned.job(self.place)
+        return {"handler": self.handler, "job": job, **self.key.log_fields}
 
     def fill(self, context: sdk.Context) -> None:
         batch, place = self.batch, self.place
@@ -195,17 +173,14 @@ class HandlerCall:
             on_log=self._log,
         )
         self.cancel_flag = context.cancel
-        if self.reported or self._stopped:
+        stop = self._stop
+        if self.reported or (stop is not None and (stop.cause is not None or stop.over)):
             context.cancel.set()
 
     @property
     def _stop(self) -> Stop | None:
         attempt = self.batch.attempts.get(self.place)
         return None if attempt is None else attempt.stop
-
-    @property
-    def _stopped(self) -> bool:
-        return (stop := self._stop) is not None and (stop.cause is not None or stop.over)
 
     def listen(self) -> bool:
         """Accept stops from now on. Return False if there was one already, which ends it."""
@@ -230,7 +205,7 @@ class HandlerCall:
                 batch.on_end(batch, batch.succeeded, SUCCESS)
             batch.succeeded.append(place)
             return
-        stop, output = self._stop, self.finish_output()
+        stop, output = self._stop, () if self._output is None else self._output.finish()
         if stop is not None and stop.cause is not None:
             result = outcome_of_stop(batch.assigned, stop.cause, self.blocked, output)
         else:
@@ -363,7 +338,7 @@ class HandlerCall:
             return self._raised(error)
 
 
-current: Final = cast("ContextVar[HandlerCall | None]", current_output)
+current: Final[ContextVar[HandlerCall | None]] = current_output
 """The run of a handler, in its coroutine, tasks, callbacks, and threads with a copy of the context.
 In this process handlers alone set it. Setting a second variable would take 1 µs of each run.
 """

@@ -95,6 +95,10 @@ class LoopBlock:
     def handler(self) -> str:
         return "unknown" if self.run is None else self.run.handler
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        return {"handler": self.handler} if self.run is None else self.run.log_fields
+
 
 class _SharedLoop(asyncio.SelectorEventLoop):
     ending = False
@@ -109,7 +113,9 @@ class _SharedLoop(asyncio.SelectorEventLoop):
         it.
         """
         self._context = context = contextvars.copy_context()
-        call.task = asyncio.Task(work, loop=self, name=call.name, context=context)
+        run, token = call.key
+        name = f"run {run} {token}"
+        call.task = asyncio.Task(work, loop=self, name=name, context=context)
         step = self._step
         del self._step  # it refers to the call, whose batch would be kept until the next one
         context.run(step)
@@ -235,11 +241,6 @@ class HandlerLoop:
             self.probed_at, self.probed = now, utcnow()
             self.call(self._answer_probe, now)
 
-    def probe_again(self, now: float) -> None:
-        if self.probed_at is not None:
-            self.probed_at = None
-            self.probe(now)
-
     def stack(self) -> Sequence[FrameType]:
         """Return the frames of the loop's thread, the innermost first."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
@@ -346,7 +347,10 @@ class HandlerLoops:
                 continue
             run = block.run
             wire_block = beat.blocking.add(
-                key=run.assignment, handler=run.handler, place=block.place, waiting=block.waiting
+                key=run.batch.assigned.key(run.place),
+                handler=run.handler,
+                place=block.place,
+                waiting=block.waiting,
             )
             wire_block.blocked_for.FromNanoseconds(int(block.seconds * 1e9))
 
@@ -366,7 +370,9 @@ class HandlerLoops:
             before, looked = looked, boottime()
             if looked > before + LOOK_EVERY + STOOD_STILL:
                 for loop in self._loops:
-                    loop.probe_again(looked)
+                    if loop.probed_at is not None:
+                        loop.probed_at = None
+                        loop.probe(looked)
             for loop in [*self._loops]:
                 self._check_loop(loop, looked)
 
@@ -403,7 +409,9 @@ class HandlerLoops:
             return
         loop.resolve_ended()  # it can't wake the worker
         before = loop.block
-        loop.block = block = _block(loop, seconds)
+        frames, waiting = loop.stack(), max(len(loop.calls) - 1, 0)
+        block = LoopBlock(_run_of(frames), loop.probed, seconds, _place(frames), waiting)
+        loop.block = block
         if before is None or before.run is not block.run:
             self._blocked(loop, block)
         if block.run is not None:
@@ -417,34 +425,27 @@ class HandlerLoops:
 
     def _blocked(self, loop: HandlerLoop, block: LoopBlock) -> None:
         self._metrics.blocks.labels(block.handler).inc()
-        about = block.run.log_fields if block.run is not None else {"handler": block.handler}
-        stack = "".join(traceback.format_list(_summary(loop.stack())))
+        inner = reversed([*_inner(loop.stack())])
+        summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in inner)
         log.warning(
             "handler blocks its event loop; other runs use another loop",
             extra={
-                **about,
+                **block.log_fields,
                 "blocked_for": f"{block.seconds:.1f}s",
                 "at": block.place,
                 "coroutines_waiting": block.waiting,
-                "stack": stack,
+                "stack": "".join(summary.format()),
             },
         )
 
     def _unblocked(self, loop: HandlerLoop, block: LoopBlock) -> None:
         loop.block = None
         seconds = (utcnow() - block.since) / timedelta(seconds=1)
-        about = block.run.log_fields if block.run is not None else {"handler": block.handler}
         log.warning(
             "handler no longer blocks its event loop",
-            extra={**about, "blocked_for": f"{seconds:.1f}s", "at": block.place},
+            extra={**block.log_fields, "blocked_for": f"{seconds:.1f}s", "at": block.place},
         )
         self._metrics.blocked_for.labels(block.handler).set(0.0)
-
-
-def _block(loop: HandlerLoop, seconds: float) -> LoopBlock:
-    frames = loop.stack()
-    run = _run_of(frames)
-    return LoopBlock(run, loop.probed, seconds, _place(frames), max(len(loop.calls) - 1, 0))
 
 
 def _run_of(frames: Sequence[FrameType]) -> HandlerCall | None:
@@ -464,11 +465,6 @@ def _inner(frames: Sequence[FrameType]) -> Iterator[FrameType]:
         if frame.f_code in (_HANDLE_RUN, _BEGIN):
             return
         yield frame
-
-
-def _summary(frames: Sequence[FrameType]) -> traceback.StackSummary:
-    inner = reversed([*_inner(frames)])
-    return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in inner)
 
 
 def _place(frames: Sequence[FrameType]) -> str:

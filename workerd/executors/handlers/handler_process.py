@@ -21,7 +21,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -103,18 +102,16 @@ def _control() -> socket.socket:
 
 
 def _received(worker: socket.socket) -> handler_protocol.Frame:
-    kind, fields, data = handler_protocol.sizes(_read(worker, handler_protocol.HEAD.size))
-    return handler_protocol.frame(kind, _read(worker, fields), _read(worker, data))
+    with worker.makefile("rb") as file:
 
+        def read(size: int) -> bytes:
+            data = file.read(size)
+            if len(data) < size:
+                os._exit(1)  # the worker has ended, or canceled the call
+            return data
 
-def _read(worker: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        more = worker.recv(size - len(data))
-        if not more:
-            os._exit(1)  # the worker has ended, or canceled the call
-        data += more
-    return bytes(data)
+        kind, fields, data = handler_protocol.sizes(read(handler_protocol.HEAD.size))
+        return handler_protocol.frame(kind, read(fields), read(data))
 
 
 def _carried_out(order: handler_protocol.Frame, reports: ReportSender) -> AttemptOutcome:
@@ -128,7 +125,7 @@ def _carried_out(order: handler_protocol.Frame, reports: ReportSender) -> Attemp
 
     signal.signal(signal.SIGTERM, asked)
     try:
-        return _called(order.fields, _payload(order), reports, cancel)
+        return _called(order, reports, cancel)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
         if not (isinstance(error, SystemExit) and cancel.is_set()):
             _show(error)
@@ -146,24 +143,26 @@ def _show(error: BaseException) -> None:
 
 
 def _called(
-    fields: Mapping[str, Any],
-    payload: Content | None,
-    reports: ReportSender,
-    cancel: threading.Event,
+    order: handler_protocol.Frame, reports: ReportSender, cancel: threading.Event
 ) -> AttemptOutcome:
+    fields, json = order.fields, order.fields["json"]
     for module in fields["modules"]:
         importlib.import_module(module)
     function = sdk.registered[fields["handler"]].function
     fit = fit_of(function)
     try:
-        value = fit(decoded(payload))
+        value = fit(None if json is None else decoded(Content(order.data, json=json)))
     except PayloadMismatch as error:
         return unfit(error)
     except (ValueError, RecursionError) as error:
         return unfit(
             ValueError(f"the payload of the run isn't valid JSON: {error}; correct the payload")
         )
-    context = _context(fields["context"], cancel, reports.beat, reports.progress)
+    given = fields["context"]
+    given |= {key: datetime.fromisoformat(given[key]) for key in ("scheduled_at", "deadline")}
+    context = sdk.Context(
+        **given, cancel=cancel, on_heartbeat=reports.beat, on_progress=reports.progress
+    )
     if sdk.is_async(function):
         answer = asyncio.run(_awaited(function, value, context))
     else:
@@ -186,23 +185,6 @@ async def _awaited(function: sdk.Handler, payload: object, context: sdk.Context)
         return await answer
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _payload(order: handler_protocol.Frame) -> Content | None:
-    given: bool | None = order.fields["json"]
-    return None if given is None else Content(order.data, json=given)
-
-
-def _context(
-    fields: Mapping[str, Any],
-    cancel: threading.Event,
-    beat: Callable[[], None],
-    progress: Callable[[sdk.Progress], None],
-) -> sdk.Context:
-    times = {key: datetime.fromisoformat(fields[key]) for key in ("scheduled_at", "deadline")}
-    return sdk.Context(
-        **{**fields, **times}, cancel=cancel, on_heartbeat=beat, on_progress=progress
-    )
 
 
 if __name__ == "__main__":

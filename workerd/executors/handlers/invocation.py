@@ -89,7 +89,8 @@ def raised(error: BaseException) -> AttemptOutcome:
     """Return the outcome of a raised exception, with the traceback as output."""
     text = _sayable(f"{class_of(error)}: {words_of(error)}")
     output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
-    final = isinstance(error, SystemExit) and _exit_code(error) == DONT_RETRY_CODE
+    code = error.code if isinstance(error, SystemExit) else None
+    final = type(code) is int and code == DONT_RETRY_CODE
     if final or isinstance(error, sdk.DontRetry):
         return failed(text, OutcomeReason.DONT_RETRY, output=output)
     wait = _wait(error) if isinstance(error, sdk.RetryAfter) else None
@@ -123,11 +124,6 @@ def words_of(error: BaseException) -> str:
         return str.__str__(str(error))
     except BaseException as inner:  # noqa: BLE001 - a user's `__str__` may raise anything
         return f"<no text: __str__ raised {class_of(inner)}>"
-
-
-def _exit_code(error: SystemExit) -> int | None:
-    code = error.code
-    return code if type(code) is int else None
 
 
 def _sayable(text: str) -> str:

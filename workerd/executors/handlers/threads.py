@@ -13,8 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -41,14 +40,15 @@ class Threads:
         future: asyncio.Future[T] = loop.create_future()
 
         def settle() -> None:
-            resolve: Callable[[], None]
+            answer: T | None = None
+            failed: BaseException | None = None
             try:
-                resolve = partial(_succeed, future, function())
+                answer = function()
             except BaseException as error:  # noqa: BLE001 - passed to the future
-                resolve = partial(_fail, future, error)
+                failed = error
             # A closed loop: the worker has ended without waiting for this thread.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(resolve)
+                loop.call_soon_threadsafe(_settle, future, answer, failed)
 
         self.start(settle)
         return future
@@ -84,11 +84,10 @@ class Threads:
             call = self._calls.get()
 
 
-def _succeed(future: asyncio.Future[T], answer: T) -> None:
-    if not future.done():
+def _settle(future: asyncio.Future[Any], answer: object, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
         future.set_result(answer)
-
-
-def _fail(future: asyncio.Future[T], error: BaseException) -> None:
-    if not future.done():
+    else:
         future.set_exception(error)
