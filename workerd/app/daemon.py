@@ -76,9 +76,7 @@ class HttpListener:
         ready: Callable[[], str],
     ) -> None:
         """Bind the address. `collect` updates gauges. `ready` returns why not, or an empty text.
-
-        Raises:
-            Misconfigured: the address can't be bound.
+        Raises Misconfigured: the address can't be bound.
         """
         try:
             self._socket = listening(address, BACKLOG)
@@ -157,11 +155,9 @@ class App:
         supervisor: ProcessSupervisor,
         points: Mapping[str, EntryPoint],
     ) -> None:
-        """Prepare everything. Blocks briefly.
-
-        Raises:
-            Misconfigured: the address can't be bound, a TLS file can't be read, or an import
-                failed: a module of handlers, a plug-in executor or the result store.
+        """Prepare everything. Blocks briefly. Raises Misconfigured: the address can't be bound, a
+        TLS file can't be read, or an import failed: a module of handlers, a plug-in executor or the
+        result store.
         """
         if config.tls is not None:
             config.tls.read()

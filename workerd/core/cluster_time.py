@@ -110,10 +110,8 @@ class JudgingClock(MemberTime):
         return self.width <= TOLERATED
 
     def read(self, boot: float) -> float:
-        """Return cluster time at boot time `boot`, as Unix time; never less than before.
-
-        Raises:
-            ValueError: there is no reading yet.
+        """Return cluster time at boot time `boot`, as Unix time; never less than before. Raises
+        ValueError: there is no reading yet.
         """
         self._last = max(self._last, self.latest(boot))
         return self._last

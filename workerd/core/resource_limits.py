@@ -64,9 +64,7 @@ def limit_in(text: str) -> str:
 
 
 def need_descriptor() -> None:
-    """Raise OSError when no file can be opened now.
-
-    For functions that report "not found" when they have no descriptor for the lookup, and for
-    libraries that fail badly without one.
+    """Raise OSError when no file can be opened now. For functions that report "not found" when they
+    have no descriptor for the lookup, and for libraries that fail badly without one.
     """
     os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -154,10 +154,8 @@ class Spool:
         return bool(self._empty)
 
     def try_out(self) -> None:
-        """Write a file as large as a large result, and remove it.
-
-        Raises:
-            OSError: the disk rejects writes.
+        """Write a file as large as a large result, and remove it. Raises OSError: the disk rejects
+        writes.
         """
         trial = self.directory / "trial.new"
         _write_part(trial, os.urandom(_TRIAL))

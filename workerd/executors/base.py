@@ -49,9 +49,8 @@ class StartedBatch:
         on_end: Callable[[Any, Sequence[int], AttemptOutcome], object],
         most_result: int = MAX_RESULT,
     ) -> None:
-        """`on_end(batch, places, outcome)`: called once for each attempt that an executor
-        began, unless the worker is ending. More places may be added until the next turn of the
-        loop.
+        """`on_end(batch, places, outcome)`: called once for each attempt that an executor began,
+        unless the worker is ending. More places may be added until the next turn of the loop.
         """
         self.assigned = assigned
         self.worker = worker
@@ -236,9 +235,7 @@ async def until_stopped(
 
 async def uncancelled(me: asyncio.Task[object], stop: Stop) -> None:
     """Withdraw all cancel requests of this task. Foreign code may have made or swallowed some.
-
-    Raises:
-        asyncio.CancelledError: the worker is ending.
+    Raises asyncio.CancelledError: the worker is ending.
     """
     if me.cancelling():
         while me.cancelling():

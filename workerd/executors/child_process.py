@@ -124,9 +124,8 @@ class ChildProcess:
         return self._tail.end()
 
     async def emptied(self, within: float) -> None:
-        """Return when all descendants of the ended program have ended.
-
-        Give up and log after `within` seconds, or after `GRACE` if that is longer.
+        """Return when all descendants of the ended program have ended. Give up and log after
+        `within` seconds, or after `GRACE` if that is longer.
         """
         deadline, pause = self._loop.time() + max(within, GRACE), _FIRST_LOOK
         while not self._supervisor.empty(self._key):

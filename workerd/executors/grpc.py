@@ -70,9 +70,7 @@ from workerd.executors.reflection import Metadata, MethodNotCallable, MethodNotF
 
 def system_roots() -> bytes | None:
     """Return all CA certificates, PEM, as OpenSSL finds them (also `SSL_CERT_FILE`); None: none.
-
-    Raises:
-        OSError: they can't be read.
+    Raises OSError: they can't be read.
     """
     where = ssl.get_default_verify_paths()
     if where.cafile:

@@ -62,10 +62,8 @@ class PluginExecutor(ActionExecutor):
 
 
 def installed_plugins() -> Mapping[str, EntryPoint]:
-    """Return the installed plug-ins, by name.
-
-    Raises:
-        Misconfigured: two have the same name, or a name isn't valid.
+    """Return the installed plug-ins, by name. Raises Misconfigured: two have the same name, or a
+    name isn't valid.
     """
     named: dict[str, EntryPoint] = {}
     for each in entry_points(group=GROUP):
@@ -84,10 +82,8 @@ def installed_plugins() -> Mapping[str, EntryPoint]:
 
 
 def loaded(points: Mapping[str, EntryPoint], caller: HandlerCaller) -> Mapping[str, PluginExecutor]:
-    """Return an executor for each plug-in, by its action.
-
-    Raises:
-        Misconfigured: a plug-in can't be imported or created, or isn't an executor.
+    """Return an executor for each plug-in, by its action. Raises Misconfigured: a plug-in can't be
+    imported or created, or isn't an executor.
     """
     return {f"{PREFIX}{name}": _loaded(name, point, caller) for name, point in points.items()}
 

@@ -96,10 +96,8 @@ def _run(call: HandlerCall, report: Callable[[HandlerCall, AttemptOutcome], obje
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import modules, which register their handlers.
-
-    Raises:
-        Misconfigured: a module can't be imported.
+    """Import modules, which register their handlers. Raises Misconfigured: a module can't be
+    imported.
     """
     for name in modules:
         try:
@@ -113,10 +111,8 @@ def import_all(modules: Sequence[str]) -> None:
 
 
 def check(modules: Sequence[str]) -> None:
-    """Import modules as at the start of a worker, and check the handlers.
-
-    Raises:
-        Misconfigured: the start would fail.
+    """Import modules as at the start of a worker, and check the handlers. Raises Misconfigured: the
+    start would fail.
     """
     import_all(modules)
     for name, each in sdk.registered.items():

@@ -71,10 +71,8 @@ class ReflectedMethod:
     descriptor: MethodDescriptor
 
     async def request(self, text: str) -> bytes:
-        """Return the request message for this JSON; an empty message for an empty text.
-
-        Raises:
-            MethodNotCallable: the JSON doesn't fit the type.
+        """Return the request message for this JSON; an empty message for an empty text. Raises
+        MethodNotCallable: the JSON doesn't fit the type.
         """
         return await asyncio.to_thread(self._request, text)
 

@@ -64,10 +64,8 @@ class ExecutorTable:
         points: Mapping[str, EntryPoint],
         metrics: WorkerMetrics,
     ) -> None:
-        """`points`: plug-ins.
-
-        Raises:
-            Misconfigured: a module of handlers, or a plug-in, can't be imported.
+        """`points`: plug-ins. Raises Misconfigured: a module of handlers, or a plug-in, can't be
+        imported.
         """
         secrets = [*map(Path, config.secrets)]
         self.loops = HandlerLoops(metrics)

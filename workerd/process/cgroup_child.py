@@ -113,10 +113,8 @@ class Starter:
         return True
 
     def reusable(self) -> bool:
-        """Return whether the starter is running, and alone in its cgroup.
-
-        Raises:
-            OSError: there is no descriptor for the check.
+        """Return whether the starter is running, and alone in its cgroup. Raises OSError: there is
+        no descriptor for the check.
         """
         return not self._killed and cgroups.holds_only(self._folder, self._pid)
 

@@ -98,10 +98,8 @@ class Hold:
         self._helpers = helpers
 
     def limit_starter(self, pid: int) -> None:
-        """Set the limits on the cgroup of this process, the starter, which is alone in it.
-
-        Raises:
-            OSError: a limit can't be set; others may be missing, too.
+        """Set the limits on the cgroup of this process, the starter, which is alone in it. Raises
+        OSError: a limit can't be set; others may be missing, too.
         """
         for name, value in _values(self._bounds, self._helpers):
             self._limits[name].impose(value, pid)
@@ -157,12 +155,8 @@ class Controllers:
         return ""
 
     def hold(self, slot: str, bounds: ResourceLimits, helpers: int = 0) -> Hold:
-        """Return the limits for the attempt in this cgroup; nothing is set yet.
-
-        `helpers`: threads of the starter while it starts the program.
-
-        Raises:
-            OSError: a controller is missing.
+        """Return the limits for the attempt in this cgroup; nothing is set yet. `helpers`: threads
+        of the starter while it starts the program. Raises OSError: a controller is missing.
         """
         limits = {name: self._limit(name, slot) for name, _ in _values(bounds, helpers)}
         return Hold(bounds, limits, helpers)
@@ -195,9 +189,8 @@ class Controllers:
 
 
 def step_aside(home: Path) -> None:
-    """Move this process from its delegated cgroup into a leaf of it.
-
-    Call it before any process is started: children would stay behind. Raises OSError.
+    """Move this process from its delegated cgroup into a leaf of it. Call it before any process is
+    started: children would stay behind. Raises OSError.
     """
     if cgroups.delegated(home) and cgroups.own() == home:
         leaf = home / _LEAF

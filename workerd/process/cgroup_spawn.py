@@ -56,10 +56,8 @@ class _Idle:
 
 class Launcher:
     def __init__(self, tree: Path, mark: str) -> None:
-        """Create the tree, start the process, and test it. Blocks briefly.
-
-        Raises:
-            OSError: no process can be created in a cgroup here; nothing is left behind.
+        """Create the tree, start the process, and test it. Blocks briefly. Raises OSError: no
+        process can be created in a cgroup here; nothing is left behind.
         """
         self.tree = tree
         self._mark = mark
@@ -80,10 +78,8 @@ class Launcher:
             raise
 
     def take_starter(self) -> Starter:
-        """Return an idle or a new starter.
-
-        Raises:
-            OSError: none is available: EAGAIN, or there is no descriptor for the check.
+        """Return an idle or a new starter. Raises OSError: none is available: EAGAIN, or there is
+        no descriptor for the check.
         """
         while self._idle:
             alone = self._idle[-1].starter.reusable()
@@ -94,10 +90,8 @@ class Launcher:
         return self._new_starter(ANSWER_TIMEOUT)
 
     def take_bound(self, program: Program) -> Starter:
-        """Return a new starter with this program's limits. It must not be given back.
-
-        Raises:
-            OSError: none is available: EAGAIN.
+        """Return a new starter with this program's limits. It must not be given back. Raises
+        OSError: none is available: EAGAIN.
         """
         starter = self._new_starter(ANSWER_TIMEOUT)
         try:

@@ -32,7 +32,6 @@ _NONE_BELOW = 2
 
 def place(mountinfo: str, cgroup: str, controller: str = "") -> Path | None:
     """Return the directory of a process's version 2 cgroup; None if it has none, or isn't mounted.
-
     `mountinfo` and `cgroup`: the contents of these files in /proc. On hybrid hosts version 2 is the
     entry with number 0 and no controllers. `controller`: return the version 1 cgroup with it.
     """
@@ -75,9 +74,8 @@ def writable(folder: Path) -> bool:
 
 
 def tree_of(mark: str) -> Path | None:
-    """Return the directory for the cgroups of this worker's attempts; None without version 2.
-
-    It is below the worker's cgroup, or beside it if the worker is in a leaf of a delegated one.
+    """Return the directory for the cgroups of this worker's attempts; None without version 2. It is
+    below the worker's cgroup, or beside it if the worker is in a leaf of a delegated one.
     """
     here = own()
     if here is None:
@@ -87,10 +85,8 @@ def tree_of(mark: str) -> Path | None:
 
 
 def make(tree: Path) -> int:
-    """Create a worker's tree and lock it. Return the descriptor that holds the lock.
-
-    Raises:
-        OSError: it can't be created.
+    """Create a worker's tree and lock it. Return the descriptor that holds the lock. Raises
+    OSError: it can't be created.
     """
     while True:
         tree.mkdir()
@@ -105,9 +101,8 @@ def make(tree: Path) -> int:
 
 
 def remove_forgotten(parent: Path, age: float = FORGOTTEN) -> int:
-    """Remove empty trees in `parent` of ended workers without keeper, journal or spool.
-
-    Return how many were removed. Trees that can't be read or removed are left.
+    """Remove empty trees in `parent` of ended workers without keeper, journal or spool. Return how
+    many were removed. Trees that can't be read or removed are left.
     """
     return sum(_removed_forgotten(path, age) for path in parent.glob(NAME.format("*")))
 
@@ -141,9 +136,8 @@ def holds_only(folder: str, pid: int) -> bool:
 
 
 def clear(path: Path, mark: str, timeout: float = 1.5) -> int:
-    """Kill all processes in the tree of an ended worker, and remove it.
-
-    Give up after `timeout` seconds. Return how many processes were killed.
+    """Kill all processes in the tree of an ended worker, and remove it. Give up after `timeout`
+    seconds. Return how many processes were killed.
     """
     if path.name != NAME.format(mark) or not path.is_dir():
         return 0

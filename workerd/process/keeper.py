@@ -53,10 +53,8 @@ _INSTANT = struct.Struct("=d")
 
 class SharedLease:
     def __init__(self, fd: int | None = None) -> None:
-        """Create a value without end; or open the inherited one of `fd`.
-
-        Raises:
-            OSError: it can't be created.
+        """Create a value without end; or open the inherited one of `fd`. Raises OSError: it can't
+        be created.
         """
         self.fd = os.memfd_create("lease") if fd is None else fd
         if fd is None:
@@ -90,11 +88,8 @@ class Keeper:
         self, path: Path, lease: SharedLease, *, picture: bool = False, leased: bool = False
     ) -> None:
         """Start the process. `path`: the journal. `picture`: whether snapshots are needed.
-
-        `leased`: whether a program in the journal ends with the lease.
-
-        Raises:
-            OSError: no process can be started.
+        `leased`: whether a program in the journal ends with the lease. Raises OSError: no process
+        can be started.
         """
         safe_path = ["-P"] if sys.flags.safe_path else []
         reading, self._pipe = os.pipe()  # close-on-exec: no job inherits the writing end
@@ -142,10 +137,9 @@ class Keeper:
 
 
 def sweep_leftovers(directory: Path) -> int:
-    """Kill leftover processes of earlier workers of this directory; remove their journals.
-
-    Call it with the directory's lock held: no earlier worker is running then. Return how many
-    processes were killed.
+    """Kill leftover processes of earlier workers of this directory; remove their journals. Call it
+    with the directory's lock held: no earlier worker is running then. Return how many processes
+    were killed.
     """
     killed = 0
     for path in sorted(directory.glob(f"*{process_journal.SUFFIX}")):

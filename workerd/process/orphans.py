@@ -34,9 +34,8 @@ class Orphans:
     """The orphans of this worker. Belongs to the main thread."""
 
     def __init__(self, mark: str, tree: Path | None) -> None:
-        """Make this process a subreaper. On old kernels orphans go to init.
-
-        `tree`: the directory of the attempts' cgroups; None without cgroups.
+        """Make this process a subreaper. On old kernels orphans go to init. `tree`: the directory
+        of the attempts' cgroups; None without cgroups.
         """
         os.environ[proc_files.OWN] = mark
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -64,10 +63,8 @@ class Orphans:
         self._attribution.end_attempt(pid)
 
     def end_orphans(self) -> int:
-        """End and reap children of no running attempt. Return how many were killed.
-
-        Raises:
-            OSError: there is no descriptor for the check; some may have been killed.
+        """End and reap children of no running attempt. Return how many were killed. Raises OSError:
+        there is no descriptor for the check; some may have been killed.
         """
         try:
             children = {int(pid) for pid in self._children.read_text("ascii").split()}

@@ -34,13 +34,9 @@ def started(
     umask: int,
     user: tuple[int, int] | None,
 ) -> Process:
-    """Start a program in its own session, with its three standard `files`.
-
-    `umask`: -1 leaves it unchanged. `user`: uid and gid, without supplementary groups; None: the
-    user of this process.
-
-    Raises:
-        OSError: it can't be started; EAGAIN if no thread can be started.
+    """Start a program in its own session, with its three standard `files`. `umask`: -1 leaves it
+    unchanged. `user`: uid and gid, without supplementary groups; None: the user of this process.
+    Raises OSError: it can't be started; EAGAIN if no thread can be started.
     """
 
     def start() -> Process:

@@ -79,10 +79,8 @@ class Journal:
             self.problem = ""
 
     def add_session(self, session: int, start: int, mortal: KillEntry | None = None) -> None:
-        """Record a job's first process, the leader of its session.
-
-        Raises:
-            OSError: it can't be written.
+        """Record a job's first process, the leader of its session. Raises OSError: it can't be
+        written.
         """
         if self._fd < 0:
             raise OSError(errno.ENOSPC, self.problem, str(self.path))

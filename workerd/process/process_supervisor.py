@@ -135,12 +135,9 @@ class ProcessSupervisor:
     def add_attempt(
         self, pid: int, key: AssignmentKey, lost_kill_after: float | None = None
     ) -> None:
-        """Record the first process of an attempt, the leader of its session.
-
-        `lost_kill_after`: seconds from the loss of the lease to SIGKILL; None: no kill.
-
-        Raises:
-            OSError: the journal can't be written; nothing is recorded.
+        """Record the first process of an attempt, the leader of its session. `lost_kill_after`:
+        seconds from the loss of the lease to SIGKILL; None: no kill. Raises OSError: the journal
+        can't be written; nothing is recorded.
         """
         process = proc_files.read_process(pid)
         assert process is not None, "a child that isn't reaped has an entry"
@@ -200,9 +197,8 @@ class ProcessSupervisor:
         self.empty(key)
 
     def empty(self, key: AssignmentKey) -> bool:
-        """Return whether an ended attempt has no running processes; kill those it has.
-
-        False if that can't be checked now.
+        """Return whether an ended attempt has no running processes; kill those it has. False if
+        that can't be checked now.
         """
         try:
             return self._emptied(key)

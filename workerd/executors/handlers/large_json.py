@@ -57,10 +57,8 @@ async def beside_surely(call: Callable[[], T]) -> T:
 
 
 def is_json(data: bytes) -> bool:
-    """Return whether this is JSON in UTF-8, without building its values.
-
-    Raises:
-        TooDeep: it is nested too deeply for a result.
+    """Return whether this is JSON in UTF-8, without building its values. Raises TooDeep: it is
+    nested too deeply for a result.
     """
     try:
         data.decode()

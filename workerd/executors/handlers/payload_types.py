@@ -31,11 +31,8 @@ class PayloadMismatch(ValueError):
 
 def fit_of(function: Callable[..., Any], parameter: int = 0, called: str = "payload") -> Fit:
     """Return a converter from JSON values to the type of a function's parameter (by position).
-
-    `called`: the name of the parameter in error messages.
-
-    Raises:
-        TypeError: the annotation isn't a valid type.
+    `called`: the name of the parameter in error messages. Raises TypeError: the annotation isn't a
+    valid type.
     """
     wanted = _annotation(function, parameter)
     if wanted in _NO_TYPES:

@@ -31,10 +31,8 @@ class Threads:
         self._made = 0
 
     def submit(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Run a function in a thread. The future belongs to the running loop.
-
-        Raises:
-            OSError: EAGAIN, the host is out of threads.
+        """Run a function in a thread. The future belongs to the running loop. Raises OSError:
+        EAGAIN, the host is out of threads.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
@@ -54,10 +52,8 @@ class Threads:
         return future
 
     def start(self, call: _Call) -> None:
-        """Make a call, which raises nothing, in a thread.
-
-        Raises:
-            OSError: EAGAIN, the host is out of threads.
+        """Make a call, which raises nothing, in a thread. Raises OSError: EAGAIN, the host is out
+        of threads.
         """
         try:
             self._idle.pop()
