@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from schedkit.clock import boottime
 from workerd.core.resource_limits import WITHIN, at_limit, out_of_memory
 from workerd.process import cgroups, proc_files
 from workerd.process.cgroup_launcher import BORN, ENDED, HEAD, Order
@@ -29,13 +30,20 @@ ANSWER_TIMEOUT: Final = 5.0
 class Starter:
     """The worker's end of a starter process in its own cgroup."""
 
-    def __init__(self, group: Path, pid: int, ours: socket.socket) -> None:
-        self._group = group
+    def __init__(self, group: Path, ours: socket.socket) -> None:
+        self.group = group
         self._folder = str(group)
-        self._pid = pid
         self._socket = ours
         self._killed = False
         self._hold: Hold | None = None
+        self.own_pid = 0
+        """PID of the starter; 0: it isn't known yet."""
+        self.since = boottime()
+        """When it was requested, or became idle."""
+        self.once = False
+        """Whether it must not be reused."""
+        self.over = False
+        """Whether its attempt has ended. It may still have processes."""
         self.pid = 0
         """PID of the program."""
         self.excess = WITHIN
@@ -43,9 +51,10 @@ class Starter:
 
     def bound(self, controllers: Controllers, program: Program) -> None:
         """Set the program's limits on the cgroup, permanently. Raises OSError."""
+        self.once = True
         helpers = 0 if program.user is None else 1  # `privileges`
         self._hold = controllers.hold(self.slot, program.bounds, helpers)
-        self._hold.limit_starter(self._pid)
+        self._hold.limit_starter(self.own_pid)
 
     def start(self, program: Program, mark: str, out: int, err: int) -> None:
         """Start a program. Raises as `PlainProgram` does, and `Begun` if the starter was lost."""
@@ -77,7 +86,7 @@ class Starter:
 
     @property
     def slot(self) -> str:
-        return self._group.name
+        return self.group.name
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -105,7 +114,7 @@ class Starter:
         """Kill all processes in the cgroup. Return False if it must be retried."""
         self._killed = True
         try:
-            cgroups.kill(self._group)
+            cgroups.kill(self.group)
         except OSError as error:
             if not at_limit(error):
                 raise
@@ -116,11 +125,11 @@ class Starter:
         """Return whether the starter is running, and alone in its cgroup. Raises OSError: there is
         no descriptor for the check.
         """
-        return not self._killed and cgroups.holds_only(self._folder, self._pid)
+        return not self._killed and cgroups.holds_only(self._folder, self.own_pid)
 
     def remove(self) -> bool:
         """Remove the cgroup. Return False if a process in it is still running."""
-        if not cgroups.remove_tree(self._group) or not (self._hold is None or self._hold.remove()):
+        if not cgroups.remove_tree(self.group) or not (self._hold is None or self._hold.remove()):
             return False
         self._socket.close()
         return True

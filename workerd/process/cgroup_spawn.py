@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.clock import boottime
-from schedkit.records import dataclass
 from workerd.process import cgroups
 from workerd.process.cgroup_child import ANSWER_TIMEOUT, Starter, received
 from workerd.process.cgroup_launcher import BORN
@@ -40,20 +39,6 @@ GONE: Final = "the process that starts programs has ended"
 SLOW: Final = "the process that starts programs timed out"
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    group: Path
-    ours: socket.socket
-    """Socket to the future starter."""
-    asked: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    starter: Starter
-    since: float
-
-
 class Launcher:
     def __init__(self, tree: Path, mark: str) -> None:
         """Create the tree, start the process, and test it. Blocks briefly. Raises OSError: no
@@ -62,11 +47,11 @@ class Launcher:
         self.tree = tree
         self._mark = mark
         self._numbers = itertools.count(1)
-        self._idle: list[_Idle] = []
+        self._idle: list[Starter] = []
         """A stack: the first ones have been idle for the longest time."""
         self._leaving: list[Starter] = []
         """Starters to remove, whose cgroups may still have processes."""
-        self._pending: _Request | None = None
+        self._pending: Starter | None = None
         self._running: _Running | None = None
         self._held = cgroups.make(tree)
         self.controllers = Controllers(tree)
@@ -82,8 +67,8 @@ class Launcher:
         no descriptor for the check.
         """
         while self._idle:
-            alone = self._idle[-1].starter.reusable()
-            starter = self._idle.pop().starter
+            alone = self._idle[-1].reusable()
+            starter = self._idle.pop()
             if alone:  # and wasn't killed by another program
                 return starter
             self._discard_starter(starter)
@@ -103,13 +88,14 @@ class Launcher:
         return starter
 
     def give_back(self, starter: Starter) -> None:
-        self._idle.append(_Idle(starter, boottime()))
+        starter.over, starter.since = False, boottime()
+        self._idle.append(starter)
 
     def remove_idle_starters(self) -> None:
         """Remove starters that are idle for too long, and retry earlier removals."""
         longest = boottime() - IDLE_FOR
         while self._idle and self._idle[0].since < longest:
-            self._discard_starter(self._idle.pop(0).starter)
+            self._discard_starter(self._idle.pop(0))
         self._clear_away()
 
     def _clear_away(self) -> None:
@@ -123,7 +109,7 @@ class Launcher:
         self._give_up()
         cgroups.clear(self.tree, self._mark)
         os.close(self._held)
-        self._leaving += [idle.starter for idle in self._idle]
+        self._leaving += self._idle
         self._clear_away()
 
     def _new_starter(self, timeout: float) -> Starter:
@@ -131,25 +117,25 @@ class Launcher:
             self._pending = self._request()
         else:  # a call has waited for it already, which blocked the worker's loop
             timeout = 0.0
-        request = self._pending
+        starter = self._pending
         assert self._running is not None, "it has a pending request"
         try:
-            pid, number = self._running.receive(timeout)
+            starter.own_pid, number = self._running.receive(timeout)
         except (TimeoutError, BlockingIOError) as error:
-            if boottime() - request.asked > START_TIMEOUT:
+            if boottime() - starter.since > START_TIMEOUT:
                 self._give_up(SLOW)
-            raise _refusal(SLOW, request.group) from error
+            raise _refusal(SLOW, starter.group) from error
         except OSError as error:
             self._give_up(GONE)
-            raise _refusal(error.strerror or str(error), request.group) from error
+            raise _refusal(error.strerror or str(error), starter.group) from error
         self._pending = None
-        starter = Starter(request.group, pid, request.ours)
         if number:
             self._discard_starter(starter)
-            raise _refusal(os.strerror(number), request.group)
+            raise _refusal(os.strerror(number), starter.group)
         return starter
 
-    def _request(self) -> _Request:
+    def _request(self) -> Starter:
+        """Return a starter that doesn't exist yet."""
         path = self.tree / f"slot-{next(self._numbers)}"
         try:
             if self._running is not None and self._running.has_ended():
@@ -167,7 +153,7 @@ class Launcher:
                 undone.pop_all()
         except OSError as error:  # a resource limit of the host, not a failure of the program
             raise _refusal(error.strerror or str(error), path) from error
-        return _Request(path, ours, boottime())
+        return Starter(path, ours)
 
     def _give_up(self, why: str = "") -> None:
         if why:
@@ -176,8 +162,8 @@ class Launcher:
             self._running.end()
             self._running = None
         if self._pending is not None:
-            self._discard_starter(Starter(self._pending.group, 0, self._pending.ours))
-            self._pending = None
+            pending, self._pending = self._pending, None
+            self._discard_starter(pending)
 
     def _discard_starter(self, starter: Starter) -> None:
         starter.kill()

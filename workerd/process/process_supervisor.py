@@ -73,9 +73,6 @@ class ProcessSupervisor:
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._starters: dict[AssignmentKey, Starter] = {}
         """Starters in use, or not known to be empty."""
-        self._once: set[AssignmentKey] = set()
-        """Attempts whose starters aren't reused."""
-        self._over: set[AssignmentKey] = set()
         self._leaders: dict[int, AssignmentKey] = {}
         """First processes that aren't reaped yet, with their attempts."""
         self._unkilled: dict[AssignmentKey, int] = {}
@@ -121,7 +118,6 @@ class ProcessSupervisor:
             return PlainProgram(program, self.journal.mark, out, err)
         if program.bounds:
             starter = self._launcher.take_bound(program)
-            self._once.add(key)
         else:
             starter = self._launcher.take_starter()
         self._starters[key] = starter
@@ -155,9 +151,9 @@ class ProcessSupervisor:
             self._leased = True
             self._keeper.send(b"l")
         slot = ""
-        if key in self._starters:
-            self._once.add(key)
-            slot = self._starters[key].slot
+        if (starter := self._starters.get(key)) is not None:
+            starter.once = True
+            slot = starter.slot
         return KillEntry(process.pid, process.start, kill_after, key.run, key.token, slot)
 
     def kill(self, pid: int, key: AssignmentKey) -> None:
@@ -192,8 +188,8 @@ class ProcessSupervisor:
             log.warning("end of session %d can't be written to the journal: %s", pid, error)
 
     def end_all_processes(self, key: AssignmentKey) -> None:
-        if key in self._starters:
-            self._over.add(key)
+        if (starter := self._starters.get(key)) is not None:
+            starter.over = True
         self.empty(key)
 
     def empty(self, key: AssignmentKey) -> bool:
@@ -213,14 +209,12 @@ class ProcessSupervisor:
         starter = self._starters.get(key)
         if starter is None:
             return True
-        if key not in self._once and starter.reusable():
+        if not starter.once and starter.reusable():
             self._launcher.give_back(starter)
         elif not starter.remove():
             starter.kill()
             return False
         del self._starters[key]
-        self._once.discard(key)
-        self._over.discard(key)
         return True
 
     async def watch(self) -> NoReturn:
@@ -245,10 +239,10 @@ class ProcessSupervisor:
         for key, pid in [*self._unkilled.items()]:
             self.kill(pid, key)
         for key, starter in [*self._starters.items()]:
-            if key not in self._over and starter.overran():  # version 1 kills only one process
+            if starter.over:
+                self.empty(key)
+            elif starter.overran():  # version 1 kills only one process
                 starter.kill()
-        for key in [*self._over]:
-            self.empty(key)
         if self._launcher is not None:
             self._launcher.remove_idle_starters()
 
