@@ -42,11 +42,6 @@ def schedule_of(job: Job) -> str:
     return "at " + job.at.isoformat().replace("+00:00", "Z") if job.at else "on demand"
 
 
-def written_rate(rate: float) -> str:
-    """Return a rate as it is written in options: `10/s`, `6/m`."""
-    return f"{rate:g}/s" if rate >= 1 else f"{rate * 60:g}/m"
-
-
 def why_of(entry: AuditEntry) -> str:
     """Return the reason code of an audit entry, and the actor's note: the `note` or the `reason` in
     its `after`.
@@ -191,7 +186,7 @@ REDRIVES: Final = ValueTable(
     "PAYLOAD+ CREATED+=created_at BY+=created_by STOPPED+=stopped_at STOPPED_BY+ "
     "FINISHED+=finished_at",
     OF=lambda one: of_whom(one.submitted),
-    RATE=lambda one: written_rate(one.rate),
+    RATE=lambda one: f"{one.rate:g}/s" if one.rate >= 1 else f"{one.rate * 60:g}/m",
     PAYLOAD=lambda one: "edited" if one.payload_edited else "",
 )
 MEMBERS: Final = ValueTable(

@@ -3,14 +3,10 @@
     a thousand calls ──▶ collected while the last write runs ──▶ one write ──▶ an answer for each
                          └── requests that it can't decide ──▶ one transaction each
 
-Invariants
-- The first caller is served at once. Callers that arrive during a write are served by the next one.
-  So the cost per request falls with the load, and no request is delayed to fill a batch.
-- One write runs at a time. The answer to a request comes from a write that began after the request.
-- If a caller is canceled before its write begins, its request is dropped.
-- A write that fails with `BrokenData` wrote nothing. It is split in halves, which are written,
-  until the broken request is alone. Any other error is raised to all callers of the write, without
-  a retry.
+The rules are in docs/decisions/2026-11-29-one-single-flight-and-one-group-commit.md.
+- No request is delayed to fill a batch: the first caller is served at once.
+- A write that fails with `BrokenData` wrote nothing. It is split in halves, until the broken
+  request is alone. Any other error is raised to all callers of the write, without a retry.
 """
 
 from __future__ import annotations

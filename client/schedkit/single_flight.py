@@ -3,13 +3,7 @@
     caller ──▶ a flight that is new enough? ─ yes ──▶ wait for it ◀── other callers
                  └─ no ──▶ queue one ──▶ its turn: the work begins ──▶ value or error
 
-Invariants
-- A key has at most one running and one queued flight. A queued flight begins after the running one
-  has ended. Until then every caller of the key may join it.
-- A flight ends early if its last caller is canceled. A canceled caller doesn't end it for others.
-- All callers of a flight receive its value, or its error. An error outside `shares` fails only the
-  caller that began the flight; the others start over.
-- Nothing is kept for a key without callers: callers that need the last value keep it.
+The rules are in docs/decisions/2026-11-29-one-single-flight-and-one-group-commit.md.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ Invariants
   its threads.
 """
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import gc
@@ -27,10 +29,13 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from schedclient.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from schedclient.transport.transport import Channels
 
 ENDS_WITHIN: Final = 1.0
 """Seconds that a fork waits for the calls in flight, and for gRPC's threads."""
@@ -49,23 +54,10 @@ class Open(Enum):
     """A call in flight can't finish while this thread forks: it runs the call's event loop."""
 
 
-class Connections(Protocol):
-    """Open connections, or calls that use them."""
-
-    def release(self) -> Open:
-        """Close idle connections, now or soon. Return whether any are open."""
-
-    def is_open(self) -> bool:
-        """Return whether a connection is open or a call is in flight."""
-
-    def pass_through(self, seconds: float) -> None:
-        """Wait until the event loop has finished its current work, at most that long."""
-
-
 @dataclass(slots=True)
 class _State:
     lock: threading.RLock = field(default_factory=threading.RLock)
-    connections: WeakSet[Connections] = field(default_factory=WeakSet)
+    connections: WeakSet[Channels] = field(default_factory=WeakSet)
     forks: int = 0
     """Threads that are forking now."""
     foreign: bool = False
@@ -79,7 +71,7 @@ class _State:
 _state = _State()
 
 
-def register(connections: Connections) -> None:
+def register(connections: Channels) -> None:
     """Release these connections before each fork of this process."""
     with _state.lock:
         _state.connections.add(connections)

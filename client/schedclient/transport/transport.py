@@ -196,7 +196,7 @@ class Transport:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channels] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Channels] = WeakKeyDictionary()
 
     def __reduce__(self) -> NoReturn:
         refuse_pickle()
@@ -235,7 +235,7 @@ class Transport:
         finally:
             channels.uses.discard(use)
 
-    async def _channels_in_use(self) -> tuple[_Channels, _Use]:
+    async def _channels_in_use(self) -> tuple[Channels, _Use]:
         """Return the channels of the running loop, and a use that prevents a fork from closing
         them.
 
@@ -254,7 +254,7 @@ class Transport:
                 if not fork.is_forking():
                     channels = self._by_loop.get(loop)
                     if channels is None:
-                        channels = self._by_loop[loop] = _Channels(self.settings, loop)
+                        channels = self._by_loop[loop] = Channels(self.settings, loop)
                         fork.register(channels)
                     use = _Use()
                     channels.uses.add(use)
@@ -279,7 +279,7 @@ class _Use:
         return True
 
 
-class _Channels:
+class Channels:
     """Channels of one event loop to all endpoints, opened when first needed."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
@@ -342,6 +342,7 @@ class _Channels:
         return None if loop is None or loop.is_closed() or not loop.is_running() else loop
 
     def is_open(self) -> bool:
+        """Return whether a connection is open or a call is in flight."""
         return bool(self._channels or self._retiring or self.uses)
 
     async def call(self, request: Message, timeout: float | None) -> Any:

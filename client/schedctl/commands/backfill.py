@@ -82,7 +82,16 @@ def backfill(
         if not wait or plan.backfill is None:
             return plan, plan.backfill
         _show_omitted(session, plan)
-        return plan, await _follow(session, client, plan.backfill)
+        made = plan.backfill
+        return plan, await follow_to_end(
+            session,
+            made,
+            client.jobs.watch_backfill(made),
+            _progress,
+            lambda one: one.ended,
+            name=f"backfill {made.backfill_id}",
+            remedy=f"schedctl job backfills {made.job}",
+        )
 
     plan, made = session.run(work)
     if not session.tabular and session.output != "name":
@@ -123,18 +132,6 @@ def cancel_backfill(session: Session, backfill_id: str) -> None:
     ended = change(session, lambda client: client.jobs.cancel_backfill(backfill_id), BACKFILLS)
     running = ended.running
     message(f"cancelled {backfill_id}" + (f": {running} runs are being ended" if running else ""))
-
-
-async def _follow(session: Session, client: Client, made: Backfill) -> Backfill:
-    return await follow_to_end(
-        session,
-        made,
-        client.jobs.watch_backfill(made),
-        _progress,
-        lambda one: one.ended,
-        name=f"backfill {made.backfill_id}",
-        remedy=f"schedctl job backfills {made.job}",
-    )
 
 
 def _is_done(made: Backfill, *, by_key: bool) -> bool:

@@ -154,17 +154,16 @@ def events(session: Session, job: str | None, after: str | None) -> None:
     object, with the `cursor` to continue from.
     """
 
+    def line(one: RunEvent) -> str:
+        if one.cluster:
+            return f"{stamp(one.cluster.at)}  {one.cluster.text}"
+        return run_follower.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
+
     async def work(client: Client) -> None:
         async for one in client.runs.events(job=job or "", after=after or ""):
-            event(session, one, _event_line)
+            event(session, one, line)
 
     session.run(work)
-
-
-def _event_line(one: RunEvent) -> str:
-    if one.cluster:
-        return f"{stamp(one.cluster.at)}  {one.cluster.text}"
-    return run_follower.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
 
 
 @run.command()

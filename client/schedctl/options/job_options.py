@@ -312,71 +312,59 @@ def need_action(job: job_pb2.Job) -> None:
 
 
 def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
-    form: dict[str, Any] = {
-        field: flags[flag] for flag, field in PLAIN.items() if flags.get(flag) is not None
+    plain = _set(**{field: flags.get(flag) for flag, field in PLAIN.items()})
+    given = flags.get
+    word, colon, limit = (given("overlap") or "").partition(":")
+    after = _set(when=given("when"), with_output=given("with_output"))
+    if (parents := given("after")) is not None:
+        after["jobs"] = [name.strip() for name in parents.split(",") if name.strip()]
+    excluded = {"calendars": given("exclude_calendar"), "cron": given("exclude_cron")}
+    method, limits = given("method"), limits_form(flags)
+    http_method, grpc_method = (None, method) if _is_grpcs(flags) else (method, None)
+    shell = {
+        "argv": list(argv),
+        "env": _pairs("--env", given("env")),
+        "cwd": given("cwd"),
+        "user": given("user"),
+        "limits": limits if given("python") is None else None,
     }
-    form |= {
-        field: value
-        for field, value in (
-            ("cron", list(flags.get("cron") or ())),
-            ("at", flags.get("at")),
-            ("on_demand", bool(flags.get("on_demand"))),
-            ("paused", bool(flags.get("paused"))),
-            ("overlap", _overlap(flags.get("overlap"))),
-            ("retry", _retry(flags)),
-            ("catch_up", _nested_field(flags, policy="catch_up", window="catch_up_window")),
-            ("dst", _nested_field(flags, gap="dst_gap", overlap="dst_overlap")),
-            ("exclude", _exclude(flags)),
-            ("after", _after(flags)),
-            ("labels", _pairs("--label", flags.get("label"))),
-            ("require", _matches("--require", flags.get("require"))),
-            ("prefer", _matches("--prefer", flags.get("prefer"))),
-            ("shell", _shell(flags, argv)),
-            ("http", _http(flags)),
-            ("grpc", _grpc(flags)),
-            ("python", _python(flags)),
-            ("plugin", {"executor": flags["plugin"]} if flags.get("plugin") is not None else None),
-        )
-        if value
+    headers, metadata = _pairs("--header", given("header"), ":"), given("metadata")
+    nested = {
+        "cron": list(given("cron") or ()),
+        "at": given("at"),
+        "on_demand": bool(given("on_demand")),
+        "paused": bool(given("paused")),
+        "overlap": {word: limit.strip()} if colon else given("overlap"),
+        "retry": _retry(flags),
+        "catch_up": _set(policy=given("catch_up"), window=given("catch_up_window")),
+        "dst": _set(gap=given("dst_gap"), overlap=given("dst_overlap")),
+        # an empty value clears the list of its kind
+        "exclude": {kind: [*filter(None, one)] for kind, one in excluded.items() if one},
+        "after": after,
+        "labels": _pairs("--label", given("label")),
+        "require": _matches("--require", given("require")),
+        "prefer": _matches("--prefer", given("prefer")),
+        "shell": {key: value for key, value in shell.items() if value},
+        "http": _set(
+            url=given("http"), method=http_method, headers=headers or None, body=given("body")
+        ),
+        "grpc": _set(
+            endpoint=given("grpc"),
+            method=grpc_method,
+            metadata=_pairs("--metadata", metadata, ":") or None,
+        ),
+        "python": _set(handler=given("python"), limits=limits or None)
+        if given("python") is not None
+        else None,
+        "plugin": _set(executor=given("plugin")),
     }
+    form = plain | {field: value for field, value in nested.items() if value}
     return form | notifications.form(flags)
 
 
-def _shell(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
-    own = {
-        "env": _pairs("--env", flags.get("env")),
-        "cwd": flags.get("cwd"),
-        "user": flags.get("user"),
-        "limits": None if flags.get("python") is not None else limits_form(flags),
-    }
-    shell = {key: value for key, value in own.items() if value}
-    return {"argv": list(argv), **shell} if argv else shell
-
-
-def _python(flags: Mapping[str, Any]) -> dict[str, Any]:
-    if flags.get("python") is None:
-        return {}
-    limits = limits_form(flags)
-    return {"handler": flags["python"], **({"limits": limits} if limits else {})}
-
-
-def _http(flags: Mapping[str, Any]) -> dict[str, Any]:
-    own = {
-        "url": flags.get("http"),
-        "method": None if _is_grpcs(flags) else flags.get("method"),
-        "headers": _pairs("--header", flags.get("header"), ":"),
-        "body": flags.get("body"),
-    }
-    return {key: value for key, value in own.items() if value is not None and value != {}}
-
-
-def _grpc(flags: Mapping[str, Any]) -> dict[str, Any]:
-    own = {
-        "endpoint": flags.get("grpc"),
-        "method": flags.get("method") if _is_grpcs(flags) else None,
-        "metadata": _pairs("--metadata", flags.get("metadata"), ":"),
-    }
-    return {key: value for key, value in own.items() if value is not None and value != {}}
+def _set(**values: Any) -> dict[str, Any]:
+    """Return the values that are given."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _is_grpcs(flags: Mapping[str, Any]) -> bool:
@@ -406,30 +394,6 @@ def _refuse_zero(flag: str, given: str | None) -> None:
         raise wrong_flag(
             f"{flag} must be at least 1, not 0", f"write {flag} 1, or leave the option out"
         )
-
-
-def _nested_field(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
-    """Return a nested field: its parts by the options that set them."""
-    return {key: flags[flag] for key, flag in own.items() if flags.get(flag) is not None}
-
-
-def _exclude(flags: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the exclusions; an empty value clears the list of its kind."""
-    given = {"calendars": flags.get("exclude_calendar"), "cron": flags.get("exclude_cron")}
-    return {kind: [*filter(None, values)] for kind, values in given.items() if values} or None
-
-
-def _after(flags: Mapping[str, Any]) -> dict[str, Any]:
-    after = {key: flags[key] for key in ("when", "with_output") if flags.get(key) is not None}
-    if flags.get("after") is not None:
-        after["jobs"] = [name.strip() for name in flags["after"].split(",") if name.strip()]
-    return after
-
-
-def _overlap(text: str | None) -> Any:
-    """Return the JSON form: `allow:3` is `{allow: 3}`."""
-    word, colon, limit = (text or "").partition(":")
-    return {word: limit.strip()} if colon else text
 
 
 def _matches(flag: str, written: Sequence[str] | None) -> dict[str, list[str]]:

@@ -2,13 +2,7 @@
 
     allow = ["10.0.0.0/8", "app", "*.svc.cluster.local", "db.internal:8080", "[fd00::7]:8080"]
 
-Invariants
-- Public addresses are always permitted. Any other address needs an entry.
-- Metadata services, link-local, multicast and unspecified addresses are always refused, in any
-  notation. An IPv4 address inside an IPv6 address is checked, too.
-- A host entry permits the addresses of its name, except those of the previous rule.
-- Through a proxy the daemon doesn't resolve names: the proxy decides which addresses they reach.
-  The rules above still apply to the URL itself.
+docs/egress.md has the rules.
 """
 
 from __future__ import annotations
