@@ -52,7 +52,7 @@ from schedd.sources.backfills import Backfills
 from schedd.sources.chains import Chains
 from schedd.sources.redrives import RedriveLoop
 from schedd.store.postgres import Stores
-from schedd.store.reconcile.pending_work import PendingWork
+from schedd.store.reconcile.stats import PendingWork
 from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import TimerLoader
 from schedd.watch.change_bus import Watchers

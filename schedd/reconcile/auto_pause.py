@@ -20,8 +20,8 @@ from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
+from schedd.runtime.budgeted_work import computed
 from schedd.runtime.job_codec import JobDefinition
-from schedd.runtime.owner_work import computed
 from schedkit.clock import boottime
 from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
-from schedd.store.reconcile.pending_work import PendingWork
+from schedd.store.reconcile.stats import PendingWork
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 

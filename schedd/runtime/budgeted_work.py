@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from schedd.core.schedule.work_budget import MUCH, Budget, limited
+from schedd.core.schedule.work_budget import MUCH, OF_OWNER, OF_TURN, Budget, TooMuchWork, limited
 
 T = TypeVar("T")
 
@@ -62,3 +62,17 @@ class ComputingThread:
         except asyncio.CancelledError:
             budget.end()
             raise
+
+
+THREAD: Final = ComputingThread("owner computation")
+"""Of all loops of an owner."""
+
+
+async def computed(computation: Callable[[], T]) -> T:
+    """Return the answer of an owner's computation: a small one runs on the event loop, a larger one
+    in the owner's thread. Raises TooMuchWork past `OF_OWNER`.
+    """
+    try:
+        return await on_loop(OF_TURN, computation)
+    except TooMuchWork:
+        return await THREAD.run(OF_OWNER, computation)

@@ -21,8 +21,8 @@ from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import NEVER_EDITED, JobOfText, StoredDefinition, StoredText
 from schedd.core.schedule.work_budget import ON_LOOP, TooMuchWork, limited
 from schedd.core.timers.pre_dispatch import may_be_pre_dispatched
+from schedd.runtime.budgeted_work import computed
 from schedd.runtime.definition_texts import CachedDefinition, DefinitionText, DefinitionTexts
-from schedd.runtime.owner_work import computed
 from schedd.store.owner import OwnerStore
 from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns

@@ -31,7 +31,7 @@ from schedd.store.dispatch import assign, broadcasts, overlap, pool_limits
 from schedd.store.jobs import job_rows, owner_changes
 from schedd.store.jobs.submits import submit_all
 from schedd.store.reconcile import deadlines, live_run_scan, rescue
-from schedd.store.reconcile.pending_work import read_pending_work
+from schedd.store.reconcile.stats import read_pending_work
 from schedd.store.results import redrive_feed
 from schedd.store.runs import change_stream
 from schedd.store.statements.bisect import halved

@@ -22,8 +22,8 @@ from schedd.core.ids import JobId
 from schedd.core.runs.model import Firing, Timer
 from schedd.core.schedule.work_budget import OF_OWNER
 from schedd.core.timers.cluster_pauses import Pauses
+from schedd.runtime.budgeted_work import THREAD
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.runtime.owner_work import THREAD
 from schedkit.records import dataclass
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop

@@ -1,9 +1,11 @@
-"""Incarnations of workers: registered once, lost once (docs/protocol-rules.md, P6.2)."""
+"""Incarnations of workers: registered once, lost once (docs/protocol-rules.md, P6.2). Drains of
+workers: one row for each name, until the worker is undrained.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC
 
 from sqlalchemy import Connection
@@ -15,10 +17,13 @@ from schedd.core.cluster.cluster_events import (
     RegisteredWorker,
 )
 from schedd.core.ids import IncarnationId, TenureId
-from schedd.core.runs.model import Incarnation
-from schedd.store.cluster import cluster_events, drains
+from schedd.core.runs.model import AuditRecord, Incarnation
+from schedd.core.runs.records import Drain
+from schedd.store import audit
+from schedd.store.cluster import cluster_events
 from schedd.store.connection.database import Database, in_autocommit, in_transaction
 from schedd.store.statements import arrays
+from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import INCARNATION_COLUMNS, decoded, incarnation
 from schedkit.records import dataclass
@@ -89,6 +94,19 @@ SELECT DISTINCT ON (worker) {INCARNATION_COLUMNS} FROM incarnations
 WHERE worker = ANY (%(workers)s::text[]) ORDER BY worker, started_at DESC, id DESC
 """
 
+
+DRAINS = "SELECT worker, drained_at, drained_by, reason FROM drains ORDER BY worker"
+
+DRAIN = """
+INSERT INTO drains (worker, drained_by, reason) VALUES (%(worker)s, %(by)s, %(reason)s)
+ON CONFLICT (worker) DO UPDATE SET
+    reason = CASE WHEN EXCLUDED.reason = '' THEN drains.reason ELSE EXCLUDED.reason END
+RETURNING worker, drained_at, drained_by, reason
+"""
+"""A worker that is already drained keeps its time and actor."""
+
+DrainAudit = Callable[[Drain | None, Drain | None], AuditRecord]
+"""Returns the audit entry for a change from the first to the second. None: not drained."""
 
 KEPT_FOR = "interval '90 days'"
 MOST_OF_WORKER = 10_000
@@ -247,6 +265,36 @@ def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
     )
 
 
+def read_drains(connection: Connection) -> list[Drain]:
+    return [Drain(*row) for row in connection.exec_driver_sql(DRAINS)]
+
+
+def drain(connection: Connection, worker: str, by: str, reason: str, entry: DrainAudit) -> Drain:
+    before = _locked_drain(connection, worker)
+    arguments = {"worker": clean(worker), "by": clean(by), "reason": clean(reason)}
+    after = Drain(*connection.exec_driver_sql(DRAIN, arguments).one())
+    if after != before:
+        audit.write_all(connection, [entry(before, after)])
+    return after
+
+
+def undrain(connection: Connection, worker: str, entry: DrainAudit) -> bool:
+    before = _locked_drain(connection, worker)
+    if before is None:
+        return False
+    connection.exec_driver_sql("DELETE FROM drains WHERE worker = %s", (clean(worker),))
+    audit.write_all(connection, [entry(before, None)])
+    return True
+
+
+def _locked_drain(connection: Connection, worker: str) -> Drain | None:
+    row = connection.exec_driver_sql(
+        "SELECT worker, drained_at, drained_by, reason FROM drains WHERE worker = %s FOR UPDATE",
+        (clean(worker),),
+    ).first()
+    return None if row is None else Drain(*row)
+
+
 @operations("workers")
 @dataclass(frozen=True, slots=True)
 class WorkerStore:
@@ -257,9 +305,9 @@ class WorkerStore:
     ended_and_drained = in_autocommit(ended_and_drained)
     of_worker = in_autocommit(of_worker)
     newest_of = in_autocommit(newest_of)
-    drain = in_transaction(drains.begin)
-    undrain = in_transaction(drains.end)
-    drains = in_autocommit(drains.drains)
+    drain = in_transaction(drain)
+    undrain = in_transaction(undrain)
+    drains = in_autocommit(read_drains)
     lose = in_transaction(lose)
     registered = in_autocommit(registered)
     note_seen = in_transaction(note_seen)

@@ -14,13 +14,55 @@ from schedd.core.runs.records import Unstarted
 from schedd.store.cluster import membership
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.reconcile import rescue
-from schedd.store.results import accept, accept_successes, reported_runs
+from schedd.store.results import accept, accept_successes
+from schedd.store.statements import arrays
 from schedd.store.statements.bisect import halved
+from schedd.store.statements.keys import key_arguments, lock_runs
 from schedd.store.statements.operations import operations
+from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 from schedkit import failpoints
 from schedkit.records import dataclass, replace
 
+REPORTED = f"""
+SELECT {RUN_COLUMNS} FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[])
+  b(scheduled_at, run_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM runs r WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+) r
+"""
+
+STARTED = """
+WITH b AS MATERIALIZED (
+    SELECT *, 'RUNNING' AS running
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(tokens)s::bigint[],
+        %(started)s::timestamptz[]) b(scheduled_at, run_id, token, started_at)
+)
+UPDATE runs r SET started_at = b.started_at FROM b
+WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+  AND r.token = b.token AND r.state = b.running AND r.started_at IS NULL
+"""
+
 BEFORE_ACCEPT = failpoints.blocking("accept.before_commit")
+
+
+def read_reported(connection: Connection, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
+    """Return the present runs, without unreadable rows: those runs end as reported."""
+    found = connection.exec_driver_sql(REPORTED, key_arguments(keys))
+    return {run.key: run for run in decoded("runs", found, live_run, run_id_of)}
+
+
+def write_starts(connection: Connection, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+    keys = key_arguments([key for key, _, _ in starts])
+    lock_runs(connection, keys)
+    connection.exec_driver_sql(
+        STARTED,
+        keys
+        | {
+            "tokens": arrays.numbers(token for _, token, _ in starts),
+            "started": arrays.instants(at for _, _, at in starts),
+        },
+    )
 
 
 @operations("results")
@@ -31,7 +73,7 @@ class ResultWrites:
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
         if not keys:
             return {}
-        return await self.database.call(reported_runs.reported_runs, keys)
+        return await self.database.call(read_reported, keys)
 
     async def accept(self, reports: Sequence[ResultDecision]) -> list[Verdict | None]:
         """Return a verdict for each, in order. None: this report can't be stored. If PostgreSQL
@@ -90,7 +132,7 @@ class ResultWrites:
         """Record start times of assignments whose token is still current."""
 
         async def write(batch: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-            await self.database.call(reported_runs.started, batch)
+            await self.database.call(write_starts, batch)
 
         await halved(starts, write)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedd.store.reconcile.pending_work import PendingWork
+from schedd.store.reconcile.stats import PendingWork
 from support.store import World
 
 NOTHING = PendingWork(

@@ -17,7 +17,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
 from schedd.dispatch.dispatch import Dispatch
 from schedd.ports import WakeUps
-from schedd.store.reconcile.pending_work import PendingWork
+from schedd.store.reconcile.stats import PendingWork
 from schedd.store.user_store import SubmitHook
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
