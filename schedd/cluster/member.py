@@ -22,8 +22,9 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field
+from operator import attrgetter
 from typing import Final, NoReturn
 
 from schedd.cluster.leader.candidate import Candidate, Duties
@@ -36,7 +37,7 @@ from schedd.cluster.registration import Name, Registration
 from schedd.cluster.shards import Shards
 from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedd.core.cluster.membership import ClusterView, MemberView
-from schedd.core.ids import ShardId, TenureId, new_id
+from schedd.core.ids import TenureId, new_id
 from schedd.core.runs.model import AuditRecord, Tenure
 from schedd.ports import Coordination, KeepLease, LeaseKeeper
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -69,7 +70,11 @@ async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
         return
     try:
         async with asyncio.timeout(WITHIN):
-            await _taken_by_others(store, given, live.tenure)
+            while True:
+                owners = {row.id: row.owner for row in await store.read_shards()}
+                if live.tenure not in owners.values() and all(map(owners.get, given)):
+                    return
+                await asyncio.sleep(LOOK_EVERY)
     except TimeoutError:
         log.warning(
             "handover timed out after %.0f s: the member leaves before other members have taken"
@@ -78,16 +83,6 @@ async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
         )
     except Unavailable as error:
         log.warning("handover failed, the member leaves without it: %s", error)
-
-
-async def _taken_by_others(
-    store: MembershipStore, given: Collection[ShardId], me: TenureId
-) -> None:
-    while True:
-        owners = {row.id: row.owner for row in await store.read_shards()}
-        if me not in owners.values() and all(owners.get(shard) for shard in given):
-            return
-        await asyncio.sleep(LOOK_EVERY)
 
 
 # Whether this member should end its tenure because PostgreSQL is unavailable only for it.
@@ -168,6 +163,9 @@ UNATTACHED_AFTER: Final = 2.0
 
 FAILED: Final = "the member left the cluster because of an error"
 
+acted_on = attrgetter("leader", "heir", "members")
+"""Returns the parts of a view on which a candidate acts."""
+
 BEFORE_ROW = failpoints.awaited("join.before_row")
 
 
@@ -183,16 +181,7 @@ class MemberIdentity:
     tzdata: str = ""
 
     def view(self, tenure: TenureId) -> MemberView:
-        return MemberView(
-            name=self.name,
-            tenure=tenure,
-            grpc=self.grpc,
-            http=self.http,
-            weight=self.weight,
-            version=self.version,
-            tzdata=self.tzdata,
-            draining=False,
-        )
+        return MemberView(**asdict(self), tenure=tenure, draining=False)
 
 
 def no_loops(_: LiveTenure) -> Sequence[TenureLoop]:
@@ -291,7 +280,9 @@ class MemberLifecycle:
         return claimed
 
     async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
-        live = self._new(keeper)
+        tenure = TenureId(new_id())
+        ownership = Ownership(tenure, self.clock.timeline, self.lanes)
+        live = LiveTenure(tenure, ownership, keeper, self.cluster.view)
         member = self.identity.view(live.tenure)
         registration = Registration(self.coordination, self.cluster, member, keeper.lease.id)
         if not await registration.put():
@@ -300,17 +291,11 @@ class MemberLifecycle:
         try:
             await BEFORE_ROW()
             now = self.clock.now()
-            await self.store.open_tenure(
-                Tenure(
-                    live.tenure,
-                    self.identity.name,
-                    now,
-                    grpc=self.identity.grpc,
-                    http=self.identity.http,
-                    version=self.identity.version,
-                    prefix=self.claim.prefix_id if self.claim is not None else None,
-                )
+            prefix = self.claim.prefix_id if self.claim is not None else None
+            row = Tenure(
+                tenure, member.name, now, None, member.grpc, member.http, member.version, prefix
             )
+            await self.store.open_tenure(row)
             self.cluster.lives(live)
             log.info("member joined the cluster", extra={"tenure": live.tenure})
             over = await self._live(live, registration, draining)
@@ -339,11 +324,6 @@ class MemberLifecycle:
                 )
             )
 
-    def _new(self, keeper: LeaseKeeper) -> LiveTenure:
-        tenure = TenureId(new_id())
-        ownership = Ownership(tenure, self.clock.timeline, self.lanes)
-        return LiveTenure(tenure, ownership, keeper, self.cluster.view)
-
     async def _live(
         self, live: LiveTenure, registration: Registration, draining: asyncio.Event
     ) -> str:
@@ -352,7 +332,7 @@ class MemberLifecycle:
         """
         why = ""
         watch = DatabaseWatch(live.tenure, self.cluster.view, self.clock.away_for, boottime)
-        shards = self._shards(live)
+        shards = Shards(self.store, live)
 
         def able() -> bool:
             return watch.answers and not draining.is_set() and not self._changed(live)
@@ -365,7 +345,7 @@ class MemberLifecycle:
         def seen(known: ClusterView, view: ClusterView) -> None:
             if view.map != known.map:
                 shards.wake()
-            if _matters(view) != _matters(known):
+            if acted_on(view) != acted_on(known):
                 candidate.wake()
 
         unlisten = self.cluster.listen(seen)
@@ -388,17 +368,11 @@ class MemberLifecycle:
         heed_cancellation()
         return why
 
-    def _shards(self, live: LiveTenure) -> Shards:
-        return Shards(self.store, live.ownership, view=live.view, trusted=live.trusted)
-
     def _candidate(self, live: LiveTenure, able: Callable[[], bool]) -> Candidate:
         return Candidate(
             self.coordination,
             self.store,
-            tenure=live.tenure,
-            lease=live.keeper.lease.id,
-            view=live.view,
-            trusted=live.trusted,
+            live,
             timeline=lambda: self.clock.timeline,
             able=able,
             recovery=Recovery(self.coordination, self.recovery, live.keeper.lease.ttl),
@@ -443,11 +417,6 @@ class MemberLifecycle:
                 error,
                 extra={"tenure": live.tenure},
             )
-
-
-def _matters(view: ClusterView) -> tuple[object, ...]:
-    """Return the parts of a view on which a candidate acts."""
-    return view.leader, view.heir, view.members
 
 
 async def _trust(keeper: LeaseKeeper) -> NoReturn:

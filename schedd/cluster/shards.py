@@ -17,12 +17,10 @@ Invariants
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from schedd.cluster.ownership import Ownership
-from schedd.cluster.tenure import TenureOver
-from schedd.core.cluster.membership import ClusterView
+from schedd.cluster.tenure import LiveTenure, TenureOver
 from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.runs.model import ShardRow
 from schedd.store.cluster.membership import MembershipStore
@@ -70,22 +68,14 @@ def plan(
 
 
 class Shards:
-    def __init__(
-        self,
-        store: MembershipStore,
-        ownership: Ownership,
-        *,
-        view: Callable[[], ClusterView],
-        trusted: Callable[[], bool],
-    ) -> None:
+    def __init__(self, store: MembershipStore, live: LiveTenure) -> None:
         self._store = store
-        self._ownership = ownership
-        self._view = view
-        self._trusted = trusted
+        self._live = live
+        self._ownership = live.ownership
         self._asking = Backoff(initial=0.05, maximum=1.0)
         backoff = Backoff(initial=0.1, maximum=1.0)
         self.loop = Loop("shards", self.step, interval=CHECK_EVERY, backoff=backoff)
-        ownership.listen(self._changed)
+        live.ownership.listen(self._changed)
 
     def wake(self) -> None:
         self._asking.reset()
@@ -97,9 +87,9 @@ class Shards:
         """
         ownership = self._ownership
         rows, unfenced = await self._store.read_shards_of(ownership.tenure)
-        if not self._trusted():
+        if not self._live.trusted():
             return None
-        mine = self._view().map.shards_of_tenure(ownership.tenure)
+        mine = self._live.view().map.shards_of_tenure(ownership.tenure)
         todo = plan(ownership.tenure, rows, mine, ownership.epochs)
         ownership.drop(todo.lost)
         await self._release(todo.leaving)
@@ -129,7 +119,7 @@ class Shards:
 
     async def _take_over_shards(self, seen: dict[ShardId, Epoch]) -> int:
         await BEFORE_TAKE()
-        if not self._trusted():
+        if not self._live.trusted():
             return 0
         ownership = self._ownership
         taken = await self._store.take_shards(ownership.tenure, ownership.timeline, seen)

@@ -12,6 +12,7 @@ costs only reads.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from typing import Final, TypeAlias
 
 from schedd.cluster.leader.recovery import Recovery
@@ -28,20 +29,12 @@ from schedd.cluster.leader.term import (
     withdraw,
 )
 from schedd.cluster.leader.transfer import HEIR_TIMEOUT, delete_invalid_heir, forget
-from schedd.core.cluster.coordination import Get, LeaseId, Put
-from schedd.core.cluster.membership import (
-    HEIR,
-    LEADER,
-    MAP,
-    MEMBERS,
-    ClusterView,
-    Heir,
-    MemberView,
-    members_of,
-)
+from schedd.cluster.tenure import LiveTenure
+from schedd.core.cluster.coordination import Get, Put
+from schedd.core.cluster.membership import HEIR, LEADER, MAP, MEMBERS, Heir, MemberView, members_of
 from schedd.core.cluster.partition import assign
 from schedd.core.cluster.shard_map import ShardMap, encode
-from schedd.core.ids import TenureId, Timeline
+from schedd.core.ids import Timeline
 from schedd.ports import Coordination
 from schedd.store.cluster.membership import MembershipStore
 from schedkit import failpoints
@@ -144,11 +137,8 @@ class Candidate:
 
     coordination: Coordination
     store: MembershipStore
+    live: LiveTenure
     _: KW_ONLY
-    tenure: TenureId
-    lease: LeaseId
-    view: Callable[[], ClusterView]
-    trusted: Callable[[], bool]
     timeline: Callable[[], Timeline]
     able: Callable[[], bool]
     recovery: Recovery
@@ -172,14 +162,14 @@ class Candidate:
         """Campaign if there is no leader, and lead until the term ends. Return seconds until the
         next check. Raises Unavailable: etcd or PostgreSQL doesn't answer; nothing was won.
         """
-        view = self.view()
+        view = self.live.view()
         leader = view.leader
-        if LEADER in view.unreadable and self.trusted():
+        if LEADER in view.unreadable and self.live.trusted():
             await delete_invalid(self.coordination)
-        if leader == self.tenure:
+        if leader == self.live.tenure:
             # The key was won by a call with a lost answer, or not deleted: a new election is safer.
-            await withdraw(self.coordination, self.tenure)
-        elif leader is None and self.able() and self.trusted():
+            await withdraw(self.coordination, self.live.tenure)
+        elif leader is None and self.able() and self.live.trusted():
             if (wait := self._leaves_it_to_an_heir()) > 0:
                 return wait
             await self._campaign()
@@ -187,8 +177,8 @@ class Candidate:
 
     def _leaves_it_to_an_heir(self) -> float:
         """Return seconds to wait for a requested leader. The wait is limited: it may be down."""
-        heir = self.view().heir
-        if heir is None or heir.tenure == self.tenure:
+        heir = self.live.view().heir
+        if heir is None or heir.tenure == self.live.tenure:
             self._heir = None
             return 0.0
         if heir != self._heir:
@@ -196,13 +186,13 @@ class Candidate:
         return self._heir_until - boottime()
 
     async def _campaign(self) -> None:
-        mandate = await campaign(self.coordination, self.tenure, self.lease)
+        mandate = await campaign(self.coordination, self.live.tenure, self.live.keeper.lease.id)
         if mandate is None:
             return
         await BEFORE_TERM()
         try:
             leadership = await open_term(
-                self.coordination, self.store, mandate, self.trusted, self.view().term
+                self.coordination, self.store, mandate, self.live.trusted, self.live.view().term
             )
             await self.recovery.check_data_loss(leadership)
         except TermOver as over:
@@ -210,14 +200,12 @@ class Candidate:
         else:
             await AFTER_TERM()
             await self._lead(leadership)
-        await withdraw(self.coordination, self.tenure)
+        await withdraw(self.coordination, self.live.tenure)
 
     async def _lead(self, leadership: Leadership) -> None:
-        async def reconcile() -> float | None:
-            return await self._reconcile(leadership)
-
         backoff = Backoff(initial=0.05, maximum=RECONCILE_EVERY)
-        reconciling = Loop("reconcile", reconcile, interval=RECONCILE_EVERY, backoff=backoff)
+        step = partial(self._reconcile, leadership)
+        reconciling = Loop("reconcile", step, interval=RECONCILE_EVERY, backoff=backoff)
         self.leadership, self._reconciling = leadership, reconciling
         try:
             marking = self.recovery.marking(leadership)
@@ -230,7 +218,7 @@ class Candidate:
         TermOver: the map in etcd has a later term, or no leader wrote it. The next term is above
         the map's, so that members follow the new leader's map.
         """
-        if (later := self.view().term) > leadership.term:
+        if (later := self.live.view().term) > leadership.term:
             raise TermOver(
                 f"the shard map in etcd is from a later leader: its term {later} is greater"
                 f" than this leader's term {leadership.term}; this member stops leading"
@@ -247,14 +235,14 @@ class Candidate:
         """Step down for the heir that was requested in this term, if the heir is running. Raises
         TermOver: stepping down.
         """
-        view = self.view()
+        view = self.live.view()
         heir = view.heir
         if HEIR in view.unreadable:
             await delete_invalid_heir(self.coordination, leadership.mandate.guards)
         if heir is None:
             return
         member = view.member(heir.tenure)
-        if heir.term == leadership.term and heir.tenure != self.tenure and member is not None:
+        if heir.term == leadership.term and heir.tenure != self.live.tenure and member is not None:
             raise TermOver(f"leadership transferred to {member.name}, as requested")
         await forget(self.coordination, heir)
 

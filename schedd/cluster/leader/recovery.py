@@ -23,6 +23,7 @@ import json
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 from schedd.cluster.leader.term import OUTRANKED, REPLACED, Leadership, TermOver
 from schedd.core.cluster.coordination import Get, Put
@@ -88,12 +89,9 @@ class Recovery:
             log.error("recovery: %d more waiting runs failed as lost: they may have run", ended)
 
     def marking(self, leadership: Leadership) -> Loop:
-        async def step() -> None:
-            await self._mark(leadership)
-
-        return Loop(
-            "data loss check", step, interval=EVERY, backoff=Backoff(initial=0.2, maximum=EVERY)
-        )
+        backoff = Backoff(initial=0.2, maximum=EVERY)
+        step = partial(self._mark, leadership)
+        return Loop("data loss check", step, interval=EVERY, backoff=backoff)
 
     async def _remembered(self, leadership: Leadership) -> Mark | None:
         read = await self._coordination.txn(leadership.mandate.guards, [Get(KEY)])
@@ -115,18 +113,15 @@ class Recovery:
         )
         log.warning("%s", what)
         leadership.check()
-        entry = AuditRecord(
-            actor=ACTOR, action="forget-mark", object="cluster", outcome="ok", reason=what
-        )
-        if not await self._store.tell(leadership.term, entry):
-            raise TermOver(OUTRANKED)
+        await self._audit(leadership.term, "forget-mark", what)
 
     async def _accept_loss(self, term: Term, lost: DataLoss) -> None:
         what = f"the database lost {_loss_text(lost)}: acknowledged calls of that time are lost"
         log.warning("%s, and runs of that time may run again", what)
-        entry = AuditRecord(
-            actor=ACTOR, action="lose-tail", object="cluster", outcome="ok", reason=what
-        )
+        await self._audit(term, "lose-tail", what)
+
+    async def _audit(self, term: Term, action: str, what: str) -> None:
+        entry = AuditRecord(ACTOR, action, "cluster", "ok", what)
         if not await self._store.tell(term, entry):
             raise TermOver(OUTRANKED)
 

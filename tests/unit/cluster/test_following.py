@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from schedd.cluster.ownership import Ownership
 from schedd.cluster.shards import Shards
-from schedd.cluster.tenure import TenureOver
+from schedd.cluster.tenure import LiveTenure, TenureOver
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import Epoch, Id, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
@@ -31,9 +33,10 @@ class World(FakeMembershipStore):
         self.view: ClusterView = replace(EMPTY_VIEW, term=Term(1), assigned={MINE: ME})
         self.trusted = True
         self.done: list[str] = []
-        self.shards = Shards(
-            self, self.ownership, view=lambda: self.view, trusted=lambda: self.trusted
+        live = SimpleNamespace(
+            ownership=self.ownership, view=lambda: self.view, trusted=lambda: self.trusted
         )
+        self.shards = Shards(self, cast("LiveTenure", live))
 
     async def release(self, claim: Claim) -> None:
         self.done.append("released")
