@@ -100,14 +100,10 @@ def wrong(
 
 
 class UnauthenticatedError(CallError):
-    """The caller has no valid credentials."""
-
     code = "UNAUTHENTICATED"
 
 
 class PermissionDeniedError(CallError):
-    """The caller's roles don't allow the call."""
-
     code = "PERMISSION_DENIED"
 
 
@@ -120,20 +116,14 @@ class AlreadyExistsError(CallError):
 
 
 class AbortedError(CallError):
-    """Another caller changed the object meanwhile."""
-
     code = "ABORTED"
 
 
 class MemberUnavailableError(CallError):
-    """This member can't answer. Nothing was changed; another member may be able to answer."""
-
     code = "UNAVAILABLE"
 
 
 class FailedPreconditionError(CallError):
-    """The object's state doesn't allow the call."""
-
     code = "FAILED_PRECONDITION"
 
 
@@ -142,8 +132,6 @@ class LimitReachedError(CallError):
 
 
 class OutcomeUnknownError(CallError):
-    """The change may have been made; its outcome is unknown."""
-
     code = "DEADLINE_EXCEEDED"
 
 

@@ -39,11 +39,11 @@ def stamp(instant: datetime | None) -> Timestamp | None:
     if instant is None:
         return None
     found = Timestamp()
-    _set(found, instant)
+    set_stamp(found, instant)
     return found
 
 
-def _set(found: Timestamp, instant: datetime) -> None:
+def set_stamp(found: Timestamp, instant: datetime) -> None:
     """Set a message to this time: three times as fast as its `FromDatetime`."""
     since = instant - _EPOCH
     found.seconds = since.days * 86_400 + since.seconds
@@ -81,15 +81,15 @@ def job_message(
     job.pause_note = record.pause_note
     job.paused_by = record.paused_by
     if record.paused_until is not None:
-        _set(job.paused_until, record.paused_until)
+        set_stamp(job.paused_until, record.paused_until)
     if job.max_runs:
         job.runs_created = record.fired
     due = next_run(record, definition) if exact else _next_run_within(record, definition)
     if due is not None and not stored.paused:
-        _set(job.next_run_at, due)
+        set_stamp(job.next_run_at, due)
     for pinned in stored.calendars:
         job.calendar_versions[pinned.name] = pinned.version
-    _set(job.updated_at, record.updated_at)
+    set_stamp(job.updated_at, record.updated_at)
     job.created_by = record.created_by
     return job
 
@@ -99,7 +99,7 @@ def set_own(job: job_pb2.Job, job_id: JobId, name: str, created_at: datetime) ->
     job.job_id = str(job_id)
     job.name = name
     job.etag = etag(job_id, job.generation)
-    _set(job.created_at, created_at)
+    set_stamp(job.created_at, created_at)
     job.updated_at.CopyFrom(job.created_at)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, NoReturn
 
 import grpc
-from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -41,28 +40,27 @@ def serve_calls(server: grpc.aio.Server, gate: AuthInterceptor, services: Servic
     """Register every user call."""
     places, memory = Places(), RequestMemory()
     for descriptor in SERVICES:
-        table = {each.name: _method(services, places, memory, each) for each in descriptor.methods}
+        table: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        for method in descriptor.methods:
+            request = GetMessageClass(method.input_type)
+            answer = GetMessageClass(method.output_type)
+            if (stream := STREAMING.get(method.full_name)) is not None:
+                handle = _streaming(services, places, stream)
+                table[method.name] = streaming(handle, request, answer)
+            else:
+                most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
+                call = _unary(services, UNARY[method.full_name])
+                table[method.name] = unary(call, request, answer, most, memory)
         put(server, gate, descriptor.full_name, table)
-
-
-def _method(
-    services: Services, places: Places, memory: RequestMemory, method: MethodDescriptor
-) -> grpc.RpcMethodHandler[Any, Any]:
-    request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    if method.full_name in STREAMING:
-        return streaming(_streaming(services, places, STREAMING[method.full_name]), request, answer)
-    most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
-    call = _unary(services, UNARY[method.full_name])
-    return unary(call, request, answer, most, memory)
 
 
 def _unary(services: Services, call: Unary) -> Callable[[Message, Context], Awaitable[Message]]:
     async def handle(request: Message, context: Context) -> Message:
         try:
             check_known(request)
-            return await call(services, caller_of(context), request)
+            return await call(services, _caller_of(context), request)
         except (CallError, Unavailable) as error:
-            await refuse(context, error)
+            await _refuse(context, error)
 
     return handle
 
@@ -74,10 +72,10 @@ def _streaming(
         try:
             check_known(request)
             with places.taken(context.peer()):
-                async for answer in call(services, caller_of(context), request):
+                async for answer in call(services, _caller_of(context), request):
                     yield answer
         except (CallError, Unavailable) as error:
-            await refuse(context, error)
+            await _refuse(context, error)
 
     return handle
 
@@ -90,7 +88,8 @@ def check_known(request: Message) -> None:
         InvalidArgumentError: the request, or a request in a batch, has an unknown field.
     """
     asked = (request, *getattr(request, "requests", ()))
-    unknown = sorted({number for each in asked for number in _unknown(each)})
+    found = [UnknownFieldSet(each) for each in asked]
+    unknown = sorted({one[at].field_number for one in found for at in range(len(one))})
     if unknown:
         named = ", ".join(map(str, unknown[:MOST_NAMED]))
         raise InvalidArgumentError(
@@ -101,19 +100,14 @@ def check_known(request: Message) -> None:
         )
 
 
-def _unknown(message: Message) -> Iterator[int]:
-    found = UnknownFieldSet(message)
-    return (found[at].field_number for at in range(len(found)))
-
-
-def caller_of(context: Context) -> Caller:
+def _caller_of(context: Context) -> Caller:
     """Return the caller of a call, its address and its deadline."""
     left = context.time_remaining()
     deadline = None if left is None else max(0.0, left - MARGIN)
     return Caller(caller(), source=context.peer(), deadline=deadline)
 
 
-async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
+async def _refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
     away = error if isinstance(error, Unavailable) else error.__cause__
     if isinstance(away, Unavailable):
         log.warning("call rejected, a dependency is unavailable: %s", away)

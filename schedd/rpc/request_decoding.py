@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cache
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -187,10 +187,6 @@ def reader(
     return read
 
 
-async def refuse_unread(context: Context, unread: UndecodedRequest) -> NoReturn:
-    await abort(context, unread.status, unread.why, reason=unread.reason)
-
-
 def unary(
     call: Callable[[Any, Context], Awaitable[Any]],
     request: type[Message],
@@ -244,19 +240,15 @@ async def _asked(context: Context) -> Message:
         async with asyncio.timeout(REQUEST_WITHIN):
             asked = await context.read()
         if asked is grpc.aio.EOF:
-            asked = _NOTHING
+            why = "the call ended without a request"
+            asked = UndecodedRequest("INVALID_ARGUMENT", why, "NO_REQUEST")
     except TimeoutError:
         why = f"no request received within {REQUEST_WITHIN:g} s"
         asked = UndecodedRequest("DEADLINE_EXCEEDED", why, "NO_REQUEST")
     if isinstance(asked, UndecodedRequest):
-        await refuse_unread(context, asked)
+        await abort(context, asked.status, asked.why, reason=asked.reason)
     found: Message = asked
     return found
-
-
-_NOTHING: Final = UndecodedRequest(
-    "INVALID_ARGUMENT", "the call ended without a request", "NO_REQUEST"
-)
 
 
 def put(

@@ -34,12 +34,10 @@ def masked(old: job_pb2.Job, request: wire.UpdateJobRequest) -> job_pb2.Job:
     for path in paths:
         first = path.split(".")[0]
         if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
-            raise _bad_mask(
-                f"update_mask names the field {path!r}, but a job has no such field",
-                "name fields as `schedctl job get -o json` shows them",
-            )
+            raise _no_such_field(path)
         if first in unset:
-            raise _not_edited(path)
+            remedy = "leave the field out: the cluster sets it, or another call, such as PauseJob"
+            raise wrong(path, "can't be edited", remedy, reason="BAD_UPDATE_MASK")
     new = job_pb2.Job()
     new.CopyFrom(old)
     begins = not old.HasField("after") and "after.jobs" in paths and bool(request.job.after.jobs)
@@ -71,17 +69,11 @@ def _copy(source: Message, target: Message, paths: list[str]) -> None:
         for name in parents:
             field = from_.DESCRIPTOR.fields_by_name.get(name)
             if field is None or field.message_type is None or field.is_repeated:
-                raise _bad_mask(
-                    f"update_mask names the field {path!r}, but a job has no such field",
-                    "name fields as `schedctl job get -o json` shows them",
-                )
+                raise _no_such_field(path)
             from_, to = getattr(from_, name), getattr(to, name)
         field = from_.DESCRIPTOR.fields_by_name.get(last)
         if field is None:
-            raise _bad_mask(
-                f"update_mask names the field {path!r}, but a job has no such field",
-                "name fields as `schedctl job get -o json` shows them",
-            )
+            raise _no_such_field(path)
         to.ClearField(last)
         if field.is_repeated:
             getattr(to, last).MergeFrom(getattr(from_, last))
@@ -92,13 +84,10 @@ def _copy(source: Message, target: Message, paths: list[str]) -> None:
             setattr(to, last, getattr(from_, last))
 
 
-def _not_edited(path: str) -> InvalidArgumentError:
-    problem = "can't be edited"
-    return wrong(
-        path,
-        problem,
-        "leave the field out: the cluster sets it, or another call, such as PauseJob",
-        reason="BAD_UPDATE_MASK",
+def _no_such_field(path: str) -> InvalidArgumentError:
+    return _bad_mask(
+        f"update_mask names the field {path!r}, but a job has no such field",
+        "name fields as `schedctl job get -o json` shows them",
     )
 
 

@@ -1,7 +1,7 @@
 """Calls on runs: get, list, cancel, logs, results, explain, retry. See also `submit`, `watch`."""
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -36,6 +36,13 @@ from schedkit.errors import Unavailable
 from schedkit.objects import Damaged, NoSuchObject, result_key
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
+
+PART: Final = 256 * 1024
+"""Bytes of a piece of a result, at most. Results up to 64 KiB are in the run's row, larger ones in
+the result store.
+"""
+TRIES: Final = 5
+"""Tries of one retry while others edit the job."""
 
 
 async def get_run(services: Services, _caller: Caller, request: wire.GetRunRequest) -> run_pb2.Run:
@@ -160,98 +167,10 @@ async def list_attempts(
 async def get_run_result(
     services: Services, _caller: Caller, request: wire.GetRunResultRequest
 ) -> run_pb2.RunResult:
+    """Return the result, or its size and place."""
     record = await _find(services, request.run_id)
     stored = await services.store.result(record.run.key.run_id)
-    return result_message(request.run_id, stored)
-
-
-async def read_result(
-    services: Services, _caller: Caller, request: wire.ReadResultRequest
-) -> AsyncGenerator[run_pb2.ResultPiece, None]:
-    """Return the result of a run in pieces, at any size."""
-    record = await _find(services, request.run_id)
-    stored = await services.store.result(record.run.key.run_id)
-    async for piece in result_pieces(services, record, stored):
-        yield piece
-
-
-async def read_logs(
-    services: Services, _caller: Caller, request: wire.ReadLogsRequest
-) -> AsyncGenerator[run_pb2.LogPiece, None]:
-    """Return the log of an attempt; with `follow`, of the run until it has ended."""
-    record = await _find(services, request.run_id)
-    if record.run.children is not None:
-        raise await logs.no_log(services, record)
-    run_id, token = record.run.key.run_id, Token(request.fencing_token)
-    await _check_attempt(services, record, token)
-    after = LogPosition.read(request.resume_after)
-    if NO_TOKEN not in (token, after.token) and token != after.token:
-        raise bad_cursor(
-            f"the cursor {cut(request.resume_after)!r} belongs to another attempt than the"
-            f" requested one, which has the fencing token {token}"
-        )
-    if request.follow:
-        async for piece in logs.followed(services, run_id, token, after):
-            yield piece
-        return
-    asked, reach = token or after.token or None, logs.Reached(NO_TOKEN, after)
-    async for piece in logs.kept(services, record.namespace, run_id, asked, reach):
-        yield piece
-
-
-async def explain_run(
-    services: Services, _caller: Caller, request: wire.ExplainRunRequest
-) -> wire.ExplainRunResponse:
-    """Explain why a run waits, or why it ended in its state."""
-    return await explain(services, await _find(services, request.run_id))
-
-
-async def _check_attempt(services: Services, record: RunRecord, token: Token) -> None:
-    """Raise NotFoundError if the run has no attempt with this token."""
-    if token in (NO_TOKEN, record.run.token):
-        return
-    run_id = record.run.key.run_id
-    tokens = [attempt.token for attempt in await services.store.attempts(run_id)]
-    if token not in tokens:
-        raise NotFoundError(
-            f"attempt with fencing token {token} of run {run_id} not found",
-            reason="NO_SUCH_ATTEMPT",
-            remedy=f"see `schedctl run attempts {run_id}`",
-        )
-
-
-def run_id_of(text: str, field: str = "run_id") -> RunId:
-    """Parse a run id. Raises InvalidArgument."""
-    return RunId(id_of(field, text))
-
-
-async def _find(services: Services, text: str) -> RunRecord:
-    run_id = run_id_of(text)
-    record = await services.store.get_run(run_id)
-    if record is None:
-        raise unknown(text)
-    return record
-
-
-def _instant(request: wire.ListRunsRequest, field: str) -> datetime | None:
-    stamped = getattr(request, field)
-    return job_codec.instant(stamped) if stamped.seconds or stamped.nanos else None
-
-
-def unknown(text: str) -> NotFoundError:
-    """Return the error for a run that doesn't exist."""
-    return not_found("run", text, "run list")
-
-
-# Results of runs: up to 64 KiB in the run's row, larger ones in the result store.
-
-PART: Final = 256 * 1024
-"""Bytes of a piece, at most."""
-
-
-def result_message(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
-    """Return the answer of `GetRunResult`: the result, or its size and place."""
-    result = run_pb2.RunResult(run_id=run_id)
+    result = run_pb2.RunResult(run_id=request.run_id)
     if stored is None:
         return result
     found = run_pb2.StoredResult.FromString(stored)
@@ -261,17 +180,19 @@ def result_message(run_id: str, stored: bytes | None) -> run_pb2.RunResult:
         result.stored, result.problem = not kept.problem, kept.problem
         result.json = kept.json
         return result
-    result_pieces = _content(found)
+    content = _content(found)
     result.result.MergeFromString(stored)
-    result.size, result.sha256 = len(result_pieces), hashlib.sha256(result_pieces).hexdigest()
+    result.size, result.sha256 = len(content), hashlib.sha256(content).hexdigest()
     result.json = found.WhichOneof("kind") == "json"
     return result
 
 
-async def result_pieces(
-    services: Services, record: RunRecord, stored: bytes | None
-) -> AsyncIterator[run_pb2.ResultPiece]:
-    """Return the whole result in pieces; none if nothing was returned."""
+async def read_result(
+    services: Services, _caller: Caller, request: wire.ReadResultRequest
+) -> AsyncGenerator[run_pb2.ResultPiece, None]:
+    """Return the result of a run in pieces, at any size; none if nothing was returned."""
+    record = await _find(services, request.run_id)
+    stored = await services.store.result(record.run.key.run_id)
     found = run_pb2.StoredResult.FromString(stored or b"")
     if not found.HasField("object"):
         data = _content(found)
@@ -298,6 +219,67 @@ async def result_pieces(
         raise damaged(key) from error
 
 
+async def read_logs(
+    services: Services, _caller: Caller, request: wire.ReadLogsRequest
+) -> AsyncGenerator[run_pb2.LogPiece, None]:
+    """Return the log of an attempt; with `follow`, of the run until it has ended."""
+    record = await _find(services, request.run_id)
+    if record.run.children is not None:
+        raise await logs.no_log(services, record)
+    run_id, token = record.run.key.run_id, Token(request.fencing_token)
+    if token not in (NO_TOKEN, record.run.token):
+        tokens = [attempt.token for attempt in await services.store.attempts(run_id)]
+        if token not in tokens:
+            raise NotFoundError(
+                f"attempt with fencing token {token} of run {run_id} not found",
+                reason="NO_SUCH_ATTEMPT",
+                remedy=f"see `schedctl run attempts {run_id}`",
+            )
+    after = LogPosition.read(request.resume_after)
+    if NO_TOKEN not in (token, after.token) and token != after.token:
+        raise bad_cursor(
+            f"the cursor {cut(request.resume_after)!r} belongs to another attempt than the"
+            f" requested one, which has the fencing token {token}"
+        )
+    if request.follow:
+        async for piece in logs.followed(services, run_id, token, after):
+            yield piece
+        return
+    asked, reach = token or after.token or None, logs.Reached(NO_TOKEN, after)
+    async for piece in logs.kept(services, record.namespace, run_id, asked, reach):
+        yield piece
+
+
+async def explain_run(
+    services: Services, _caller: Caller, request: wire.ExplainRunRequest
+) -> wire.ExplainRunResponse:
+    """Explain why a run waits, or why it ended in its state."""
+    return await explain(services, await _find(services, request.run_id))
+
+
+def run_id_of(text: str, field: str = "run_id") -> RunId:
+    """Parse a run id. Raises InvalidArgument."""
+    return RunId(id_of(field, text))
+
+
+async def _find(services: Services, text: str) -> RunRecord:
+    run_id = run_id_of(text)
+    record = await services.store.get_run(run_id)
+    if record is None:
+        raise unknown(text)
+    return record
+
+
+def _instant(request: wire.ListRunsRequest, field: str) -> datetime | None:
+    stamped = getattr(request, field)
+    return job_codec.instant(stamped) if stamped.seconds or stamped.nanos else None
+
+
+def unknown(text: str) -> NotFoundError:
+    """Return the error for a run that doesn't exist."""
+    return not_found("run", text, "run list")
+
+
 def _content(found: run_pb2.StoredResult) -> bytes:
     return found.json.encode() or found.raw
 
@@ -314,9 +296,6 @@ def _lost(what: str) -> NotFoundError:
 # Run a single run again that failed for good, was cancelled, or missed its start deadline.
 #
 # run ─▶ its job as it is now ─▶ a new run at once ─▶ job edited meanwhile? retry
-
-TRIES: Final = 5
-"""Tries of one call while others edit the job."""
 
 
 async def retry_run(
@@ -394,7 +373,12 @@ def _deleted(found: RunRecord) -> FailedPreconditionError:
 
 def _refused(found: RunRecord, why: StoreConflict) -> CallError:
     if why.what == "line":
-        return _line_full(found)
+        return FailedPreconditionError(
+            f"run {found.run.key.run_id} can't be retried now: too many runs of job {found.job!r}"
+            " are waiting already",
+            reason="LINE_FULL",
+            remedy="wait until some runs have ended, or redrive at a rate: `schedctl dlq redrive`",
+        )
     if why.what == "pool":
         return stored_jobs.deleted_pool(f"the pool of run {found.run.key.run_id}")
     if why.what == "payload":
@@ -405,12 +389,3 @@ def _refused(found: RunRecord, why: StoreConflict) -> CallError:
             remedy=f"see `schedctl run get {made}`; to retry that run: `schedctl run retry {made}`",
         )
     return stored_jobs.edited_meanwhile(found.job)
-
-
-def _line_full(found: RunRecord) -> FailedPreconditionError:
-    return FailedPreconditionError(
-        f"run {found.run.key.run_id} can't be retried now: too many runs of job {found.job!r}"
-        " are waiting already",
-        reason="LINE_FULL",
-        remedy="wait until some runs have ended, or redrive at a rate: `schedctl dlq redrive`",
-    )

@@ -28,6 +28,7 @@ from typing import Final
 
 import grpc
 
+from schedd.api.views import stamp
 from schedd.cluster.observer import Observer
 from schedd.core.auth.rights import IdentityKind
 from schedd.core.ids import IncarnationId
@@ -46,7 +47,6 @@ from schedd.rpc.request_decoding import (
     UndecodedRequest,
     put,
     reader,
-    refuse_unread,
 )
 from schedd.rpc.status import abort
 from schedd.rpc.workers import frames
@@ -125,13 +125,22 @@ class WorkerService:
 
     async def attach(self, _frames: object, context: Stream) -> None:
         """Handle one worker's stream."""
-        hello = await self._hello(context)
-        await _check_name(context, hello.worker)
+        hello, who = await self._hello(context), caller()
+        if who.kind is IdentityKind.WORKER and who.name != hello.worker:
+            refused = (who.actor, hello.worker, context.peer())
+            log.warning("worker rejected: certificate=%s worker=%s peer=%s", *refused)
+            await abort(
+                context,
+                "PERMISSION_DENIED",
+                f"the certificate names {who.actor}, but the hello worker/{hello.worker[:140]}",
+                reason=ANOTHER,
+                remedy="issue a certificate for this worker: `schedctl auth issue worker NAME`",
+            )
         outbox = WorkerFrameQueue(
             reads_batches=hello.reads_batches, reads_payloads=hello.reads_payloads
         )
         try:
-            incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
+            incarnation = replace(frames.incarnation_of(hello), namespaces=who.works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]
             turned = await self.greeting.greet(incarnation, spooled)
         except frames.BadFrame as bad:
@@ -176,7 +185,7 @@ class WorkerService:
                 reason="NO_HELLO",
             )
         if isinstance(first, UndecodedRequest):
-            await refuse_unread(context, first)
+            await abort(context, first.status, first.why, reason=first.reason)
         if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
             await abort(
                 context,
@@ -190,15 +199,15 @@ class WorkerService:
         """Read and write until the worker closes its side, or the stream breaks in one direction.
         Otherwise a worker that sends heartbeats, but receives nothing, would count as live.
         """
-        name = attached.incarnation.worker
+        name, until = attached.incarnation.worker, caller().until
+        # When the worker's certificate expires, it reconnects with a new one.
+        left = None if until is None else max(0.0, (until - self.clock.now()).total_seconds())
         talk = {
             asyncio.create_task(self._read(context, attached, outbox), name=f"frames from {name}"),
             asyncio.create_task(self._write(context, outbox), name=f"frames to {name}"),
         }
         try:
-            ended, _ = await asyncio.wait(
-                talk, timeout=self._valid_for(), return_when=asyncio.FIRST_COMPLETED
-            )
+            ended, _ = await asyncio.wait(talk, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             for each in ended:
                 each.result()
         except frames.BadFrame as bad:
@@ -212,11 +221,6 @@ class WorkerService:
             for each in talk:
                 each.cancel()
             await asyncio.gather(*talk, return_exceptions=True)
-
-    def _valid_for(self) -> float | None:
-        """Return seconds until the worker's certificate expires: it reconnects with a new one."""
-        until = caller().until
-        return None if until is None else max(0.0, (until - self.clock.now()).total_seconds())
 
     async def _read(self, context: Stream, attached: Attached, outbox: WorkerFrameQueue) -> None:
         """Handle frames until the end of the stream, or a goodbye."""
@@ -257,7 +261,14 @@ class WorkerService:
                 self.collector.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
             with self._aside("revoke answer", who):
-                self._revoked(answer, who)
+                frames.check(answer, "revoke_answers")
+                key, token = frames.key_of(answer.key)
+                if not self.collector.is_anothers(key, token, who.id):
+                    self.workers.revoke_answered(key.run_id, token)
+                    if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
+                        self.collector.refused(
+                            AssignmentRefusal(key, token, who.worker, who.id, "REVOKED")
+                        )
         for chunk in frame.log_chunks:
             with self._aside("log chunk", who):
                 frames.check(chunk, "log_chunks")
@@ -304,15 +315,6 @@ class WorkerService:
             note(kind, f"worker/{who.worker}", why)
             self.audit.rejected(who, kind, why)
 
-    def _revoked(self, answer: wire.RevokeAnswer, who: Incarnation) -> None:
-        frames.check(answer, "revoke_answers")
-        key, token = frames.key_of(answer.key)
-        if self.collector.is_anothers(key, token, who.id):
-            return
-        self.workers.revoke_answered(key.run_id, token)
-        if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
-            self.collector.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
-
     async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
         """Return whether a result is of this worker: of this incarnation or an earlier one. False:
         the lookup failed, so the worker will retry. Raises NotTheirs.
@@ -352,24 +354,17 @@ class WorkerService:
             if self.collector.lacks_start(run_id, token, who):
                 with self._aside("start", attached.incarnation):
                     self.collector.started(run_id, token, frames.since_epoch(since))
-        self.greeting.record_heartbeat(
-            attached.incarnation,
-            since_refresh,
-            lambda *, refreshed, lost: self._answer_heartbeat(
-                beat.sequence, outbox, refreshed, lost
-            ),
-        )
 
-    def _answer_heartbeat(
-        self, sequence: int, outbox: WorkerFrameQueue, refreshed: bool, lost: bool
-    ) -> None:
-        answer = wire.HeartbeatAnswer(
-            sequence=sequence,
-            refreshed=refreshed,
-            lost=lost,
-            cluster_time=frames.stamp(self.clock.now()),
-        )
-        outbox.put(wire.MemberFrame(heartbeat_answer=answer))
+        def answer(*, refreshed: bool, lost: bool) -> None:
+            said = wire.HeartbeatAnswer(
+                sequence=beat.sequence,
+                refreshed=refreshed,
+                lost=lost,
+                cluster_time=stamp(self.clock.now()),
+            )
+            outbox.put(wire.MemberFrame(heartbeat_answer=said))
+
+        self.greeting.record_heartbeat(attached.incarnation, since_refresh, answer)
 
     def _welcome(self) -> wire.Welcome:
         tenure = self.cluster.tenure
@@ -381,7 +376,7 @@ class WorkerService:
             worker_ttl=frames.span(self.terms.worker_ttl),
             heartbeat_interval=frames.span(self.terms.heartbeat_interval(len(self._outboxes))),
             version=self.terms.version,
-            cluster_time=frames.stamp(self.clock.now()),
+            cluster_time=stamp(self.clock.now()),
             answers_grants=True,
             reads_held=True,
             reads_batches=True,
@@ -394,19 +389,4 @@ class WorkerService:
                 wire.Members.Endpoint(name=member.name, grpc=member.grpc) for member in view.members
             ],
             revision=view.revision,
-        )
-
-
-async def _check_name(context: Stream, worker: str) -> None:
-    """Abort unless the worker is the one that its certificate names."""
-    who = caller()
-    if who.kind is IdentityKind.WORKER and who.name != worker:
-        refused = (who.actor, worker, context.peer())
-        log.warning("worker rejected: certificate=%s worker=%s peer=%s", *refused)
-        await abort(
-            context,
-            "PERMISSION_DENIED",
-            f"the certificate names {who.actor}, but the hello worker/{worker[:140]}",
-            reason=ANOTHER,
-            remedy="issue a certificate for this worker: `schedctl auth issue worker NAME`",
         )

@@ -15,6 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.api.views import set_stamp, stamp
 from schedd.core.dispatch import priority_order
 from schedd.core.dispatch.packed_runs import Holdings, pack_key, pack_start
 from schedd.core.dispatch.ready_queue import QueueHead
@@ -66,22 +67,6 @@ def check(message: Message, path: str = "") -> str:
     return problem(cleared) if cleared else ""
 
 
-# Every run has a dozen timestamps on the wire. Protobuf's own conversions take three times as long.
-
-
-def put_stamp(into: Timestamp, instant: datetime) -> None:
-    since = instant - _EPOCH
-    into.seconds = since.days * _DAY + since.seconds
-    into.nanos = since.microseconds * 1000
-
-
-def stamp(instant: datetime) -> Timestamp:
-    """Return an aware datetime as a wire timestamp."""
-    found = Timestamp()
-    put_stamp(found, instant)
-    return found
-
-
 def put_span(into: Duration, length: timedelta) -> None:
     """Write a timedelta of at least 0 into a field of a message."""
     into.seconds = length.days * _DAY + length.seconds
@@ -97,11 +82,6 @@ def span(length: timedelta) -> Duration:
 def instant(stamped: Timestamp) -> datetime:
     """Return the timestamp of a checked message as an aware datetime."""
     return _EPOCH + timedelta(seconds=stamped.seconds, microseconds=stamped.nanos // 1000)
-
-
-def micros(at: datetime) -> int:
-    """Return an aware datetime as microseconds since 1970."""
-    return (at - _EPOCH) // _MICROSECOND
 
 
 def since_epoch(microseconds: int) -> datetime:
@@ -126,7 +106,7 @@ def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
 
 def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
     message = worker_service_pb2.AssignmentKey(run_id=str(key.run_id), fencing_token=token)
-    put_stamp(message.scheduled_at, key.scheduled_at)
+    set_stamp(message.scheduled_at, key.scheduled_at)
     return message
 
 
@@ -168,11 +148,11 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
     )
     key = message.key
     key.run_id, key.fencing_token = str(run.key.run_id), run.token
-    put_stamp(key.scheduled_at, run.key.scheduled_at)
-    put_stamp(message.due_at, run.due_at)
-    put_stamp(message.start_by, run.start_by)
+    set_stamp(key.scheduled_at, run.key.scheduled_at)
+    set_stamp(message.due_at, run.due_at)
+    set_stamp(message.start_by, run.start_by)
     if (not_before := start_not_before(run)) is not None:
-        put_stamp(message.not_before, not_before)
+        set_stamp(message.not_before, not_before)
     put_span(message.timeout, time_left(run, definition, run.start_by - START_WITHIN))
     put_span(message.kill_after, definition.kill_after)
     if definition.heartbeat_timeout is not None:
@@ -253,7 +233,7 @@ def reported(result: worker_service_pb2.Result, worker: str) -> ReceivedResult:
         sender=_sender(result.incarnation),
         digest=result.digest,
         outcome=_outcome(result.outcome),
-        reason=_reason(result.reason),
+        reason=_REASONS.get(result.reason),  # None: of a newer worker
         error=result.error,
         exit_code=result.exit_code if result.HasField("exit_code") else None,
         started_at=instant(result.started_at) if result.HasField("started_at") else None,
@@ -301,19 +281,11 @@ def _outcome(said: worker_service_pb2.Result.Outcome.ValueType) -> ReportedOutco
     return ReportedOutcome(worker_service_pb2.Result.Outcome.Name(said).removeprefix("OUTCOME_"))
 
 
-@cache
-def _named_reasons() -> dict[int, Reason]:
-    said = {reason.value: reason for reason in Reason}
-    return {
-        number: said[name.removeprefix("REASON_")]
-        for name, number in common_pb2.Reason.items()
-        if name.removeprefix("REASON_") in said
-    }
-
-
-def _reason(said: int) -> Reason | None:
-    """Return the reason; None for an unknown one of a newer worker, whose result still counts."""
-    return _named_reasons().get(said)
+_REASONS: Final = {
+    number: Reason(name.removeprefix("REASON_"))
+    for name, number in common_pb2.Reason.items()
+    if name.removeprefix("REASON_") in {*Reason}
+}
 
 
 @lru_cache(maxsize=1024)
@@ -361,7 +333,7 @@ def _packed(listed: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes,
         if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
             spooled += pack_key(run, token)
         elif one.HasField("started_at"):
-            running += pack_start(run, token, micros(instant(one.started_at)))
+            running += pack_start(run, token, (instant(one.started_at) - _EPOCH) // _MICROSECOND)
         else:
             waiting += pack_key(run, token)
     return bytes(waiting), bytes(running), bytes(spooled)

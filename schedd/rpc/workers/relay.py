@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
+from schedd.api.views import stamp
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.runs.records import WorkerView
@@ -213,7 +214,7 @@ def _run_and_token(key: down.AssignmentKey) -> tuple[RunId, Token]:
 
 
 def _heartbeat(last: LastHeartbeat) -> down.Heartbeat:
-    beat = down.Heartbeat(worker_cluster_time=frames.stamp(last.at))
+    beat = down.Heartbeat(worker_cluster_time=stamp(last.at))
     for run_id, token in last.holding:
         key = down.AssignmentKey(run_id=str(run_id), fencing_token=token)
         beat.holdings.append(down.Holding(key=key))
