@@ -316,11 +316,8 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                 raise ScheduleError("every", problem, "give at least 1s, in whole milliseconds")
             if not _ZERO <= phase < interval:
                 length = interval.total_seconds()
-                raise ScheduleError(
-                    "phase",
-                    f"{phase.total_seconds():g}s is out of range for the interval {length:g}s",
-                    "give 0s or more, and less than the interval",
-                )
+                problem = f"{phase.total_seconds():g}s is out of range for the interval {length:g}s"
+                raise ScheduleError("phase", problem, "give 0s or more, and less than the interval")
             if anchor is None:
                 return EveryInstants(interval, phase)
             return _anchored(interval, phase, anchor, zone)

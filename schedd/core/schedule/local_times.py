@@ -23,21 +23,15 @@ def parse_local_time(text: str, field: str) -> datetime:
             return datetime.fromisoformat(text)
         except ValueError:
             pass
-    raise ScheduleError(
-        field,
-        f"{text[:60]!r} isn't a local time",
-        f"write a date and a time without an offset, {_EXAMPLE}",
-    )
+    problem = f"{text[:60]!r} isn't a local time"
+    raise ScheduleError(field, problem, f"write a date and a time without an offset, {_EXAMPLE}")
 
 
 def instant_of(local: datetime, zone: str, field: str) -> datetime:
     """Return the UTC time at which the clocks of the zone show `local`. Raises ScheduleError."""
     if not zone:
-        raise ScheduleError(
-            field,
-            f"{local.isoformat()} is a local time, and time_zone is missing",
-            "set time_zone, or write the offset from UTC",
-        )
+        problem = f"{local.isoformat()} is a local time, and time_zone is missing"
+        raise ScheduleError(field, problem, "set time_zone, or write the offset from UTC")
     try:
         place = zone_of(zone)
     except UnknownZone as unknown:
@@ -46,11 +40,8 @@ def instant_of(local: datetime, zone: str, field: str) -> datetime:
         found = place.instants(local)
         both = found if len(found) != 0 else _around_gap(place, local)
     except (OverflowError, ValueError):
-        raise ScheduleError(
-            field,
-            f"the time {local.isoformat()} is out of range",
-            "give a time in the years 1 to 9999",
-        ) from None
+        problem = f"the time {local.isoformat()} is out of range"
+        raise ScheduleError(field, problem, "give a time in the years 1 to 9999") from None
     if len(found) == 1:
         return found[0]
     happens = "occurs twice" if found else "doesn't exist"

@@ -215,11 +215,9 @@ def _range(span: tuple[str, str]) -> tuple[int, int]:
         problem = f"the end {span[1]} is before the start {span[0]}"
         raise ScheduleError("range", problem, "swap the two days")
     if last - first >= LONGEST_RANGE:
-        raise ScheduleError(
-            "range",
-            f"the range has {last - first + 1:,} days, which is too many",
-            f"give at most {LONGEST_RANGE:,} days; to end a job for good, set `end` of the job",
-        )
+        problem = f"the range has {last - first + 1:,} days, which is too many"
+        hint = f"give at most {LONGEST_RANGE:,} days; to end a job for good, set `end` of the job"
+        raise ScheduleError("range", problem, hint)
     return first, last
 
 

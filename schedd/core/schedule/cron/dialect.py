@@ -51,26 +51,17 @@ class FieldSpec:
         if text.isascii() and text.isdigit():
             value = int(text) if len(text) < 5 else 99999
             if not self.low <= value <= self.high:
-                raise CronError(
-                    self.name,
-                    f"the value {text} is out of range in this field of the cron expression",
-                    f"use {self.range_text}",
-                )
+                problem = f"the value {text} is out of range in this field of the cron expression"
+                raise CronError(self.name, problem, f"use {self.range_text}")
             return value
         if text in self.names:
             return self.names.index(text) + self.low
         for name in self.names:
             if text.startswith(name):
-                raise CronError(
-                    self.name,
-                    f"the value {text!r} isn't valid in this field of the cron expression",
-                    f"write the name as {name}",
-                )
-        raise CronError(
-            self.name,
-            f"the value {text!r} isn't valid in this field of the cron expression",
-            f"use {self.range_text}",
-        )
+                problem = f"the value {text!r} isn't valid in this field of the cron expression"
+                raise CronError(self.name, problem, f"write the name as {name}")
+        problem = f"the value {text!r} isn't valid in this field of the cron expression"
+        raise CronError(self.name, problem, f"use {self.range_text}")
 
     @property
     def range_text(self) -> str:
@@ -133,11 +124,8 @@ def is_hashed(expression: str) -> bool:
 def translate(expression: str, seed: str) -> Translation:
     """Translate an expression; `H` is hashed from `seed`. Raises CronError."""
     if len(expression) > _LONGEST:
-        raise CronError(
-            "expression",
-            f"the cron expression has {len(expression)} characters",
-            f"write at most {_LONGEST} characters",
-        )
+        problem = f"the cron expression has {len(expression)} characters"
+        raise CronError("expression", problem, f"write at most {_LONGEST} characters")
     zone, body = _split_zone(expression.strip())
     body = body.lower()
     if body.startswith("@"):
@@ -179,11 +167,8 @@ def _every(words: list[str]) -> int:
         )
     found = _DURATION.fullmatch(words[0])
     if found is None:
-        raise CronError(
-            "expression",
-            f"the duration {words[0]!r} of @every isn't valid",
-            "write whole days, hours, minutes and seconds, such as @every 1h30m or @every 5s",
-        )
+        hint = "write whole days, hours, minutes and seconds, such as @every 1h30m or @every 5s"
+        raise CronError("expression", f"the duration {words[0]!r} of @every isn't valid", hint)
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if total < 1:
@@ -193,37 +178,26 @@ def _every(words: list[str]) -> int:
 
 def _macro(body: str) -> str:
     if body == "@reboot":
-        raise CronError(
-            "expression",
-            "@reboot isn't supported: a cluster doesn't boot",
-            "create the job with on_demand, and trigger it when the host boots",
-        )
+        hint = "create the job with on_demand, and trigger it when the host boots"
+        raise CronError("expression", "@reboot isn't supported: a cluster doesn't boot", hint)
     if body not in MACROS:
-        raise CronError(
-            "expression",
-            f"{body!r} isn't a known macro of cron expressions",
-            "use " + " ".join((*MACROS, "@every 90s")),
-        )
+        problem = f"{body!r} isn't a known macro of cron expressions"
+        raise CronError("expression", problem, "use " + " ".join((*MACROS, "@every 90s")))
     return MACROS[body]
 
 
 def _check_count(words: list[str]) -> None:
     if not words:
-        raise CronError(
-            "expression",
-            "the cron expression is empty",
-            "write five fields, for example 30 2 * * *",
-        )
+        problem = "the cron expression is empty"
+        raise CronError("expression", problem, "write five fields, for example 30 2 * * *")
     if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
         raise CronError(
             "year", "a year field isn't supported", "set start and end of the job instead"
         )
     if len(words) not in (5, 6):
-        raise CronError(
-            "expression",
-            f"the expression has {len(words)} field{'s' if len(words) > 1 else ''}",
-            "write five: minute hour day-of-month month day-of-week; or six: seconds first",
-        )
+        problem = f"the expression has {len(words)} field{'s' if len(words) > 1 else ''}"
+        hint = "write five: minute hour day-of-month month day-of-week; or six: seconds first"
+        raise CronError("expression", problem, hint)
 
 
 _VALUE = r"(\d+|[a-z]+)"
@@ -266,37 +240,27 @@ def _special_day(term: str) -> str | None:
     if found := _BEFORE_LAST.fullmatch(term):
         before = int(found[1])
         if before > 30:
-            raise CronError(
-                DAY_OF_MONTH.name,
-                f"the day {term.upper()} never matches: no month has so many days",
-                "use L-1 to L-30",
-            )
+            problem = f"the day {term.upper()} never matches: no month has so many days"
+            raise CronError(DAY_OF_MONTH.name, problem, "use L-1 to L-30")
         return f"l-{before}" if before else "l"
     if term.startswith("l-") or term.endswith("-l"):
-        raise CronError(
-            DAY_OF_MONTH.name,
-            f"the form {term.upper()!r} isn't supported in the day-of-month field",
-            "use a form such as L, L-3, LW or 15W",
-        )
+        problem = f"the form {term.upper()!r} isn't supported in the day-of-month field"
+        raise CronError(DAY_OF_MONTH.name, problem, "use a form such as L, L-3, LW or 15W")
     return None
 
 
 def _special_weekday(term: str) -> str | None:
     if term == "l":
-        raise CronError(
-            DAY_OF_WEEK.name,
-            "the letter L must follow a day of the week in the day-of-week field",
-            "write for example 5L, the last Friday of the month",
-        )
+        problem = "the letter L must follow a day of the week in the day-of-week field"
+        hint = "write for example 5L, the last Friday of the month"
+        raise CronError(DAY_OF_WEEK.name, problem, hint)
     if found := _LAST.fullmatch(term):
         return f"l{DAY_OF_WEEK.value_of(found[1] or found[2]) % 7}"
     if found := _NTH.fullmatch(term):
         if not 1 <= int(found[2]) <= 5:
-            raise CronError(
-                DAY_OF_WEEK.name,
-                f"the number of the week in {term!r} is out of range",
-                "use 1 to 5 after #, such as MON#1 for the first Monday",
-            )
+            problem = f"the number of the week in {term!r} is out of range"
+            hint = "use 1 to 5 after #, such as MON#1 for the first Monday"
+            raise CronError(DAY_OF_WEEK.name, problem, hint)
         return f"{DAY_OF_WEEK.value_of(found[1]) % 7}#{found[2]}"
     return None
 
@@ -309,11 +273,8 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
         return _hashed(spec, term, found, seed)
     found = _RANGE.fullmatch(term)
     if found is None:
-        raise CronError(
-            spec.name,
-            f"{term!r} isn't valid in this field of the cron expression",
-            f"use {spec.range_text}",
-        )
+        problem = f"{term!r} isn't valid in this field of the cron expression"
+        raise CronError(spec.name, problem, f"use {spec.range_text}")
     low, step = spec.value_of(found[1]), _step(spec, term, found[3])
     if found[2] is None:
         # A weekday with a step counts up to Saturday.
@@ -321,11 +282,8 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
     else:
         high = spec.value_of(found[2])
     if high < low:
-        raise CronError(
-            spec.name,
-            f"the range {term} isn't valid: its end is before its start",
-            "write the values as a list, such as FRI,SAT,SUN,MON",
-        )
+        problem = f"the range {term} isn't valid: its end is before its start"
+        raise CronError(spec.name, problem, "write the values as a list, such as FRI,SAT,SUN,MON")
     return _canonical(spec, low, high, step)
 
 
@@ -333,11 +291,8 @@ def _step(spec: FieldSpec, term: str, step: str | None) -> int:
     if step is None:
         return 1
     if len(step) > 4 or int(step) == 0:
-        raise CronError(
-            spec.name,
-            f"the step of {term!r} is out of range in this field of the cron expression",
-            "use a step from 1 to 9999",
-        )
+        problem = f"the step of {term!r} is out of range in this field of the cron expression"
+        raise CronError(spec.name, problem, "use a step from 1 to 9999")
     return int(step)
 
 
@@ -355,11 +310,8 @@ def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
     if found[1] is not None:
         low, high = spec.value_of(found[1]), spec.value_of(found[2])
     if high < low:
-        raise CronError(
-            spec.name,
-            f"the range of {term.upper()} isn't valid: its end is before its start",
-            "begin the range with the lower value",
-        )
+        problem = f"the range of {term.upper()} isn't valid: its end is before its start"
+        raise CronError(spec.name, problem, "begin the range with the lower value")
     if found[3] is None:
         chosen = low + _hash(spec, seed, high - low + 1)
         return _canonical(spec, chosen, chosen, 1)

@@ -29,11 +29,9 @@ def build(fields: tuple[FieldTerms, ...]) -> Masks:
             "write that day field as a list, such as 1,11,21 instead of */10: then a day that"
             " matches one of the fields is enough",
         )
-    raise CronError(
-        "expression",
-        "the expression never matches: none of its months has such a day",
-        "use days that its months have; L is the last day of any month",
-    )
+    problem = "the expression never matches: none of its months has such a day"
+    hint = "use days that its months have; L is the last day of any month"
+    raise CronError("expression", problem, hint)
 
 
 def _expand(fields: tuple[FieldTerms, ...]) -> Masks:
@@ -61,11 +59,9 @@ def _plain_masks(fields: tuple[FieldTerms, ...]) -> list[int]:
         parsed = croniter(" ".join(words), 0, second_at_beginning=True)
     except (ValueError, KeyError, IndexError, TypeError) as refusal:
         # A term that `dialect` accepts and croniter rejects: never a bug of the caller.
-        raise CronError(
-            "expression",
-            f"the fields {' '.join(words)!r} (seconds first) can't be parsed: {refusal}",
-            "use numbers, ranges (1-5), lists (1,3) and steps (*/10) in these fields",
-        ) from refusal
+        problem = f"the fields {' '.join(words)!r} (seconds first) can't be parsed: {refusal}"
+        hint = "use numbers, ranges (1-5), lists (1,3) and steps (*/10) in these fields"
+        raise CronError("expression", problem, hint) from refusal
     *others, second = cast("list[list[int | str]]", parsed.expanded)  # seconds are last here
     return [
         _mask(spec, values) if terms.plain else 0
