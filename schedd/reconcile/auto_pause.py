@@ -1,8 +1,5 @@
-"""Resume jobs whose pause has ended, and pause jobs that fail too often.
-
-    pause until T ── T has passed ──→ resumed: times until T are SKIPPED (PAUSED), later ones
-                                    follow the catch-up policy
-    N runs in a row failed for good ──→ paused, by `pause_after_failures: N`
+"""Resume jobs whose pause has ended, and pause jobs that fail too often
+(docs/semantics/pauses.md).
 
 While there are rows of either (`schedd/store/results/failure_counts.py`), they are read each second
 (`pending_work.py`), so a new owner continues where the old one stopped. Both changes are written

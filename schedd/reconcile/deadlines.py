@@ -1,19 +1,13 @@
-"""Deadlines: end runs that wait too long, with or without a worker.
+"""Deadlines: end runs that wait too long, with or without a worker (docs/semantics/deadlines.md).
 
     waiting runs of the run index, periodically ─→ past their deadline (`core/runs/deadlines`)
     runs that dispatch found late ───────────────┤        └─one transaction a lane─→ MISSED, FAILED
     runs that a scan found in rows only ─────────╯
 
-Runs that were created early end as SKIPPED if an edit removed their scheduled time
-(`core/timers/pre_dispatch`).
-
-The child of a broadcast waits for one worker. It may wait as long as its job allows after that
-worker was last seen here (`core/runs/broadcast.Away`).
-
-The interval depends on how long a round takes. Dispatch never dispatches a run past its deadline,
-so an end that is written some seconds later does no harm. The definitions of waiting runs may not
-be cached, for example at a new owner: each round reads some, of all jobs in turn. A run that was
-dispatched or cancelled meanwhile isn't changed: the statement ends waiting runs only.
+Runs that were created early end as SKIPPED if an edit removed their scheduled time. Dispatch never
+dispatches a run past its deadline, so an end that is written some seconds later does no harm. The
+definitions of waiting runs may not be cached: each round reads some, of all jobs in turn. The
+statement ends waiting runs only.
 """
 
 import asyncio

@@ -1,7 +1,5 @@
 """Notify about runs that wait too long for their first start (`on_late`), while they still wait.
 
-    waiting runs of the run index, periodically ─→ late by the cached definition ─→ notified, once
-
 A run that starts late between two rounds is notified with its result (`reports`): the run's row
 says whether that happened. Definitions that aren't cached are read by the deadlines' loop.
 """

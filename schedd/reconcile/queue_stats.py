@@ -1,12 +1,7 @@
 """Statistics of owned shards, for people who watch the cluster: pools and lateness.
 
-    rows, read periodically ─┐
-    runs that wait here ─────┼─→ a pool: usage, waiting runs, suitable slots
-    workers attached here ───┘
-
-All jobs of a pool are in its shard (`core/runs/pools`), so one owner knows the whole pool. No
-decision depends on these statistics. A limited number of a pool's jobs is examined, by cached
-definitions. Of submitted runs, only waiting ones are examined.
+All jobs of a pool are in its shard (`core/runs/pools`), so one owner knows the whole pool. A
+limited number of its jobs is examined, by cached definitions; of submitted runs, only waiting ones.
 """
 
 from collections.abc import Collection, Iterator, Mapping

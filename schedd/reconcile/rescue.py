@@ -70,21 +70,9 @@ from schedkit.set_aside import each, together
 from schedkit.tasks import Loop, in_turns
 
 # Assignments that may not have reached their workers are revoked (docs/protocol-rules.md, P4.8).
-#
-#     RUNNING runs of a scan, workers running ─→ may still start, but should have by now
-#       ├─ in its worker's last heartbeat: it has arrived
-#       ├─ dispatched under an earlier epoch, or missing in a heartbeat since ─→ revoke
-#       │                                              ├─→ given up: a normal rejection
-#       │                                              └─→ it has started: no action
-#       └─ perhaps still on its way: the next scan checks it again
-#
-# Such assignments remain when an owner stops between a COMMIT and its pushes, a COMMIT's outcome is
-# unknown, or a stream breaks. A heartbeat proves only after `start_by` that a run never started. A
-# revoked worker can answer at once, and then never starts the run.
-#
-# Invariants
-# - A revoke changes no row. The worker's answer is stored by its token and its sender.
-# - A pre-dispatched run isn't revoked before it is due: its worker may correctly hold it.
+# They remain when an owner stops between a COMMIT and its pushes, a COMMIT's outcome is unknown, or
+# a stream breaks. A revoke changes no row: the worker's answer is stored by its token and sender. A
+# pre-dispatched run isn't revoked before it is due: its worker may correctly hold it.
 
 GRACE: Final = timedelta(seconds=0.25)
 """Time after the expected start for which the push may still be on its way."""

@@ -1,13 +1,8 @@
-"""Delete data past its retention, at the owner of its shard: runs, logs, and their objects.
+"""Delete data past its retention, at the owner of its shard: runs, dead letters, runs of jobs with
+a retention of their own, logs, and objects of the result store whose rows are deleted.
 
-    a sweep:  old rows, a page at a time ─→ judged ─→ deleted, fenced
-              old dead letters, unless kept without limit ─→ judged ─→ deleted, fenced
-              jobs with a retention of their own ─→ their old runs ─→ deleted, fenced
-              old logs, a page at a time ─→ judged ─→ deleted, fenced
-              objects whose rows are deleted ─→ removed from the result store ─→ recorded, fenced
-    then a pause
-
-After each page the loop waits four times as long as the page took: due runs have priority.
+A sweep reads old rows a page at a time, judges them, and deletes them fenced. After each page the
+loop waits four times as long as the page took: due runs have priority.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

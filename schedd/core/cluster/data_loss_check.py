@@ -1,14 +1,10 @@
-"""Marks: detect that a database lost committed transactions. Pure.
+"""Marks: detect that a database lost committed transactions (P2.9). Pure.
 
     the leader, every 5 s:   PostgreSQL ← mark, committed ──then──→ etcd ← the same mark
 
-    newest mark in etcd  −  newest mark in the database  =  data loss
-        none (a restart, a failover)                     → continue
-        at most `TOLERATED` (the tail of a failover)     → continue, and report it
-        more, or another server that has less            → recovery: the operator decides
-
-Because of this order, etcd never has a mark that the database didn't have. The timeline alone isn't
-enough: each failover raises it, and a restored base backup keeps it.
+So etcd never has a mark that the database didn't have, and their difference is the loss. At most
+`TOLERATED` (the tail of a failover) is reported only; more, or another server that has less, starts
+recovery. The timeline isn't enough: each failover raises it, and a restored base backup keeps it.
 
 Invariants
 - Marks of one database grow by its clock. If the clock doesn't advance, they grow by a microsecond.

@@ -2,11 +2,9 @@
 
     job ──hash of its id, or of its pool──→ shard ──weighted rendezvous──→ member
 
-Rendezvous hashing: for each shard, each member has a score, a hash of both names. The highest score
-owns the shard. A member that joins takes only the shards that it now wins. A member that leaves
-gives up only its own; no other shard moves. A member's share is its weight over the sum of all
-weights (Highest Random Weight, Thaler and Ravishankar 1998). The logarithm that makes weights exact
-is from Schindelhauer and Schomaker 2005.
+For each shard, each member has a score, a hash of both names; the highest owns it. So a member that
+joins takes only the shards that it now wins, and one that leaves gives up only its own. Shares are
+proportional to weights (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005).
 
 Invariants
 - The hashes are part of the stored data (`timers.shard`): a change of a hash moves every job.

@@ -96,11 +96,10 @@ def plan(instants: Iterable[datetime], existing: ExistingRuns, rerun: Rerun) -> 
     chosen: list[datetime] = []
     omitted: list[OmittedTime] = []
     for at in instants:
-        why = _kept_from(at, rows.get(at, ()), existing, rerun)
-        if why is None:
-            chosen.append(at)
-        else:
+        if why := _kept_from(at, rows.get(at, ()), existing, rerun):
             omitted.append(why)
+        else:
+            chosen.append(at)
     return BackfillSelection(tuple(chosen), tuple(omitted))
 
 
@@ -116,22 +115,13 @@ def _kept_from(
         return OmittedTime(at, State.PENDING, "the job's schedule will still run this time")
     succeeded = next((row for row in rows if row.state is State.SUCCEEDED), None)
     if succeeded is not None:
-        if rerun is Rerun.ALL:
-            return None
-        return OmittedTime(
-            at,
-            succeeded.state,
-            "a run of this time succeeded; to run it again, use rerun all",
-            succeeded.run_id,
-        )
+        why = "a run of this time succeeded; to run it again, use rerun all"
+        omitted = OmittedTime(at, succeeded.state, why, succeeded.run_id)
+        return None if rerun is Rerun.ALL else omitted
     failed = next((row for row in rows if row.dispatched), None)
     if failed is not None and rerun is Rerun.NONE:
-        return OmittedTime(
-            at,
-            failed.state,
-            "a run of this time failed; to run it again, use rerun failed",
-            failed.run_id,
-        )
+        why = "a run of this time failed; to run it again, use rerun failed"
+        return OmittedTime(at, failed.state, why, failed.run_id)
     return None
 
 

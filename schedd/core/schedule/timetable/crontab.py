@@ -35,17 +35,8 @@ class CrontabLine:
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadLine:
-    """A line that isn't a valid entry of a crontab."""
-
-    number: int
-    problem: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
 class CrontabWarning:
-    """A line that cron reads in a surprising way. `problem` says what cron does."""
+    """A line that cron can't read, or reads in a surprising way. `problem` says what cron does."""
 
     number: int
     rule: str
@@ -59,7 +50,7 @@ class Crontab:
 
     system: bool
     lines: tuple[CrontabLine, ...]
-    unread: tuple[UnreadLine, ...]
+    unread: tuple[CrontabWarning, ...]
     traps: tuple[CrontabWarning, ...] = ()
 
 
@@ -102,7 +93,7 @@ _HEADER: Final = re.compile(r"#.*\buser(?:-?name)?\b.*\bcommand\b", re.IGNORECAS
 def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
     """Read a crontab. `system`: whether it has a column of users; None: decided from its text."""
     entries: list[tuple[int, str, str, str, dict[str, str]]] = []
-    unread: list[UnreadLine] = []
+    unread: list[CrontabWarning] = []
     environment: dict[str, str] = {}
     for number, line in _lines(text):
         if not line or line.startswith("#"):
@@ -112,7 +103,7 @@ def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
             continue
         entry = _EVERY.fullmatch(line) or _ENTRY.fullmatch(line)
         if entry is None or _odd_space(entry[1]):
-            unread.append(UnreadLine(number, *_not_an_entry(line)))
+            unread.append(CrontabWarning(number, "unread", *_not_an_entry(line)))
             continue
         schedule = re.sub(r"[ \t]+", " ", entry[1]).removeprefix("-")  # a dash disables logging
         entries.append((number, schedule, entry[2], environment.get("CRON_TZ", ""), environment))
@@ -133,7 +124,7 @@ def read_crontab(text: str, *, system: bool | None = None) -> Crontab:
             if not others or not _is_user(user):
                 problem = f"{user!r} isn't a user followed by a command: the user is missing"
                 hint = "in a system crontab, write: schedule user command"
-                unread.append(UnreadLine(number, problem, hint))
+                unread.append(CrontabWarning(number, "unread", problem, hint))
                 continue
             command = others[0]
         command, *rest_lines = (part.replace("\\%", "%") for part in _PERCENT.split(command))
