@@ -7,7 +7,6 @@ How many times lie between two given times? `compiled_schedule` adds bounds, jit
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from heapq import merge
 from typing import Final, Protocol
 
 from schedd.core.schedule.cron import CronExpression, DstPolicy, day_bits
@@ -64,17 +63,11 @@ class CronInstants:
         return found
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit  # the count is computed, without a walk
         low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
         if len(self.expressions) == 1:
             return self.expressions[0].count(low, high, self.dst), until
-        each = merge(*(one.seconds(low, high, self.dst) for one in self.expressions))
-        counted, reached = 0, low
-        for looked, second in enumerate(each):
-            spend(2)
-            if looked >= limit and second > reached:
-                return counted, _EPOCH + reached * _SECOND
-            counted, reached = counted + (second > reached), second
-        return counted, until
+        return day_bits.count(self.times_on_day, low, high), until
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +135,7 @@ class DailyInstants:
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         del limit  # the count is computed, without a walk
         low, high = (max(FIRST + NEAR, (at - _EPOCH) // _SECOND) for at in (after, until))
-        found = self._index(high) - self._index(low)
-        for segment in zone_of(self.zone).segments(low, high):
-            if segment.offset - segment.before >= day_bits.DAY and low < segment.start <= high:
-                last = self._index(segment.start)  # times that coincide at the end of the gap
-                found -= sum(self._second_of(last - one) == self._second_of(last) for one in (1, 2))
-        return found, until
+        return day_bits.count(self.times_on_day, low, high), until
 
     def _index(self, second: int) -> int:
         """Return the number of the last time that isn't after `second`."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.schedule.calendars.rolling import MOST_DAYS, Moved
+from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.masks import lowest
 from schedd.core.schedule.scheduled_times import Instants
@@ -137,16 +138,9 @@ class OpenInstants:
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         """Count day by day, `limit` days at most."""
         low, high = second_of(after), min(second_of(until), LAST)
-        counted = sum(self._holds(second, after, until) for second in {low, high})
-        at = low + 1
-        while at < high and (at - low) // DAY <= limit:
-            day, rest = divmod(at, DAY)
-            end = min(high, (day + 1) * DAY)
-            counted += (self.times_on_day(day) >> rest & (1 << end - at) - 1).bit_count()
-            at = end
-        return counted, until if at >= high else instant_of(at) - _TICK
-
-    def _holds(self, second: int, after: datetime, until: datetime) -> bool:
-        """Return whether a time of this second is in (after, until]."""
-        found = self.next_in(max(after, instant_of(second) - _TICK), until)
-        return found is not None and found <= until and second_of(found) == second
+        end = min(high - 1, low + limit * DAY)
+        counted = day_bits.count(self.times_on_day, low, end)
+        for second in {low, high} if end >= high - 1 else {low}:  # in part outside (after, until]
+            found = self.next_in(max(after, instant_of(second) - _TICK), until)
+            counted += found is not None and found <= until and second_of(found) == second
+        return counted, until if end >= high - 1 else instant_of(end + 1) - _TICK

@@ -52,6 +52,20 @@ def window(local: Callable[[int], int], first: int, length: int) -> int:
     return found
 
 
+def count(times_on_day: Callable[[int], int], after: int, until: int) -> int:
+    """Return how many seconds in (after, until], since 1970, have a bit in their days."""
+    found, last = 0, until // DAY
+    for day in range((after + 1) // DAY, last + 1):
+        spend(10)
+        bits = times_on_day(day)
+        if day == last:
+            bits &= (2 << until - day * DAY) - 1
+        if after >= day * DAY:
+            bits >>= after + 1 - day * DAY
+        found += bits.bit_count()
+    return found
+
+
 def _spread(mask: int, step: int, unit: int) -> int:
     """Return `unit` at each place, `step` apart, where `mask` has a bit."""
     return sum(unit << step * place for place in range(mask.bit_length()) if mask >> place & 1)

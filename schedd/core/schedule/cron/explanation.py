@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
 
+from schedd.core.schedule.cron import day_bits
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.descriptions import describe_parsed
 from schedd.core.schedule.cron.dialect import is_hashed
@@ -99,7 +100,7 @@ def _walk(expression: CronExpression, after: datetime, dst: DstPolicy) -> Iterat
 def _note(expression: CronExpression, masks: Masks, change: Segment, dst: DstPolicy) -> str:
     """Return the effect of one clock change; empty: no matching time is affected."""
     left, reached = change.start + change.before, change.start + change.offset
-    affected = masks.count_local(min(left, reached), max(left, reached))
+    affected = day_bits.count(masks.matches_on_day, min(left, reached) - 1, max(left, reached) - 1)
     if not affected:
         return ""
     times = _times(masks, min(left, reached), affected)

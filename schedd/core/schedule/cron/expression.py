@@ -8,8 +8,7 @@ strictly increasing.
 All arithmetic is in whole seconds since 1970 UTC.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
@@ -20,9 +19,9 @@ from schedd.core.schedule.cron.dialect import is_hashed, translate
 from schedd.core.schedule.cron.dst import DEBIAN, DstPolicy, fixed_time_span, runs_after_gap
 from schedd.core.schedule.cron.errors import CronError
 from schedd.core.schedule.cron.expand import build
-from schedd.core.schedule.cron.masks import Masks, listed
+from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.work_budget import spend
-from schedd.core.schedule.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
+from schedd.core.schedule.zones import FIRST, LAST, NEAR, UnknownZone, Zone
 from schedd.core.schedule.zones import zone as zone_of
 from schedkit.records import dataclass
 
@@ -72,29 +71,11 @@ class CronExpression:
         return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
 
     def seconds(self, after: int, until: int, dst: DstPolicy = DEBIAN) -> Iterator[int]:
-        """Yield every fire time in (after, until], ascending. Each day is looked up once."""
+        """Yield every fire time in (after, until], ascending."""
         found = self.next_second(after, dst)
         while found is not None and found <= until:
             yield found
-            for found in self._rest_of_day(found, until, dst):  # noqa: B020 - continues from it
-                yield found
             found = self.next_second(found, dst)
-
-    def _rest_of_day(self, found: int, until: int, dst: DstPolicy) -> Sequence[int]:
-        """Return the fire times of the local day after `found`, while the offset stays."""
-        masks = self.masks
-        if masks is None or masks.times.count == 1:
-            return ()
-        segment = zone_of(self.zone).segment(found)
-        end = segment.end if self.wildcard else fixed_time_span(segment, dst)[1]
-        day = (found + segment.offset) // DAY
-        if not masks.matches_day(day):
-            return ()  # a time that a gap moved to this day
-        midnight = day * DAY - segment.offset
-        times = listed(masks.times)
-        first = bisect_right(times, found - midnight)
-        stop = bisect_left(times, min(end, until + 1) - midnight)
-        return [midnight + time for time in times[first:stop]]
 
     def times_on_day(self, day: int, dst: DstPolicy = DEBIAN) -> int:
         """Return the fire times of a UTC day since 1970, as its bits (`day_bits`)."""
@@ -118,11 +99,7 @@ class CronExpression:
         """Return how many fire times lie in (after, until], without a walk through them."""
         if self.masks is None:
             return until // self.every - after // self.every
-        segments = zone_of(self.zone).segments(after, until)
-        return sum(
-            _count_in(segment, after + 1, until + 1, self.masks, self.wildcard, dst)
-            for segment in segments
-        )
+        return day_bits.count(lambda day: self.times_on_day(day, dst), after, until)
 
 
 def _first_from(
@@ -163,21 +140,6 @@ def _first_from(
                 return found
         else:
             second = end
-
-
-def _count_in(
-    segment: Segment, first: int, stop: int, masks: Masks, wildcard: bool, dst: DstPolicy
-) -> int:
-    """Return how many members of the set lie in [first, stop) and in this segment."""
-    start, end, extra = segment.start, segment.end, 0
-    if not wildcard:
-        start, end = fixed_time_span(segment, dst)
-        if segment.start >= first and runs_after_gap(segment, masks, dst):
-            # This counts once, even if the first time after the gap also matches.
-            own = segment.start + segment.offset
-            extra = 1 - masks.count_local(own, own + 1)
-    start, end = max(start, first) + segment.offset, min(end, stop) + segment.offset
-    return masks.count_local(start, end) + extra
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:

@@ -211,43 +211,6 @@ class Masks:
             if days:
                 return date(year, month, lowest(days)).toordinal() - EPOCH_DAY
 
-    def count_local(self, start: int, end: int) -> int:
-        """Return how many local times in [start, end) match."""
-        if end <= start:
-            return 0
-        first, before = divmod(start, DAY)
-        last, until = divmod(end, DAY)
-        count = self._count_days(first, last) * self.times.count
-        if before and self.matches_day(first):
-            count -= self._count_times(before)
-        if until and self.matches_day(last):
-            count += self._count_times(until)
-        return count
-
-    def _count_days(self, start: int, end: int) -> int:
-        """Return how many days in [start, end) match."""
-        count = 0
-        while start < end:
-            at = date.fromordinal(start + EPOCH_DAY)
-            length = min(month_length(at.year, at.month) - at.day + 1, end - start)
-            if self.month >> at.month & 1:
-                days = self.days[_shape(at.year, at.month)] >> at.day
-                count += (days & ((1 << length) - 1)).bit_count()
-            start += length
-        return count
-
-    def _count_times(self, rest: int) -> int:
-        """Return how many seconds of a matching day before its second `rest` match."""
-        hour, below = divmod(rest, 3600)
-        minute, second = divmod(below, 60)
-        minutes, seconds = self.minute.bit_count(), self.second.bit_count()
-        count = _below(self.hour, hour) * minutes * seconds
-        if self.hour >> hour & 1:
-            count += _below(self.minute, minute) * seconds
-            if self.minute >> minute & 1:
-                count += _below(self.second, second)
-        return count
-
 
 def _nearest_weekday(day: int, length: int, first: int) -> int:
     """Return the Monday to Friday nearest to `day` in the month. Past its end: to its last day."""
@@ -282,8 +245,3 @@ def month_length(year: int, month: int) -> int:
     if month != 2:
         return 30 if month in (4, 6, 9, 11) else 31
     return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-
-
-def _below(mask: int, bit: int) -> int:
-    """Return how many bits below `bit` are set."""
-    return (mask & ((1 << bit) - 1)).bit_count()
