@@ -215,9 +215,19 @@ def _local_minutes(masks: Masks, low: int, high: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _every_layers(interval: timedelta, phase: timedelta, grid: MinuteGrid) -> Layers:
-    if interval < _MINUTE and not interval % SECOND and not phase % SECOND:
-        return _short_interval(interval // SECOND, phase // SECOND, grid)
-    return _walked(_seconds_of(EveryInstants(interval, phase), grid), grid)
+    if interval % SECOND or phase % SECOND:
+        return _walked(_seconds_of(EveryInstants(interval, phase), grid), grid)
+    # The minutes repeat after as many minutes as the interval has seconds, or fewer.
+    size = interval // SECOND
+    period = min(size // gcd(size, 60), grid.minutes)
+    each_period = int(("0" * (period - 1) + "1") * (grid.minutes // period + 1), 2)
+    found: list[Layer] = []
+    for minute in range(period):
+        first = -(grid.start + minute * 60 - phase // SECOND) % size
+        if first < 60:
+            seconds = sum(1 << value for value in range(first, 60, size))
+            found.append(((each_period << minute) & _ones(0, grid.minutes), seconds))
+    return _tidy(found)
 
 
 def _seconds_of(instants: Instants, grid: MinuteGrid) -> Iterator[int]:
@@ -228,21 +238,6 @@ def _seconds_of(instants: Instants, grid: MinuteGrid) -> Iterator[int]:
         found = instants.next_after(found)
 
 
-def _short_interval(interval: int, phase: int, grid: MinuteGrid) -> Layers:
-    """Return the layers of an interval shorter than a minute, in seconds.
-
-    The minutes repeat after as many minutes as the interval has seconds, or fewer.
-    """
-    period = interval // gcd(interval, 60)
-    each_period = int(("0" * (period - 1) + "1") * (grid.minutes // period + 1), 2)
-    found: list[Layer] = []
-    for minute in range(min(period, grid.minutes)):
-        first = -(grid.start + minute * 60 - phase) % interval
-        seconds = sum(1 << value for value in range(first, 60, interval))
-        found.append(((each_period << minute) & _ones(0, grid.minutes), seconds))
-    return _tidy(found)
-
-
 def _walked(seconds: Iterable[int], grid: MinuteGrid) -> Layers:
     """Return the layers of single times, in any order."""
     minutes: dict[int, int] = {}
@@ -250,8 +245,4 @@ def _walked(seconds: Iterable[int], grid: MinuteGrid) -> Layers:
         if grid.start <= second < grid.stop:
             minute, rest = divmod(second - grid.start, 60)
             minutes[minute] = minutes.get(minute, 0) | 1 << rest
-    columns: dict[int, bytearray] = {}
-    for minute, its in minutes.items():
-        column = columns.setdefault(its, bytearray(grid.minutes // 8 + 1))
-        column[minute >> 3] |= 1 << (minute & 7)
-    return tuple((int.from_bytes(column, "little"), its) for its, column in columns.items())
+    return _tidy((1 << minute, its) for minute, its in minutes.items())
