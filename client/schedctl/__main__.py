@@ -11,7 +11,6 @@ OURS = frozenset({"schedctl", "schedclient", "schedkit", "schedproto", "schedd"}
 
 
 def main() -> int:
-    """Run the command line and return the exit code."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))  # during imports
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # stderr is for the three lines of an error
     gc.disable()  # imports leave no garbage

@@ -90,7 +90,6 @@ def version(session: Session) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
     session = Session()
     failure.open_stdout()
     try:

@@ -120,7 +120,6 @@ def save(name: str, endpoints: Sequence[str], select: bool = True, **changes: An
 
 
 def use(name: str) -> None:
-    """Make a context the current one."""
     contexts = load()
     named(name, contexts)
     _write(replace(contexts, current=name))

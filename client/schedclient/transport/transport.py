@@ -111,7 +111,6 @@ def _may_have_happened(failure: ApiError) -> DeadlineExceeded:
 
 
 def with_remedy(failure: ApiError, *, reads: bool) -> ApiError:
-    """Add a remedy that depends on the kind of call."""
     if isinstance(failure, DeadlineExceeded) and reads and not failure.remedy:
         failure.remedy = "call again, or give a longer timeout"
     return failure

@@ -93,7 +93,6 @@ def _show_outcome(plan: ApplyPlan, would: str) -> None:
 
 
 def _refuse_others(reading: ReadManifests, namespace: str) -> None:
-    """Reject manifests of another namespace than `--namespace`."""
     found: list[Manifest[Any]] = [*reading.jobs, *reading.calendars, *reading.pools]
     for one in found:
         if one.spec.namespace not in ("", namespace):

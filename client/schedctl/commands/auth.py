@@ -233,7 +233,6 @@ def revoke(session: Session, token_id: str) -> None:
 
 
 def _write_token_file(session: Session, made: NewToken, file: FileIO, out: Path) -> None:
-    """Write the new token to its file; revoke the token if that fails."""
     left = f"{made.secret}\n".encode()
     try:
         while left:
@@ -273,17 +272,12 @@ def _subject(
             f"{kind} name {name!r} isn't valid",
             "use only letters, digits, '.', '_', '@', '+' and '-'",
         )
-    if (may := _DAEMONS.get(kind)) is not None and not may.fullmatch(name):
-        raise wrong(
-            f"{kind} name {name!r} isn't valid",
-            f"give a name that matches the pattern {may.pattern}",
-        )
-    for namespace in namespaces:
-        if namespace != EVERY and not NAMESPACE.fullmatch(namespace):
-            raise wrong(
-                f"namespace {namespace!r} isn't valid",
-                f"give a name that matches the pattern {NAMESPACE.pattern}",
-            )
+    patterns = [(f"{kind} name", name, _DAEMONS.get(kind))]
+    patterns += [("namespace", one, NAMESPACE) for one in namespaces if one != EVERY]
+    for what, given, may in patterns:
+        if may is not None and not may.fullmatch(given):
+            remedy = f"give a name that matches the pattern {may.pattern}"
+            raise wrong(f"{what} {given!r} isn't valid", remedy)
     if kind == "user":
         if hosts or role is None:
             raise wrong(
@@ -292,24 +286,16 @@ def _subject(
             )
         granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])
         return Subject(name, granted)
-    if role is not None:
-        raise wrong(
-            f"--role doesn't apply to a {kind}'s certificate: only users have roles",
-            "remove --role",
-        )
+    for flag, unfit, why in (
+        ("--role", role is not None, "only users have roles"),
+        ("--host", kind == "worker" and hosts, "nothing connects to a worker"),
+        ("--in", kind == "member" and namespaces, "a member serves all namespaces"),
+    ):
+        if unfit:
+            raise wrong(f"{flag} doesn't apply to a {kind}'s certificate: {why}", f"remove {flag}")
     if kind == "worker":
-        if hosts:
-            raise wrong(
-                "--host doesn't apply to a worker's certificate: nothing connects to a worker",
-                "remove --host",
-            )
         own = [] if EVERY in namespaces else dict.fromkeys(namespaces)
         return Subject(name, uris_of_worker(name, own))
-    if namespaces:
-        raise wrong(
-            "--in doesn't apply to a member's certificate: a member serves all namespaces",
-            "remove --in",
-        )
     if not hosts:
         raise wrong(
             "a member's certificate needs --host",

@@ -23,7 +23,6 @@ def change(session: Session, call: Callable[[Client], Awaitable[V]], table: Valu
 def resume_one(
     session: Session, name: str, calls: Callable[[Client], Jobs | Pools], table: ValueTable[Any]
 ) -> None:
-    """Resume a job or pool, and report whether it was paused."""
     idle = False
 
     async def both(client: Client) -> Value:

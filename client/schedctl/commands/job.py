@@ -25,11 +25,11 @@ from schedctl.options.job_options import (
     edit_options,
     job_of,
     need_action,
+    notice_options,
     read_payload,
     schedule_options,
     work_options,
 )
-from schedctl.options.notifications import notice_options
 from schedctl.options.types import GUARD, TIME, TIME_TYPE
 from schedctl.output import (
     message,

@@ -31,7 +31,6 @@ class PoolEdit:
     no_rate: bool
 
     def check(self) -> None:
-        """Reject an empty change, and options that contradict each other."""
         limits, rates = (self.limit, self.no_limit), (self.rate, self.no_rate)
         for name, (given, none) in (("limit", limits), ("rate", rates)):
             if given is not None and none:

@@ -210,7 +210,6 @@ def leader(folder: ClusterFolder) -> ClusterPart:
 
 @contextmanager
 def locked(folder: ClusterFolder) -> Iterator[None]:
-    """Hold the lock of this folder; wait until another command releases it."""
     with folder.lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

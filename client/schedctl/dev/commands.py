@@ -236,7 +236,6 @@ def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) 
 
 
 def _watch(folder: ClusterFolder) -> None:
-    """Wait while any part runs; report each part that ends."""
     ended: set[DevProcess] = set()
     while (state := folder.load()) is not None and any(True for _ in state.living()):
         for part in state.parts.values():

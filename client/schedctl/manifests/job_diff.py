@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from google.protobuf.message import Message
 
 from schedclient import Job, Pool
-from schedctl.options import notifications
+from schedctl.options.job_options import NOTICES
 from schedctl.output import instant
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
@@ -82,7 +82,7 @@ def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
     full.CopyFrom(spec)
     plain: Message = spec
     old = cast("job_pb2.Job", before.message)
-    for field in ("retry", "catch_up", "dst", *notifications.FLAGS):
+    for field in ("retry", "catch_up", "dst", *NOTICES):
         if field in named and plain.HasField(field):  # zero is a value of a given field
             part, given = getattr(full, field), getattr(spec, field)
             part.CopyFrom(getattr(old, field))

@@ -5,15 +5,18 @@ mean the same. An error names the option it came from.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import click
+
 from schedctl.failure import CommandFailure, standard_input, wrong_flag
-from schedctl.options import notifications
 from schedctl.options.global_options import flag_of, option
 from schedctl.options.types import GUARD, LOCAL_TIME, TIME, TIME_TYPE
 from schedkit.protojson import FormErrors, Problem, from_json, standard
+from schedkit.protojson.problems import did_you_mean
 from schedproto.v1 import common_pb2, job_pb2
 
 # Sizes as people write them: `64MiB`, `1GiB`. A bare number is bytes.
@@ -74,6 +77,15 @@ def limits_form(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NOTICES: Final = {
+    "on_failure": "Notification to send after a run failed for good",
+    "on_recovery": "Notification to send at the first success after a notified failure",
+    "on_dead_letter": "Notification to send when a run becomes a dead letter",
+    "on_late": "Notification to send when a run starts late or not at all",
+}
+_NOTICE_KEYS: Final = ("webhook", "email", "command", "threshold", "min_interval", "after")
+_NOTICE: Final = "webhook=URL|email=…"
+
 _SAME: Final = (
     "priority timeout heartbeat_timeout kill_after run_timeout start_deadline delivery placement"
     " on_lease_lost slots retention pool every phase anchor start end jitter max_runs"
@@ -84,7 +96,7 @@ PLAIN: Final = {**{name: name for name in _SAME.split()}, "tz": "time_zone"}
 
 _NAMED: Final = ("after", "at", "on_demand", "overlap", "prefer", "require", "retry")
 FLAG_OF: Final = {
-    **{name: flag_of(name) for name in (*_NAMED, *notifications.FLAGS)},
+    **{name: flag_of(name) for name in (*_NAMED, *NOTICES)},
     **{field: flag_of(flag) for flag, field in PLAIN.items()},
     "retry.max_attempts": "--max-attempts",
     "retry.backoff": "--backoff",
@@ -291,7 +303,7 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
     if flags.get("payload") is not None:
         job.payload.CopyFrom(read_payload(flags["payload"]))
     named = [*form, *(["payload"] if flags.get("payload") is not None else [])]
-    named += notifications.cleared(flags)
+    named += _cleared(flags)
     if "overlap" in named:
         named.append("overlap_limit")
     for field in ("exclude", "after"):
@@ -359,7 +371,7 @@ def _form(flags: Mapping[str, Any], argv: Sequence[str]) -> dict[str, Any]:
         "plugin": _set(executor=given("plugin")),
     }
     form = plain | {field: value for field, value in nested.items() if value}
-    return form | notifications.form(flags)
+    return form | _notices(flags)
 
 
 def _set(**values: Any) -> dict[str, Any]:
@@ -423,6 +435,62 @@ def _by_flag(problem: Problem) -> str:
     hint = f" ({problem.suggestion})" if problem.suggestion else ""
     inner = "" if problem.where in FLAG_OF or flag is None else f" {problem.where}"
     return f"{flag or problem.where}{inner}: {problem.message}{hint}"
+
+
+def notice_options(default: str) -> Callable[[F], F]:
+    """Return a decorator that adds an option for each kind of notification; each is repeatable."""
+
+    def decorate(command: F) -> F:
+        for field, text in reversed(NOTICES.items()):
+            flag, shown = flag_of(field), f"{text}; repeatable.{default}"
+            command = click.option(flag, multiple=True, metavar=_NOTICE, help=shown)(command)
+        return command
+
+    return decorate
+
+
+def _notices(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that these options describe."""
+    return {
+        field: _notice(flag_of(field), flags[field])
+        for field in NOTICES
+        if flags.get(field) and field not in _cleared(flags)
+    }
+
+
+def _cleared(flags: Mapping[str, Any]) -> list[str]:
+    """Return the notifications to remove: their option is empty, as in `--on-late ''`."""
+    return [field for field in NOTICES if tuple(flags.get(field) or ()) == ("",)]
+
+
+def _notice(flag: str, written: Sequence[str]) -> dict[str, Any]:
+    notice: dict[str, Any] = {}
+    for one in written:
+        key, equals, value = one.partition("=")
+        if not equals or key not in _NOTICE_KEYS:
+            hint = did_you_mean(key, _NOTICE_KEYS) if equals else ""
+            raise wrong_flag(
+                f"{flag} {one!r} isn't valid: it must be KEY=VALUE with one of the keys"
+                f" {', '.join(_NOTICE_KEYS)}",
+                hint or f"write {flag} {_NOTICE}",
+            )
+        if key == "email":
+            notice.setdefault("email", []).append(value)
+        elif key in notice:
+            raise wrong_flag(f"{flag} {key} is given twice", f"give {key} once")
+        else:
+            notice[key] = _words(flag, value) if key == "command" else value
+    return notice
+
+
+def _words(flag: str, value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise wrong_flag(
+            f"the command of {flag} can't be split into words: {error}",
+            "quote the words as in a shell",
+        ) from None
 
 
 def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:

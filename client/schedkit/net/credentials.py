@@ -82,7 +82,6 @@ def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Conf
 
 
 def unreadable(file: Path) -> str:
-    """Return why this file can't be read; empty if it can."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # reading it might block forever
             return f"{file} can't be read: it isn't a regular file"
@@ -114,7 +113,6 @@ def _unusable(name: str, file: Path) -> str:
 
 
 def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem]:
-    """Check the certificate itself."""
     found = first_of(file.read_bytes(), file)
     yield from untimely("tls.cert", file, now, f"issue a fresh one: {bearer.issue}")
     if not bearer.is_named(found.uris):

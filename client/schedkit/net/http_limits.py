@@ -94,7 +94,6 @@ class HttpServer(uvicorn.Server):
         self._waker.wake()
 
     async def main_loop(self) -> None:
-        """Serve until `stop`."""
         while not await self.on_tick(0):
             await self._waker.wait(1.0)
 
@@ -118,7 +117,6 @@ class _Doors:
         return few and self._hosts.total() <= self._most
 
     def end_request(self, host: str) -> None:
-        """Subtract a connection of this host."""
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host]
@@ -169,14 +167,12 @@ class HttpLimits(H11Protocol):
             self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Subtract the ended connection, and stop its timers."""
         self.doors.end_request(self._host)
         self._head = _disarmed(self._head)
         self._stall = _disarmed(self._stall)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a piece of a head or a body."""
         if self._refused or self._overdue(data):
             return
         super().data_received(data)

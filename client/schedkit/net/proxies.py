@@ -47,7 +47,6 @@ class Proxies:
         return cls(tuple(_network(text) for text in texts))
 
     def trusts(self, host: str) -> bool:
-        """Return whether this host's `X-Forwarded-For` is trusted."""
         address = _address(host)
         return address is not None and any(address in network for network in self.networks)
 

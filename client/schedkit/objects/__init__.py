@@ -89,25 +89,21 @@ def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
 
 def log_key(namespace: str, run_id: str, token: int) -> str:
     """Return the key of an attempt's whole log."""
-    return checked(f"{_word(namespace)}/{run_id}/{token}/log")
+    return checked(f"{place_of(namespace, run_id)}{token}/log")
 
 
 def result_key(namespace: str, run_id: str, token: int) -> str:
-    return checked(f"{_word(namespace)}/{run_id}/{token}/result")
+    return checked(f"{place_of(namespace, run_id)}{token}/result")
 
 
 def place_of(namespace: str, run_id: str) -> str:
-    """Return the place of all objects of a run."""
-    return checked(f"{_word(namespace)}/{run_id}") + "/"
-
-
-def _word(namespace: str) -> str:
-    """Return a namespace as a part of a key: unchanged if valid, otherwise its digest. The run's id
-    follows, so keys stay unique.
+    """Return the place of all objects of a run. A namespace that isn't a valid part of a key is
+    replaced by its digest; the run's id follows, so keys stay unique.
     """
-    if re.fullmatch(_WORD, namespace):
-        return namespace
-    return f"namespace-{hashlib.sha256(namespace.encode(errors='replace')).hexdigest()}"
+    if not re.fullmatch(_WORD, namespace):
+        digest = hashlib.sha256(namespace.encode(errors="replace")).hexdigest()
+        namespace = f"namespace-{digest}"
+    return checked(f"{namespace}/{run_id}") + "/"
 
 
 def checked(key: str) -> str:

@@ -142,7 +142,6 @@ def _remove_tree(above: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _away(what: str) -> Iterator[None]:
-    """Convert errors of the disk, except for missing files."""
     try:
         yield
     except FileNotFoundError:

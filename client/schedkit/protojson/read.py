@@ -326,7 +326,6 @@ def _read(of: FieldDescriptor) -> Callable[[_Reader, Any, Any, Path], None]:
 
 @cache
 def _scalar(of: FieldDescriptor) -> Reader:
-    """Return the function that reads one value of a field without message."""
     if (enum := of.enum_type) is not None:
         return lambda value, _: read_enum(enum, value)
     return (lambda value, _: read_token(value)) if of.name in TOKENS else READERS[of.type]

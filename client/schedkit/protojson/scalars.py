@@ -194,7 +194,6 @@ def read_bytes(value: Any) -> bytes:
 
 
 def read_string(value: Any) -> str:
-    """Return a text; reject values of other types."""
     if not isinstance(value, str):
         raise InvalidText(
             f"the value must be a string, not {shown(value)}; put the value into quotes"
@@ -219,7 +218,6 @@ def read_bool(value: Any, strings: bool) -> bool:
 
 
 def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
-    """Return a whole number within bounds."""
     if strings and isinstance(value, str) and _INTEGER.fullmatch(value):
         value = int(value)
     elif strings and isinstance(value, str) and _OCTAL.fullmatch(value):
@@ -234,7 +232,6 @@ def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
 
 
 def read_float(value: Any, strings: bool) -> float:
-    """Return a number."""
     if strings and isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
