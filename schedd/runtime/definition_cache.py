@@ -93,8 +93,7 @@ class DefinitionCache:
         definitions of schedules. `dispatched`: their runs are dispatched now, so each is cached.
         """
         for row in rows:
-            full = self._taken > self._capacity // 2 and not dispatched
-            if full or row.job_id in self._known:
+            if row.job_id in self._known or not (dispatched or self.has_room()):
                 continue
             with suppress(ValueError, TooMuchWork), limited(ON_LOOP):
                 entry = self._texts.of_job(row.text, row.job_id, row.name, NEVER_EDITED)
@@ -104,10 +103,14 @@ class DefinitionCache:
     def cached(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
         known = self._known.get
         found = {job: entry for job in jobs if (entry := known(job)) is not None}
-        if self._taken > self._capacity // 2:  # before that, nothing is dropped soon
+        if not self.has_room():
             for job in found:
                 self._known.move_to_end(job)
         return found
+
+    def has_room(self) -> bool:
+        """Return whether the cache is less than half full, so that nothing is dropped soon."""
+        return self._taken <= self._capacity // 2
 
     def knows(self, job: JobId) -> bool:
         return job in self._known

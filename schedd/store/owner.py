@@ -68,6 +68,7 @@ class OwnerStore:
     """How early the database lets a timer be fired, by its own clock."""
 
     pending_work = in_autocommit(read_pending_work)
+    new_timers = in_transaction(fire.new_timers)
     due_timers = in_transaction(fire.due_timers)
     timers = in_transaction(fire.timers)
     live_runs = in_transaction(live_run_scan.live_runs)

@@ -304,7 +304,7 @@ class FireLoop(OwnerPart):
             self._looked.pop(gone, None)
             self._begun.discard(gone)
         now = self._clock.now()
-        self._run_index.timers.come_up(rows, now + self._near.horizon, now)
+        self._run_index.timers.come_up(rows, self._near.until(now), now)
         refused, self._refused = self._refused, {}
         held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
         for row in held:
@@ -584,7 +584,7 @@ class FireLoop(OwnerPart):
         done = [each for each in steps if each[0].job_id not in failed]
         self._keep_looked(done, now)
         self._run_index.timers.clear_where([timer.job_id for timer, _ in done])
-        until = now + self._near.horizon
+        until = self._near.until(now)
         following = [
             (*timer[:3], step.next_due_at, step.next_nominal, False, step.fired + step.counted)
             for timer, step in done

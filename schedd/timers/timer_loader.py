@@ -6,16 +6,17 @@ The loader is a separate loop: urgent timers fire during a load, which takes lon
 are due. So a row may be older than memory. Rows of timers that fired or were read meanwhile are
 ignored. An outdated row that remains costs a refused step.
 
-Loads read from minus infinity, never from a watermark: a creation may commit behind it. One load
-reads the earliest timers, up to a limit. If more exist, it also reads the latest: during a burst
-that takes minutes, other timers fall due, and some are urgent. Late timers are added in turn from
-both ends, so neither the first nor the last missed timer waits for the whole burst.
+Loads read from minus infinity, never from a watermark: a creation may commit behind it. A load
+reads rows that the last load didn't see (`LastLoad`), and timers that left the run index since.
+Once in `FULL_EVERY`, and after a change of shards or a pause, it reads all due timers.
 
-Rows are compared as packed bytes with those of the last load. Only timers with a new row, or that
-aren't in the run index, are sorted in. Once in `FULL_EVERY` all of them are.
+If more than `WHOLE_LIMIT` timers are due, loads read the earliest, up to a limit, and the latest:
+during a burst that takes minutes, other timers fall due, and some are urgent. Late timers are added
+in turn from both ends, so neither the first nor the last missed timer waits for the whole burst.
 
-Priorities are in definitions. Definitions of some loaded timers are read ahead, of the latest
-timers first, because these wait longest: a few after each load, more while nothing is due.
+Priorities are in definitions. Definitions of loaded timers are read ahead: some after each load,
+and while nothing is due, all for which the cache has room. Those of the soonest and of the latest
+timers are first.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Final
 
-from schedd.core.ids import Id, JobId
+from schedd.core.ids import JobId, ShardId
 from schedd.core.timers import packed_timer
-from schedd.core.timers.packed_timer import ID
+from schedd.core.timers.packed_timer import LastLoad
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
@@ -41,16 +42,19 @@ LOAD_EVERY: Final = timedelta(seconds=2.5)
 LATEST_LOAD: Final = timedelta(seconds=5)
 """Longest interval of loads; a long load is followed by a rest of nineteen times its duration."""
 REST: Final = 19
+WHOLE_LIMIT: Final = 150_000
+"""Limit on the timers of a load of all due timers. In memory each takes 350 bytes, and its
+definition 400.
+"""
 LOAD_LIMIT: Final = 20_000
-"""Limit on the timers of one load, and again on its latest ones. Timers that it left are due no
-earlier than those it read, so the next load can wait until half of these have fired.
+"""Limit on the earliest timers of a load, and again on the latest, if more than `WHOLE_LIMIT` are
+due. Timers that it left are due no earlier than those it read, so the next load can wait until half
+of these have fired.
 """
 FULL_EVERY: Final = timedelta(minutes=1)
 """Interval of loads that compare each timer with the run index."""
 SORTED_AT_ONCE: Final = 500
-READ_AHEAD: Final = 2_000
-"""Definitions read ahead after one load: each takes 4 KB until its job has run."""
-AT_ONCE: Final = 200
+AT_ONCE: Final = 1_000
 """Definitions read in one batch; while timers are due, only one batch is read."""
 
 
@@ -68,13 +72,16 @@ class TimerLoader(OwnerPart):
         self._fired_since = 0
         self._newer: set[JobId] = set()
         """Jobs whose timers were read or written since the last load began."""
-        self._rows: frozenset[bytes] = frozenset()
-        """The rows of the last load, packed."""
+        self._read: set[JobId] = set()
+        """Jobs whose timers loads read, and that haven't fired since."""
+        self._left_out: set[JobId] = set()
+        """Jobs with a row that the last load ignored, as memory had a newer one."""
+        self._last: LastLoad | None = None
+        """None: the next load reads all due timers."""
         self._full_at: datetime | None = None
-        """When the next load sorts in all timers; None: now."""
-        self._unread: list[bytes] = []
-        """Rows of the last load whose definitions may be read ahead, packed."""
-        self._ahead = 0
+        """When the next load reads all due timers; None: now."""
+        self._unread: list[JobId] = []
+        """Jobs whose definitions may be read ahead, the last first."""
         self.loop = Loop("timer loader", self.step, interval=LOAD_EVERY.total_seconds())
         self._run_index.ownership.listen(lambda _gained, _dropped: self.reload())
 
@@ -84,12 +91,18 @@ class TimerLoader(OwnerPart):
 
     def reload(self) -> None:
         """Load now: shards were gained or dropped, or a pause has ended."""
-        self._load_at = None
+        self._load_at = self._full_at = None
         self.loop.wake()
+
+    def until(self, now: datetime) -> datetime:
+        """Return until when timers are held in memory: later ones are read by a later load."""
+        until = now + self.horizon
+        return until if self._last is None else max(until, self._last.until)
 
     def fired(self, jobs: Collection[JobId]) -> None:
         """Note that these timers have advanced; the run index has their new state."""
         self._fired_since += len(jobs)
+        self._read.difference_update(jobs)
         self.known(jobs)
         if self._runs_low:
             self.loop.wake()
@@ -100,7 +113,7 @@ class TimerLoader(OwnerPart):
 
     def nothing_is_due(self) -> None:
         """Read ahead: no timer is due."""
-        if self._ahead and self._unread:
+        if self._unread and self._definition_cache.has_room():
             self.loop.wake()
 
     async def step(self) -> float:
@@ -146,51 +159,67 @@ class TimerLoader(OwnerPart):
         shards = sorted(self._run_index.ownership.epochs)
         if not shards:
             return
-        until = now + self.horizon
-        self._newer, self._fired_since = set(), 0
+        if self._full_at is None or now >= self._full_at:
+            self._full_at, self._last = now + FULL_EVERY, None
+            self._read, self._unread = set(), []
+        timers = self._run_index.timers
+        again = self._left_out | self._read - timers.keys()
+        self._newer, self._left_out, self._fired_since = set(), set(), 0
         try:
+            loaded = await self._read_rows(shards, self.until(now), again, with_latest)
+        except BaseException:
+            self._load_at = self._full_at = None
+            raise
+        self._read -= again
+        rows, jobs = _from_both_ends(loaded), list[JobId]()
+        for first in range(0, len(rows), SORTED_AT_ONCE):
+            some = packed_timer.unpacked(rows[first : first + SORTED_AT_ONCE])
+            older = self._newer.intersection([timer.job_id for timer in some])
+            some = [timer for timer in some if timer.job_id not in older] if older else some
+            self._left_out |= older
+            timers.come_up(timers.changed(some), now=now)
+            jobs += [timer.job_id for timer in some]
+            await asyncio.sleep(0)
+        self._read.update(jobs)
+        self._unread = [*self._unread, *reversed(jobs)][-WHOLE_LIMIT:]
+        self._loaded()
+
+    async def _read_rows(
+        self, shards: list[ShardId], until: datetime, again: Collection[JobId], with_latest: bool
+    ) -> list[bytes]:
+        """Return due timers that the run index lacks, packed, soonest first."""
+        loaded: list[bytes] = []
+        if not self._left_some:
+            room = max(LOAD_LIMIT, WHOLE_LIMIT - len(self._run_index.timers))
+            since = self._last
+            loaded, oldest = await self._store.new_timers(shards, until, room, since, again)
+            self._last, self._left_some = LastLoad(oldest, until), len(loaded) == room
+        if self._left_some:
+            self._last = None
             loaded = await self._store.due_timers(shards, until, LOAD_LIMIT)
             self._left_some = len(loaded) == LOAD_LIMIT
             if self._left_some and with_latest:
                 latest = await self._store.due_timers(shards, until, LOAD_LIMIT, latest=True)
                 loaded = [*dict.fromkeys([*loaded, *reversed(latest)])]
-        except BaseException:
-            self._load_at = None
-            raise
-        if self._full_at is None or now >= self._full_at:
-            self._rows, self._full_at = frozenset(), now + FULL_EVERY
-        timers, before = self._run_index.timers, self._rows
-        here: Collection[bytes] = timers.keys()
-        new = _from_both_ends([row for row in loaded if row not in before or row[:ID] not in here])
-        for first in range(0, len(new), SORTED_AT_ONCE):
-            read = timers.changed(packed_timer.unpacked(new[first : first + SORTED_AT_ONCE]))
-            timers.come_up([timer for timer in read if timer.job_id not in self._newer], now=now)
-            await asyncio.sleep(0)
-        newer = self._newer
-        self._rows = frozenset([row for row in loaded if row[:ID] not in newer])
-        self._unread = loaded
-        self._ahead = READ_AHEAD
-        self._loaded()
+        return loaded
 
     async def _read_ahead(self) -> bool:
         """Read definitions of some timers that aren't due yet, so that their priorities are known
         in time. Return False when enough are read. A failure delays nothing: firing reads the
         definition.
         """
-        ahead: list[JobId] = []
-        knows, unread, most = self._definition_cache.knows, self._unread, min(AT_ONCE, self._ahead)
-        while unread and len(ahead) < most:
-            job = JobId(bytes.__new__(Id, unread.pop()[:ID]))
-            if not knows(job):
+        cache, timers, ahead = self._definition_cache, self._run_index.timers, list[JobId]()
+        while self._unread and len(ahead) < AT_ONCE:
+            job = self._unread.pop()
+            if job in timers and not cache.knows(job):
                 ahead.append(job)
-        self._ahead -= len(ahead)
         try:
-            await self._definition_cache.newest(ahead)
+            await cache.newest(ahead)
         except Unavailable as error:
             log.info("definitions can't be read ahead: %s", error)
             return False
-        self._run_index.timers.sort(ahead)
-        return bool(ahead)
+        timers.sort(ahead)
+        return bool(ahead) and cache.has_room()
 
 
 def _from_both_ends(rows: Sequence[bytes]) -> list[bytes]:

@@ -33,6 +33,7 @@ from schedd.core.runs.model import (
 from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars.exclusion import Exclusion
+from schedd.core.timers.packed_timer import LastLoad
 from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.assigner import Assigner
 from schedd.dispatch.run_index import RunIndex
@@ -68,12 +69,44 @@ class Rows:
     """The time that a fire statement takes."""
     fired: list[NewRun] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    rows_read: int = 0
+    """The number of rows that loads returned."""
+    _moments: list[dict[JobId, Timer]] = field(default_factory=list)
+    """The rows at the time of each load."""
+
+    async def new_timers(
+        self,
+        shards: Collection[int],
+        until: datetime,
+        limit: int,
+        since: LastLoad | None,
+        again: Collection[JobId] = (),
+    ) -> tuple[list[bytes], str]:
+        self.calls.append("load")
+        now = {one.job_id: one for one in self._due() if one.due_at and one.due_at <= until}
+        before = {} if since is None else self._moments[int(since.oldest)]
+        found = [
+            one
+            for job, one in now.items()
+            if since is None or job in again or before.get(job) != one or not _known(one, since)
+        ]
+        self._moments.append({one.job_id: one for one in self._due()})
+        found.sort(key=lambda one: one.due_at or NOW)
+        self.rows_read += len(found[:limit])
+        return packed(found[:limit]), str(len(self._moments) - 1)
 
     async def due_timers(
         self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
     ) -> list[bytes]:
-        self.calls.append("load")
-        return packed([self.timer] if self.timer.due_at and self.timer.due_at <= until else [])
+        self.calls.append("latest" if latest else "first")
+        due = [one for one in self._due() if one.due_at and one.due_at <= until]
+        due.sort(key=lambda one: one.due_at or NOW, reverse=latest)
+        self.rows_read += len(due[:limit])
+        return packed(due[:limit])
+
+    def _due(self) -> Collection[Timer]:
+        """Return the timers that aren't paused."""
+        return [self.timer]
 
     async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
         self.calls.append("reread")
@@ -93,6 +126,11 @@ class Rows:
         if self.fails:
             raise self.fails.pop()
         return FireOutcome([live_of(step)] if step.runs else [], [], frozenset())
+
+
+def _known(timer: Timer, since: LastLoad) -> bool:
+    """Whether the last load returned the timer, if it hasn't changed."""
+    return timer.due_at is not None and timer.due_at <= since.until
 
 
 def packed(timers: Iterable[Timer]) -> list[bytes]:
@@ -161,6 +199,8 @@ class Definitions(DefinitionCache):
         """Whether all jobs have the same text; else each has its own."""
         self.text: DefinitionText | None = None
         self.read_of: set[JobId] = set()
+        self.room = inf
+        """Number of definitions that the cache has room for."""
 
     async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
         return await self.newest(wanted)
@@ -168,6 +208,9 @@ class Definitions(DefinitionCache):
     async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         self.read_of.update(jobs)
         return {job: self._made(job) for job in jobs}
+
+    def has_room(self) -> bool:
+        return len(self.read_of) < self.room
 
     def knows(self, job: JobId) -> bool:
         return job in self.read_of
@@ -287,12 +330,8 @@ class Herd(Rows):
         ids = (JobId(Id.from_int(n)) for n in range(self.count))
         self.due = {job: TIMER._replace(job_id=job) for job in ids}
 
-    async def due_timers(
-        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[bytes]:
-        self.calls.append("latest" if latest else "load")
-        due = sorted(self.due.values(), key=lambda timer: timer.due_at or NOW, reverse=latest)
-        return packed(due[:limit])
+    def _due(self) -> Collection[Timer]:
+        return self.due.values()
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         self.calls.append("fire")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from schedd.core.ids import Id
 from schedd.core.runs.model import Timer
@@ -28,6 +28,15 @@ ID: Final = 16
 """The first bytes of a packed timer are its job's id."""
 _SINCE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _NO_TIME: Final = -(1 << 63)
+
+
+class LastLoad(NamedTuple):
+    """The state that a load leaves to the next, which reads only new rows."""
+
+    oldest: str
+    """The oldest transaction that was in progress: rows of it and of later ones are new."""
+    until: datetime
+    """Timers that were due by then were read."""
 
 
 def unpacked(packed: Iterable[bytes]) -> list[Timer]:

@@ -22,6 +22,7 @@ from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Firing, LiveRun, NewRun, Timer
 from schedd.core.timers import packed_timer
+from schedd.core.timers.packed_timer import LastLoad
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
 from schedd.store.statements import arrays
@@ -33,15 +34,24 @@ from schedd.store.statements.rows import (
 )
 from schedd.store.timers import run_quota
 
-ANY_DUE = f"""
-SELECT string_agg({PACKED_TIMER}, '' ORDER BY t.due_at) FROM (
+NEW_DUE = f"""
+SELECT string_agg({PACKED_TIMER}, '' ORDER BY t.due_at),
+    pg_snapshot_xmin(pg_current_snapshot())::xid::text
+FROM (
     SELECT * FROM timers t
     WHERE t.shard = ANY (%(shards)s::int[]) AND t.due_at <= %(until)s
-      AND NOT t.paused AND t.due_at IS NOT NULL
+      AND NOT t.paused AND t.due_at IS NOT NULL AND {{new}}
     LIMIT %(limit)s
 ) t
 """
-"""All due timers, if they are fewer than the limit."""
+ALL_DUE = NEW_DUE.format(new="true")
+NEW_SINCE = NEW_DUE.format(
+    new="""(t.due_at > %(read_until)s OR age(t.xmin) <= age(%(oldest)s::xid)
+        OR t.job_id = ANY (%(again)s::uuid[]))"""
+)
+"""A row names the transaction that wrote it (`xmin`); its age counts younger transactions. So a row
+that the last load didn't see is read, and a row that a writer held then may be read twice.
+"""
 FIRST_DUE = f"""
 SELECT string_agg({PACKED_TIMER}, '') FROM (
     SELECT * FROM ({{of_each_shard}}) t ORDER BY t.due_at {{order}} LIMIT %(limit)s
@@ -123,6 +133,33 @@ MORE = """
 FIRE_ONE_EACH, FIRE_MORE = (FIRE.format(more=more) for more in ("", MORE))
 
 
+def new_timers(
+    connection: Connection,
+    shards: Collection[ShardId],
+    until: datetime,
+    limit: int,
+    since: LastLoad | None,
+    again: Collection[JobId] = (),
+) -> tuple[list[bytes], str]:
+    """Return due timers, packed, soonest first: all of them, or those that are new since a load,
+    and those of `again`. Also the `oldest` of this load. If `limit` timers are returned, they are
+    any of those due.
+
+    There is no lower bound: a new timer may commit behind any watermark.
+    """
+    values = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
+    if since is not None:
+        values |= {
+            "read_until": since.until,
+            "oldest": since.oldest,
+            "again": arrays.ids(again),
+        }
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    statement = ALL_DUE if since is None else NEW_SINCE
+    packed, oldest = connection.exec_driver_sql(statement, values).one()
+    return cut(packed, packed_timer.WIDTH), oldest
+
+
 def due_timers(
     connection: Connection,
     shards: Collection[ShardId],
@@ -131,15 +168,11 @@ def due_timers(
     *,
     latest: bool = False,
 ) -> list[bytes]:
-    """Return due timers, packed, soonest first, without a lower bound: a new timer may commit
-    behind any watermark. With `latest`, latest first.
+    """Return the first due timers, packed, soonest first, without a lower bound. With `latest`, the
+    last ones, latest first.
     """
-    values = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
+    values = {"until": until, "limit": limit}
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    if not latest:
-        packed = connection.exec_driver_sql(ANY_DUE, values).scalar_one()
-        if len(timers := cut(packed, packed_timer.WIDTH)) < limit:
-            return timers
     order = "DESC" if latest else ""
     parts = (DUE_OF_SHARD.format(shard=int(shard), order=order) for shard in shards)
     statement = FIRST_DUE.format(of_each_shard=" UNION ALL ".join(parts), order=order)

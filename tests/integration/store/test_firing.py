@@ -12,10 +12,20 @@ from sqlalchemy import Connection
 from schedd.core.ids import ShardId
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.records import TimerEdit
-from schedd.core.timers.packed_timer import EARLIEST, unpacked
-from schedd.store.jobs import job_pauses
+from schedd.core.timers.packed_timer import EARLIEST, LastLoad, unpacked
+from schedd.store.jobs import job_pauses, jobs
 from schedkit.errors import Fault
-from support.store import MINUTE, START, World, draft, firing, new_run, ok, wait_for_waiter
+from support.store import (
+    MINUTE,
+    START,
+    World,
+    draft,
+    firing,
+    job_record,
+    new_run,
+    ok,
+    wait_for_waiter,
+)
 
 
 async def test_a_firing_advances_its_timer_and_inserts_its_run(world: World) -> None:
@@ -240,6 +250,35 @@ async def test_due_timers_are_ordered_by_due_time_from_minus_infinity(world: Wor
     assert due == await me.store.owner.timers([timer.job_id for timer in due])
 
 
+async def test_a_load_returns_only_rows_that_the_last_one_didnt_see(world: World) -> None:
+    """P3.9: among them one of a transaction that began before the last load, and ended after it."""
+    me = await world.member()
+    now = datetime.now(UTC)
+    seen, again, edited, paused = [await world.job(due=now) for _ in range(4)]
+    entering = await world.job(due=now + MINUTE)
+    slow, aborted = job_record(due=now), job_record(due=now)
+    with world.store.database._engine.connect() as writer:
+        with writer.begin():
+            jobs.create_job(writer, slow, None, ok("create"))
+            rows, oldest = await me.store.owner.new_timers([ShardId(0)], now, 10, None)
+        with writer.begin() as transaction:
+            jobs.create_job(writer, aborted, None, ok("create"))
+            transaction.rollback()
+    last = LastLoad(oldest, now)
+    new = await world.job(due=now)
+    await world.sql("UPDATE timers SET generation = 2 WHERE job_id = %s", edited.definition.job_id)
+    await world.sql("UPDATE timers SET paused = true WHERE job_id = %s", paused.definition.job_id)
+
+    until, ids = now + MINUTE, [again.definition.job_id, paused.definition.job_id]
+    more, _ = await me.store.owner.new_timers([ShardId(0)], until, 10, last, ids)
+
+    assert len(rows) == 4
+    assert {timer.job_id for timer in unpacked(more)} == {
+        job.definition.job_id for job in (again, edited, entering, slow, new)
+    }
+    assert seen.definition.job_id in {timer.job_id for timer in unpacked(rows)}
+
+
 async def test_due_timers_outside_the_range_of_python_are_read(world: World) -> None:
     me = await world.member()
     await world.job(due=START)
@@ -247,7 +286,7 @@ async def test_due_timers_outside_the_range_of_python_are_read(world: World) -> 
     await world.job(due=START)
     await world.sql("UPDATE timers SET nominal = NULL WHERE due_at > '-infinity'")
 
-    rows = await me.store.owner.due_timers([ShardId(0)], datetime.now(UTC), 10)
+    rows, _ = await me.store.owner.new_timers([ShardId(0)], datetime.now(UTC), 10, None)
 
     timers = unpacked(rows)
     assert [(t.due_at, t.nominal) for t in timers] == [(EARLIEST, EARLIEST), (START, None)]

@@ -23,6 +23,7 @@ from schedd.core.runs.records import Unstarted
 from schedd.core.runs.redrive import LetterFilter, RedriveLine
 from schedd.core.timers import packed_timer
 from schedd.core.timers.backfill import BackfillRequest, Rerun
+from schedd.core.timers.packed_timer import LastLoad
 from schedd.store.runs.change_stream import ChangeStore
 from support.databases import copied
 from support.postgres import ScratchServer
@@ -133,8 +134,13 @@ async def test_hot_statements_never_scan_a_big_table(full_world: World) -> None:
     ]
     found = explain(full_world)
 
-    await me.store.owner.due_timers(sorted(me.epochs), now, BATCH)
-    await me.store.owner.due_timers(sorted(me.epochs), now, BATCH, latest=True)
+    shards = sorted(me.epochs)
+    _, oldest = await me.store.owner.new_timers(shards, now, BATCH, None)
+    await me.store.owner.new_timers(
+        shards, now, BATCH, LastLoad(oldest, now), [jobs[0].definition.job_id]
+    )
+    await me.store.owner.due_timers(shards, now, BATCH)
+    await me.store.owner.due_timers(shards, now, BATCH, latest=True)
     runs = (await me.fire(*map(firing, jobs))).runs
     assert len(runs) == len(jobs)
     await me.store.owner.definitions_by_text([run.job_id for run in runs])
@@ -211,18 +217,23 @@ async def test_due_timers_are_read_up_to_the_limit_however_many_are_overdue(
 
     first = await me.store.owner.due_timers(shards, until, limit)
     last = await me.store.owner.due_timers(shards, began + timedelta(days=0.5), 10, latest=True)
-    few = await me.store.owner.due_timers(shards, began + timedelta(seconds=30.5), limit)
+    soon, later = began + timedelta(seconds=30.5), began + timedelta(seconds=40.5)
+    few, oldest = await me.store.owner.new_timers(shards, soon, limit, None)
+    more, _ = await me.store.owner.new_timers(shards, later, limit, LastLoad(oldest, soon))
+    any_, _ = await me.store.owner.new_timers(shards, until, limit, None)
 
     due = [job.definition.job_id for job in jobs]
     assert [timer.job_id for timer in packed_timer.unpacked(first)] == due[:limit]
     assert [timer.job_id for timer in packed_timer.unpacked(last)] == due[-10:][::-1]
     assert [timer.job_id for timer in packed_timer.unpacked(few)] == due[:31]
+    assert [timer.job_id for timer in packed_timer.unpacked(more)] == due[31:41]
+    assert len(any_) == limit
     looks = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
     assert {(scan["Node Type"], scan.get("Index Name")) for scan in looks} == {
         ("Index Scan", "timers_due")
     }
     read = sum(scan["Actual Rows"] * scan["Actual Loops"] for scan in looks)
-    assert read <= 2 * limit + 10 + 31 + 2 * len(shards)
+    assert read <= 2 * limit + 10 + 31 + 10 + 2 * len(shards)
 
 
 @pytest.mark.parametrize("tables", ["unanalyzed", "full"])

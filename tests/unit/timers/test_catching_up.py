@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -16,7 +16,7 @@ from schedd.core.runs.records import FireOutcome
 from schedd.timers import fire
 from schedd.timers.timer_loader import LOAD_LIMIT
 from schedkit.errors import Unavailable
-from support.firing import TIMER, Rows, World, live_of, packed
+from support.firing import TIMER, Rows, World, live_of
 from support.runs import NOW
 
 
@@ -36,11 +36,8 @@ class Outage(Rows):
             for job, late in self.behind_by.items()
         }
 
-    async def due_timers(
-        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
-    ) -> list[bytes]:
-        due = [one for one in self.timers_of.values() if one.due_at and one.due_at <= until]
-        return packed(sorted(due, key=lambda one: one.due_at or NOW, reverse=latest)[:limit])
+    def _due(self) -> Collection[Timer]:
+        return self.timers_of.values()
 
     async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
         return [self.timers_of[job] for job in jobs]
