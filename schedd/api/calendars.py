@@ -65,7 +65,11 @@ async def apply_calendar(
     namespace = stored_jobs.namespace_of(calendar.namespace)
     violations = await compute(caller, lambda: [*_violations(calendar)])
     refuse(violations, "INVALID_CALENDAR")
-    spec = _spec(calendar)
+    plain: Message = wire.Calendar()
+    plain.CopyFrom(calendar)
+    for field in (*SET_BY_CLUSTER, "namespace", "name"):
+        plain.ClearField(field)
+    spec = plain.SerializeToString(deterministic=True)
     if request.validate_only:
         before = await services.calendars.get(namespace, calendar.name)
         if before is not None and before.spec == spec:
@@ -195,15 +199,6 @@ async def _find(services: Services, namespace: str, name: str, version: int) -> 
     if record is None:
         raise _unknown(name, version)
     return record
-
-
-def _spec(calendar: wire.Calendar) -> bytes:
-    """Return the calendar as stored: the fields that a caller sets, without its name."""
-    plain: Message = wire.Calendar()
-    plain.CopyFrom(calendar)
-    for field in (*SET_BY_CLUSTER, "namespace", "name"):
-        plain.ClearField(field)
-    return plain.SerializeToString(deterministic=True)
 
 
 def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:

@@ -263,7 +263,7 @@ class Config:
         yield from self._listening()
 
     def _listening(self) -> Iterator[ConfigProblem]:
-        with_tls = self._begun_tls()
+        with_tls = any((self.tls.ca, self.tls.cert, self.tls.key))  # files are checked elsewhere
         for key, address in self.listen.bound().items():
             anywhere = self.listen.insecure or with_tls or key == "grpc_tokens"
             try:
@@ -272,10 +272,6 @@ class Config:
                 yield ConfigProblem(f"listen.{key}", str(error))
         if self.listen.grpc_tokens and not with_tls:
             yield ConfigProblem("listen.grpc_tokens", "needs TLS: give tls (ca, cert, key)")
-
-    def _begun_tls(self) -> bool:
-        """Return whether TLS is configured; a missing file is reported separately."""
-        return any((self.tls.ca, self.tls.cert, self.tls.key))
 
     def credentials(self) -> Iterator[ConfigProblem]:
         """Yield the reasons why callers or etcd can't authenticate this member, or why it can't be

@@ -123,7 +123,9 @@ class AuthInterceptor:
     async def _admit(self, method: str, context: Context, *, lately: bool) -> None:
         who = await self._identity(method, context, lately=lately)
         if isinstance(who, CallError):
-            self._log(method, context.peer(), who)
+            if refused := self._lines.due():
+                values = (method, context.peer(), refused, who.message)
+                log.info("call rejected: method=%s peer=%s rejected=%d error=%s", *values)
             if isinstance(who, UnauthenticatedError):
                 await self._rejections.wait_until_allowed(context.peer().rpartition(":")[0])
             await abort_with(context, who)
@@ -145,11 +147,6 @@ class AuthInterceptor:
             return dependency_error(error)
         return who
 
-    def _log(self, method: str, peer: str, refusal: CallError) -> None:
-        if refused := self._lines.due():
-            values = (method, peer, refused, refusal.message)
-            log.info("call rejected: method=%s peer=%s rejected=%d error=%s", *values)
-
     def _certified(self, context: Context) -> CallerIdentity | UnknownSubject | None:
         """Return the identity in the certificate of the connection."""
         assert self._authentication is not None
@@ -168,30 +165,19 @@ def _authorization(context: Context) -> tuple[str, ...]:
 
 def _wrapped(handler: Any, admit: Callable[[Context], Awaitable[None]]) -> Handler:
     """Return a handler of the same kind that calls `admit` first."""
-    if handler.response_streaming and isasyncgenfunction(handler.stream_stream):
-        return grpc.stream_stream_rpc_method_handler(
-            _generating(handler.stream_stream, admit),
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
     inner = handler.stream_stream if handler.response_streaming else handler.stream_unary
 
     async def answering(requests: Any, context: Context) -> Any:
         await admit(context)
         return await inner(requests, context)
 
-    make = (
-        grpc.stream_stream_rpc_method_handler
-        if handler.response_streaming
-        else grpc.stream_unary_rpc_method_handler
-    )
-    return make(answering, handler.request_deserializer, handler.response_serializer)
-
-
-def _generating(inner: Any, admit: Callable[[Context], Awaitable[None]]) -> Any:
     async def generating(requests: Any, context: Context) -> AsyncIterator[Any]:
         await admit(context)
         async for each in inner(requests, context):
             yield each
 
-    return generating
+    codec = (handler.request_deserializer, handler.response_serializer)
+    if not handler.response_streaming:
+        return grpc.stream_unary_rpc_method_handler(answering, *codec)
+    call = generating if isasyncgenfunction(inner) else answering
+    return grpc.stream_stream_rpc_method_handler(call, *codec)

@@ -255,7 +255,9 @@ class Chains(OwnerPart):
             ]
         )
         for wait, joins in later.items():
-            await self._put_off(joins, wait)
+            if joins:
+                put_off = partial(self._chain_store.put_off, wait=wait)
+                await self._transactor.rows(joins, put_off)
         return WHILE_FED
 
     async def _judge(self, part: Sequence[Wanted]) -> list[tuple[ChainJoin, timedelta]]:
@@ -275,12 +277,6 @@ class Chains(OwnerPart):
             self._tried[key] = self._tried.get(key, 0) + 1
         self._slow.done(done)
         return self._slow.failed([answer.items for answer in failed])
-
-    async def _put_off(self, joins: Sequence[ChainJoin], wait: timedelta) -> None:
-        if joins:
-            await self._transactor.rows(
-                joins, lambda claim, mine: self._chain_store.put_off(claim, mine, wait)
-            )
 
     def _give_up(self, one: ChainJoin, _error: Exception) -> None:
         """Treat the join as stuck: it is put off for longer."""

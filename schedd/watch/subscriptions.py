@@ -125,17 +125,13 @@ class SnapshotReads:
         return await self._flights.get((scope, at), partial(self._read, scope, at), since=NEXT)
 
     async def _read(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
-        return SnapshotRead(await self._missed(scope, at), self._reads)
-
-    async def _missed(self, scope: Scope, at: Cursor | None) -> MissedChanges:
         if at is not None:
-            jobs = None if scope.job is None else [scope.job]
-            missed = await self._store.since(at, jobs)
+            missed = await self._store.since(at, None if scope.job is None else [scope.job])
             if not missed.unknown:
-                return missed
+                return SnapshotRead(missed, self._reads)
         now = await self._store.now()
         runs = await self._store.unended(scope, AT_FIRST)
-        return MissedChanges(now, tuple(runs), unknown=at is not None)
+        return SnapshotRead(MissedChanges(now, tuple(runs), unknown=at is not None), self._reads)
 
 
 EVERY: Final = 0.03

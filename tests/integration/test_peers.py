@@ -309,7 +309,7 @@ async def test_a_member_returns_its_own_refusals_if_the_owner_is_unavailable_or_
 async def test_only_frames_about_runs_are_relayed(peers: Peers, peer: Peer):
     one, outbox = worker(), WorkerFrameQueue()
     peer.workers.attach(one, outbox)
-    await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
+    await Relay(peers)._ask_each(one.id, [down.MemberFrame(drain=down.Drain())])
     outbox.demand([])
     assert not (await outbox.next()).HasField("drain")
 

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from schedd.api import paging, views
@@ -51,8 +51,22 @@ async def create_token(
     asked = request.lifetime.ToTimedelta() if request.HasField("lifetime") else None
     ends = caller.who.until if caller.who.token is not None else None
     lifetime = LIFETIME if asked is None else asked
-    refuse([*_faults(request, lifetime), *_too_late(asked, now, ends)], "INVALID_TOKEN")
-    await _not_too_deep(services, caller)
+    faults = [*_faults(request, lifetime)]
+    if asked is not None and ends is not None and asked > ends - now:
+        at = ends.isoformat(timespec="seconds")
+        problem = f"is longer than the lifetime of your own token, which expires at {at}"
+        faults.append(FieldViolation("lifetime", problem))
+    refuse(faults, "INVALID_TOKEN")
+    own = caller.who.token
+    maker = None if own is None else await services.access_tokens.find(own)
+    if maker is not None and len(maker.makers) >= MOST_DEEP:
+        raise FailedPreconditionError(
+            "your access token can't create access tokens: your token is number"
+            f" {MOST_DEEP + 1} of a chain in which each token was created with the token"
+            " before it",
+            reason="TOO_MANY_CREATORS",
+            remedy="create the token with an earlier token of the chain, or with a certificate",
+        )
     token, text = _drawn(
         AccessTokenRecord(
             id=AccessTokenId(new_id()),
@@ -177,19 +191,6 @@ async def _store(services: Services, token: AccessTokenRecord, entry: AuditRecor
         raise token_revoked_error()
 
 
-async def _not_too_deep(services: Services, caller: Caller) -> None:
-    if caller.who.token is not None:
-        maker = await services.access_tokens.find(caller.who.token)
-        if maker is not None and len(maker.makers) >= MOST_DEEP:
-            raise FailedPreconditionError(
-                "your access token can't create access tokens: your token is number"
-                f" {MOST_DEEP + 1} of a chain in which each token was created with the token"
-                " before it",
-                reason="TOO_MANY_CREATORS",
-                remedy="create the token with an earlier token of the chain, or with a certificate",
-            )
-
-
 def _drawn(token: AccessTokenRecord) -> tuple[AccessTokenRecord, str]:
     """Return the token with a new secret, and the text that its owner sends."""
     text, digest = text_of(token.id, secrets.token_bytes(SECRET_BYTES))
@@ -211,17 +212,6 @@ def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[F
             yield from validation.check_name(namespace, "namespaces")
     if not SHORTEST <= lifetime <= LONGEST:
         yield FieldViolation("lifetime", f"must be from 1 minute to {LONGEST.days} days")
-
-
-def _too_late(
-    asked: timedelta | None, now: datetime, ends: datetime | None
-) -> Iterator[FieldViolation]:
-    """Return the violation of a lifetime beyond the caller's own token."""
-    if asked is not None and ends is not None and asked > ends - now:
-        at = ends.isoformat(timespec="seconds")
-        yield FieldViolation(
-            "lifetime", f"is longer than the lifetime of your own token, which expires at {at}"
-        )
 
 
 def _audit_fields(token: AccessTokenRecord) -> dict[str, object]:

@@ -51,7 +51,19 @@ async def backfill_job(
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     definition = JobDefinition.read(stored)
-    first, last = _range(request, now)
+    violations = [
+        FieldViolation(field, "is missing: give the first and the last time of the range")
+        for field in ("from", "to")
+        if not request.HasField(field)
+    ]
+    refuse(violations, "INVALID_FIELD")
+    first, last = job_codec.instant(getattr(request, "from")), job_codec.instant(request.to)
+    if last < first:
+        violations.append(FieldViolation("to", "is before from; both are inclusive"))
+    if last > now:
+        problem = f"is in the future: a backfill ends by now, {reasons.time_text(now)}"
+        violations.append(FieldViolation("to", problem))
+    refuse(violations, "INVALID_FIELD")
     rerun = request.Rerun.Name(request.rerun).removeprefix("RERUN_")
     _check_parallel(request, definition.parsed)
     backfill = BackfillRequest(
@@ -157,24 +169,6 @@ def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, st
     }
     after = {"cancelled": len(changed) - running, "cancelling": running}
     return compact(before), compact(after)
-
-
-def _range(request: wire.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
-    """Return the first and last time of the range, inclusive. Raises InvalidArgumentError."""
-    violations = [
-        FieldViolation(field, "is missing: give the first and the last time of the range")
-        for field in ("from", "to")
-        if not request.HasField(field)
-    ]
-    refuse(violations, "INVALID_FIELD")
-    first, last = job_codec.instant(getattr(request, "from")), job_codec.instant(request.to)
-    if last < first:
-        violations.append(FieldViolation("to", "is before from; both are inclusive"))
-    if last > now:
-        problem = f"is in the future: a backfill ends by now, {reasons.time_text(now)}"
-        violations.append(FieldViolation("to", problem))
-    refuse(violations, "INVALID_FIELD")
-    return first, last
 
 
 def _check_parallel(request: wire.BackfillJobRequest, definition: Definition) -> None:

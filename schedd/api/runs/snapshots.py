@@ -18,10 +18,8 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
@@ -68,7 +66,9 @@ class ObjectSnapshots:
         unchanged. `rests`: polls cost work of this member, so they are followed by a pause.
         """
         pause, sent, since = Backoff(FIRST_AFTER, LOOK_EVERY), None, monotonic()
-        with self._watched_object(what) as watched:
+        watched = self._watched.setdefault(what, _Watched())
+        watched.watchers += 1
+        try:
             while True:
                 async with deadlines.limit_read(None):
                     found = pick(await watched.read_since(since, look))
@@ -82,13 +82,6 @@ class ObjectSnapshots:
                     max(wait, watched.began + watched.apart - monotonic() if rests else 0)
                 )
                 since = monotonic() - max(wait / 2, watched.apart if rests else 0)
-
-    @contextmanager
-    def _watched_object(self, what: tuple[str, str]) -> Iterator[_Watched[Any]]:
-        watched = self._watched.setdefault(what, _Watched())
-        watched.watchers += 1
-        try:
-            yield watched
         finally:
             watched.watchers -= 1
             if not watched.watchers:
@@ -112,15 +105,16 @@ class _Watched(Generic[L]):
 
     async def read_since(self, since: float, look: Callable[[], Awaitable[L]]) -> L:
         """Return a snapshot from a poll that began at `since` or later."""
-        if self.found is None or self.began < since:
-            return await self.polls.get(None, partial(self._poll, look), since=since)
-        return self.found
 
-    async def _poll(self, look: Callable[[], Awaitable[L]]) -> L:
-        began = monotonic()
-        found = self.found = await look()
-        self.began, self.took = began, monotonic() - began
-        return found
+        async def poll() -> L:
+            began = monotonic()
+            found = self.found = await look()
+            self.began, self.took = began, monotonic() - began
+            return found
+
+        if self.found is None or self.began < since:
+            return await self.polls.get(None, poll, since=since)
+        return self.found
 
 
 # Event messages of runs: each is built once for all streams that send it.

@@ -65,7 +65,10 @@ class Readers:
             async for item in items:
                 yield item
             return
-        reader = self._come(_Reader(who))
+        if not self._readers:
+            for loop in self.loops:
+                loop.wake()
+        self._readers.add(reader := _Reader(who))
         try:
             while True:
                 read = await reader.next(items)
@@ -78,13 +81,6 @@ class Readers:
     def revoked(self) -> None:
         """Check all readers now, because a token was revoked here."""
         self._reading.wake()
-
-    def _come(self, reader: _Reader) -> _Reader:
-        if not self._readers:
-            for loop in self.loops:
-                loop.wake()
-        self._readers.add(reader)
-        return reader
 
     async def _judge(self) -> float:
         for reader in [*self._readers]:

@@ -7,10 +7,8 @@ namespace, job ──▶ change stream ──▶ each change, with the cursor to
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, TypeVar
+from typing import Final
 from zlib import crc32
-
-from google.protobuf.message import Message
 
 from schedd.api import dead_letters, views
 from schedd.api.cluster import cluster
@@ -163,8 +161,6 @@ async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
 
 # Watch one object: a worker, a redrive or a backfill.
 
-M = TypeVar("M", bound=Message)
-
 
 def watch_worker(
     services: Services, _caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
@@ -176,7 +172,7 @@ def watch_worker(
         ("workers", ""),
         lambda: cluster.workers_by_name(services),
         lambda workers: cluster.picked(workers, request.worker),
-        _ageless,
+        _without_lease_age,
         lambda _: False,
         rests=False,
     )
@@ -187,12 +183,18 @@ def watch_redrive(
 ) -> AsyncGenerator[run_pb2.Redrive, None]:
     """Watch a redrive until it is stopped, or all its runs have ended."""
     asked = wire.GetRedriveRequest(redrive_id=request.redrive_id)
+
+    def over(one: run_pb2.Redrive) -> bool:
+        if one.state == run_pb2.Redrive.STATE_DONE:
+            return not any(one.runs.get(state.value) for state in LIVE)
+        return one.state == run_pb2.Redrive.STATE_STOPPED
+
     return services.snapshots.changes(
         ("redrive", request.redrive_id),
         lambda: dead_letters.get_redrive(services, caller, asked),
-        _itself,
-        _itself,
-        _made_and_ended,
+        lambda redrive: redrive,
+        lambda redrive: redrive,
+        over,
     )
 
 
@@ -201,33 +203,23 @@ def watch_backfill(
 ) -> AsyncGenerator[job_service_pb2.Backfill, None]:
     """Watch a backfill until all its runs have ended."""
     asked = job_service_pb2.GetBackfillRequest(backfill_id=request.backfill_id)
+
+    def over(one: job_service_pb2.Backfill) -> bool:
+        there = one.waiting + one.running + one.retrying
+        return one.state != job_service_pb2.Backfill.STATE_ACTIVE and not there
+
     return services.snapshots.changes(
         ("backfill", request.backfill_id),
         lambda: backfills.get_backfill(services, caller, asked),
-        _itself,
-        _itself,
-        _over,
+        lambda backfill: backfill,
+        lambda backfill: backfill,
+        over,
     )
 
 
-def _itself(one: M) -> M:
-    return one
-
-
-def _ageless(worker: cluster_service_pb2.Worker) -> cluster_service_pb2.Worker:
-    """Return the worker without its lease age, which isn't a change."""
+def _without_lease_age(worker: cluster_service_pb2.Worker) -> cluster_service_pb2.Worker:
+    """The lease age isn't a change."""
     facts = cluster_service_pb2.Worker()
     facts.CopyFrom(worker)
     facts.ClearField("lease_age")
     return facts
-
-
-def _made_and_ended(one: run_pb2.Redrive) -> bool:
-    if one.state == run_pb2.Redrive.STATE_DONE:
-        return not any(one.runs.get(state.value) for state in LIVE)
-    return one.state == run_pb2.Redrive.STATE_STOPPED
-
-
-def _over(one: job_service_pb2.Backfill) -> bool:
-    there = one.waiting + one.running + one.retrying
-    return one.state != job_service_pb2.Backfill.STATE_ACTIVE and not there

@@ -10,7 +10,8 @@ Invariants
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -23,6 +24,8 @@ from schedkit.errors import Misconfigured, Unavailable
 from schedkit.net.channel import TLS, Rotation, connect
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
+
+log = logging.getLogger(__name__)
 
 DEADLINE: Final = 1.0
 """Seconds for a call to a peer."""
@@ -71,6 +74,25 @@ class Peers:
                 f"the call {method} to member {endpoint} failed: the member has left the cluster"
             ) from None
         return _within_bounds(response, endpoint, method)
+
+    async def call_all(self, requests: Sequence[Message], answer: type[A]) -> list[list[A | None]]:
+        """Make these calls to every other member, all at once. Return the answers to each request;
+        None for a member that didn't answer.
+        """
+
+        async def one(endpoint: str, request: Message) -> A | None:
+            try:
+                return await self.call(endpoint, request, answer)
+            except Unavailable as away:
+                log.debug("%s", away)
+                return None
+
+        async with asyncio.TaskGroup() as group:
+            calls = [
+                [group.create_task(one(to, each), name=f"call to {to}") for to in self.endpoints()]
+                for each in requests
+            ]
+        return [[task.result() for task in each] for each in calls]
 
     async def changes(
         self, endpoint: str, request: wire.ChangesRequest

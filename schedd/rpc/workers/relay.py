@@ -31,7 +31,6 @@ from schedd.rpc.peers.peers import Peers
 from schedd.rpc.workers import frames, worker_views
 from schedd.rpc.workers.frame_queue import MOST_IN_FRAME, WorkerFrameQueue, one_frame
 from schedd.runtime.definition_texts import CachedDefinition
-from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
@@ -99,9 +98,10 @@ class Relay:
 
     async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
         """Return its newest heartbeat to another member."""
+        [answers] = await self._ask_each(incarnation, [down.MemberFrame()])
         found = [
             last
-            for answer in await self._ask(incarnation, down.MemberFrame())
+            for answer in answers
             if answer is not None and (last := _last_heartbeat(answer)) is not None
         ]
         return max(found, key=lambda each: each.at, default=None)
@@ -148,31 +148,9 @@ class Relay:
         self, incarnation: IncarnationId, requests: Sequence[down.MemberFrame]
     ) -> list[list[wire.RelayResponse | None]]:
         """Ask all peers at once about each of these frames."""
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(self._ask(incarnation, frame), name=f"relay for {incarnation}")
-                for frame in requests
-            ]
-        return [task.result() for task in asked]
-
-    async def _ask(
-        self, incarnation: IncarnationId, frame: down.MemberFrame
-    ) -> list[wire.RelayResponse | None]:
-        """Ask all peers at once. Return their answers; None for a peer that didn't answer."""
-        request = wire.RelayRequest(incarnation=str(incarnation), frame=frame)
-        async with asyncio.TaskGroup() as group:
-            asked = [
-                group.create_task(self._one(endpoint, request), name=f"relay to {endpoint}")
-                for endpoint in self._peers.endpoints()
-            ]
-        return [task.result() for task in asked]
-
-    async def _one(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse | None:
-        try:
-            return await self._peers.call(endpoint, request, wire.RelayResponse)
-        except Unavailable as away:
-            log.debug("%s", away)
-            return None
+        of = str(incarnation)
+        asked = [wire.RelayRequest(incarnation=of, frame=frame) for frame in requests]
+        return await self._peers.call_all(asked, wire.RelayResponse)
 
 
 async def pass_on(

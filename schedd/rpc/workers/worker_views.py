@@ -7,7 +7,6 @@ Invariants
 - A peer that hangs, or doesn't know the call, costs one deadline; the state it has is missing.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -35,26 +34,13 @@ async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerVi
         wire.WorkersRequest(incarnations=[one.id for one in away[at : at + MOST_ASKED]])
         for at in range(0, len(away), MOST_ASKED)
     ]
-    async with asyncio.TaskGroup() as group:
-        answers = [
-            group.create_task(_one(peers, endpoint, request), name=f"workers of {endpoint}")
-            for endpoint in peers.endpoints()
-            for request in requests
-        ]
     newest: dict[bytes, _Reported] = {}
-    for found in (one for answer in answers for one in answer.result()):
-        before = newest.get(found.incarnation)
-        if before is None or found.seconds_since_heartbeat < before.seconds_since_heartbeat:
-            newest[found.incarnation] = found
+    for answers in await peers.call_all(requests, wire.WorkersResponse):
+        for found in (one for answer in answers if answer is not None for one in answer.received):
+            before = newest.get(found.incarnation)
+            if before is None or found.seconds_since_heartbeat < before.seconds_since_heartbeat:
+                newest[found.incarnation] = found
     return [_view(one, newest[one.id]) for one in away if one.id in newest]
-
-
-async def _one(peers: Peers, endpoint: str, request: wire.WorkersRequest) -> Sequence[_Reported]:
-    try:
-        return (await peers.call(endpoint, request, wire.WorkersResponse)).received
-    except Unavailable as away:
-        log.debug("%s", away)
-        return ()
 
 
 def reported(view: WorkerView) -> _Reported:

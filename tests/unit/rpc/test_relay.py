@@ -21,14 +21,12 @@ class OnePeer:
     def __init__(self) -> None:
         self.cancels: list[down.Cancel] = []
 
-    def endpoints(self) -> list[str]:
-        return ["m2:1"]
-
-    async def call(
-        self, endpoint: str, request: wire.RelayRequest, answer: type[wire.RelayResponse]
-    ) -> wire.RelayResponse:
-        self.cancels += request.frame.cancels
-        return wire.RelayResponse()
+    async def call_all(
+        self, requests: list[wire.RelayRequest], answer: type[wire.RelayResponse]
+    ) -> list[list[wire.RelayResponse | None]]:
+        for request in requests:
+            self.cancels += request.frame.cancels
+        return [[answer()] for _ in requests]
 
 
 async def test_a_cancel_becomes_a_kill_also_while_as_many_wait_as_may(
