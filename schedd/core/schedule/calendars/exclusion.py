@@ -81,35 +81,20 @@ class ClosedTime:
             found |= bits << (first - start)
         return found
 
-    def free_from(self, second: int) -> int | None:
-        """Return the first time from `second` on that isn't excluded; None: none for 20 years."""
-        for _ in range(FARTHEST):
-            if second >= LAST:
-                return None
+    def border_from(self, second: int) -> int | None:
+        """Return the first time after `second` that is excluded, if `second` isn't, or that isn't,
+        if `second` is; None: there is none, or all of 20 years is excluded.
+        """
+        closed = self.excludes_second(second)
+        last = min(LAST, second + FARTHEST * DAY) if closed else LAST
+        while second < last:
             segment = self.zone.segment(second)
             day, rest = divmod(second + segment.offset, DAY)
-            closed = self.closed_bits_on_day(day)
-            if not closed:
-                return second
-            free = (FULL ^ closed) >> rest
-            if free and (first := second + lowest(free)) < segment.end:
+            bits = self.closed_bits_on_day(day)
+            other = (FULL ^ bits if closed else bits) >> rest
+            if other and (first := second + lowest(other)) < segment.end:
                 return first
-            second = min(segment.end, (day + 1) * DAY - segment.offset)
-        return None
-
-    def closed_from(self, second: int) -> int | None:
-        """Return the first time from `second` on that is excluded; None: there is none."""
-        while second < LAST:
-            segment = self.zone.segment(second)
-            day, rest = divmod(second + segment.offset, DAY)
-            closed = self.closed_bits_on_day(day) >> rest
-            if closed:
-                first = second + lowest(closed)
-                if first < segment.end:
-                    return first
-                second = segment.end
-                continue
-            following = self.next_day(day + 1)
+            following = day + 1 if closed or other else self.next_day(day + 1)
             if following is None:
                 return None
             # Clocks are set by less than two days: the day can't begin earlier than that.
@@ -256,13 +241,7 @@ class Exclusion:
 
     def border_after(self, instant: datetime) -> datetime | None:
         """Return the next time at which a closure begins or ends; None: there is none."""
-        second = second_of(instant)
-        found = (
-            closure.time.free_from(second)
-            if closure.time.excludes_second(second)
-            else closure.time.closed_from(second)
-            for closure in self.closures
-        )
+        found = (closure.time.border_from(second_of(instant)) for closure in self.closures)
         first = min((one for one in found if one is not None), default=None)
         return None if first is None else instant_of(first)
 

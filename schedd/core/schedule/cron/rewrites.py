@@ -54,7 +54,7 @@ Proposal = tuple[str, str, Rewrite | None]
 
 @lru_cache(maxsize=1024)
 def _first_proposal(expression: str, zone: str) -> Proposal | None:
-    prefix, body = _split(expression.strip())
+    prefix, body = split_zone(expression.strip())
     if not body or len(expression) > _LONGEST:
         return None
     return next((one for propose in _PROPOSALS for one in propose(prefix, body, zone)), None)
@@ -118,7 +118,7 @@ def _readings(body: str, *dialects: Dialect) -> Iterator[ForeignReading]:
 
 def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite | None:
     """Return a valid expression as the first of these dialects reads it; None: as ours."""
-    prefix, body = _split(expression.strip())
+    prefix, body = split_zone(expression.strip())
     here = parse_plainly(expression, zone=zone, seed="")
     for reading in _readings(body, *dialects):
         rewrite = verified(reading, prefix, zone)
@@ -129,7 +129,7 @@ def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite
 
 def both_days(expression: str, zone: str) -> Rewrite | None:
     """Rewrite an expression for days that match both day fields: `0 9 1-7 * 1` is `0 9 * * 1#1`."""
-    prefix, body = _split(expression.strip())
+    prefix, body = split_zone(expression.strip())
     words = body.split()
     for reading in _readings(body, foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
         masks = parse_plainly(expression, zone=zone, seed="").masks
@@ -161,7 +161,7 @@ def instead(expression: CronExpression, text: str, zone: str, note: str = "") ->
 # -- What people paste: each proposal yields at most one rewrite --
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_zone(text: str) -> tuple[str, str]:
     """Return a `CRON_TZ=…` with a space, and the rest."""
     found = re.match(r"CRON_TZ=\S+\s+", text, re.IGNORECASE)
     return (found[0], text[found.end() :]) if found else ("", text)

@@ -21,6 +21,7 @@ from schedd.core.schedule.cron import (
     parse,
 )
 from schedd.core.schedule.cron.dialect import MACROS, is_hashed
+from schedd.core.schedule.cron.rewrites import split_zone
 from schedd.core.schedule.timetable.entries import Row, TimetableEntry, row_of
 from schedd.core.schedule.timetable.load import tally_of
 from schedd.core.schedule.timetable.minutes import MinuteGrid, count
@@ -233,15 +234,14 @@ def _hashed(expression: str, parsed: CronExpression) -> str | None:
     masks = parsed.masks
     if masks is None:
         return None
-    words = expression.split()
-    prefix = [words.pop(0)] if words[0].upper().startswith("CRON_TZ=") else []
-    words = MACROS.get(words[0].lower(), " ".join(words)).split()
+    prefix, body = split_zone(expression.strip())
+    words = MACROS.get(body.lower(), body).split()
     minutes = [value for value in range(60) if masks.minute >> value & 1]
     step = minutes[1] - minutes[0] if len(minutes) > 1 else 60
     if step == 1 or minutes != list(range(minutes[0], 60, step)) or 60 % step:
         return None
     words[-5] = "H" if step == 60 else f"H/{step}"
-    return " ".join((*prefix, *words))
+    return prefix + " ".join(words)
 
 
 def fixed(expression: str, seed: str) -> str:

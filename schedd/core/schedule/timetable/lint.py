@@ -30,7 +30,7 @@ from schedd.core.schedule.cron.descriptions import MONTHS, describe_parsed, dura
 from schedd.core.schedule.cron.dialect import FIELDS, MACROS, FieldSpec, is_hashed
 from schedd.core.schedule.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR, Dialect
 from schedd.core.schedule.cron.masks import Masks, lowest, month_length
-from schedd.core.schedule.cron.rewrites import both_days, if_meant, instead
+from schedd.core.schedule.cron.rewrites import both_days, if_meant, instead, split_zone
 from schedd.core.schedule.timetable.flatten import fixed, spread
 from schedkit.records import dataclass
 
@@ -84,7 +84,8 @@ def lint(
     if crontab:
         found += _unknown_to_cron(parsed)
     if parsed.masks is not None:
-        one = _Linted(parsed, parsed.masks, _words(expression), crontab)
+        body = split_zone(expression.strip())[1].lower()
+        one = _Linted(parsed, parsed.masks, MACROS.get(body, body).split(), crontab)
         found += _shape(one)
         found += _steps(one)
         found += _days(one)
@@ -115,8 +116,7 @@ class _Linted:
 
     def offer(self, words: Iterable[str], before: str, note: str = "") -> tuple[Rewrite | str, str]:
         """Return fields to write instead, with the difference. With an `H`, only they are known."""
-        first = self.parsed.text.split()[0]
-        text = " ".join([*([first] if first.upper().startswith("CRON_TZ=") else []), *words])
+        text = split_zone(self.parsed.text.strip())[0] + " ".join(words)
         if is_hashed(text):
             return f"{before}write {text}", ""
         return instead(self.parsed, text, self.parsed.zone, note), before
@@ -136,13 +136,6 @@ def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -
     if isinstance(hint, Rewrite):
         return LintFinding(LintLevel.WARNING, rule, problem, f"{before}{hint}", (hint,))
     return LintFinding(LintLevel.WARNING, rule, problem, hint)
-
-
-def _words(expression: str) -> list[str]:
-    words = expression.lower().split()
-    if words[0].startswith("cron_tz="):
-        words.pop(0)
-    return MACROS.get(words[0], " ".join(words)).split()
 
 
 # -- A job that can't finish --
