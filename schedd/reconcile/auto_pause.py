@@ -30,7 +30,6 @@ WITHOUT_WAKE_UP: Final = 60.0
 SOONEST: Final = 0.1
 """Minimum seconds between two rounds, however often the loop is woken."""
 BATCH: Final = 200
-"""Jobs that one round changes."""
 ACTOR: Final = "schedd"
 
 

@@ -41,11 +41,9 @@ SHARE: Final = 40
 """The pause between two rounds is this many times the length of a round, within these bounds."""
 LOOK_AT_LEAST_EVERY: Final = 10.0
 READ_AT_ONCE: Final = 500
-"""Definitions that one round reads."""
 AT_ONCE: Final = 500
 """Runs that one round of transactions ends."""
 BATCH: Final = 5_000
-"""Runs that one round ends."""
 
 
 class Deadlines(OwnerPart):

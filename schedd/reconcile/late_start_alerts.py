@@ -28,7 +28,6 @@ SHARE: Final = 40
 """The pause between two rounds is this many times the length of a round, within these bounds."""
 LOOK_AT_LEAST_EVERY: Final = 10.0
 BATCH: Final = 500
-"""Runs that one round notifies about."""
 
 
 class LateStartAlerts(OwnerPart):

@@ -139,7 +139,6 @@ starts a scan at once.
 LONGEST_REST: Final = 10.0
 """Upper limit of that pause, in seconds."""
 ID, TOKEN = 16, 8
-"""Bytes of an id and of a token."""
 FULL_EVERY: Final = 60.0
 """Seconds between two scans that read all rows in full; at most so many while runs are left."""
 PART: Final = 2_000

@@ -31,7 +31,6 @@ EVERY: Final = "*"
 SCHEME: Final = "schedd://"
 _OURS: Final = SCHEME.partition(":")[0]
 NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
-"""The pattern of a namespace's name."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -63,7 +62,6 @@ class CallerIdentity:
     roles: Mapping[str, Role] = field(default_factory=dict)
     until: datetime | None = None
     token: AccessTokenId | None = None
-    """The access token that authenticated the caller, if any."""
     works_for: frozenset[str] | None = None
     """The namespaces whose runs a worker may get; None: all."""
 
@@ -156,7 +154,6 @@ _ROLES: Final = {role.word: role for role in Role}
 # created with a token ends with it: it expires no later, and is revoked with it.
 
 LIFETIME: Final = timedelta(days=30)
-"""The default lifetime of a token."""
 LONGEST: Final = timedelta(days=366)
 SESSION: Final = timedelta(hours=8)
 """The lifetime of a login to the dashboard."""
@@ -178,7 +175,6 @@ class AccessTokenRecord:
     revoked_at: datetime | None = None
     revoked_by: str = ""
     maker: AccessTokenId | None = None
-    """The token or login that created it."""
     maker_revoked_at: datetime | None = None
     """When one of `makers` was first revoked."""
     login: bool = False

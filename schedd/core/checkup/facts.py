@@ -174,7 +174,6 @@ class StuckJob:
     runs: int
     since: datetime
     need: str
-    """The requirement on the worker."""
     could: tuple[str, ...] = ()
     """Lost workers that meet it."""
     draining: tuple[str, ...] = ()
@@ -212,7 +211,6 @@ class FullWorkers:
     """When the oldest of the runs became ready."""
     workers: tuple[str, ...]
     used: int
-    """Slots of these workers that are in use."""
     slots: int
     holders: tuple[SlotHolder, ...] = ()
     """The running runs on these workers, by job; those that started first are in front."""
@@ -262,7 +260,6 @@ class Facts:
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
     workers: tuple[WorkerView, ...] = field(default=())
-    """Workers attached to the asking member."""
     blocked: Mapping[IncarnationId, tuple[BlockedLoop, ...]] = field(default_factory=dict)
     elsewhere: tuple[WorkerView, ...] = ()
     """Workers with a lease whose heartbeats another member receives."""

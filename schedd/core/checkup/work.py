@@ -22,7 +22,6 @@ OLD: Final = timedelta(minutes=5)
 NAMED: Final = 10
 """The most jobs or workers per check with a finding of their own."""
 FEW: Final = 3
-"""The most names in one finding."""
 UNKNOWN: Final = (
     "it may have returned since: the queried member's view of the cluster may be outdated"
 )

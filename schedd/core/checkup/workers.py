@@ -14,7 +14,6 @@ LEAST_FREE: Final = 64 * MIB
 LOW: Final = 1024 * MIB
 """Free space below which the disk of a spool is reported."""
 NAMED: Final = 10
-"""The most workers without heartbeats that one finding names."""
 
 
 def examine(facts: Facts) -> Iterator[CheckupFinding]:

@@ -62,7 +62,6 @@ class ClusterTime:
     anchor: float
     shown: float
     best: Sample = field(init=False, compare=False)
-    """The sample that the shown time follows."""
 
     def __post_init__(self) -> None:
         best = min(self.samples, key=lambda sample: sample.trip)

@@ -234,4 +234,3 @@ class TxnResult:
     read: tuple[CoordinationEntry | None, ...] = ()
     """Answers of the branch's `Get`s, in their order."""
     deleted: int = 0
-    """Number of keys that the branch's deletes removed."""

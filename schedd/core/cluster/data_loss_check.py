@@ -26,7 +26,6 @@ KEY: Final = "mark"
 """The key in etcd, without a lease."""
 
 MOST_SYSTEM: Final = (1 << 64) - 1
-"""Maximum of PostgreSQL's system identifier: 64 bits."""
 
 EVERY: Final = 5.0
 """Seconds between two marks."""
@@ -35,7 +34,6 @@ TOLERATED: Final = timedelta(seconds=30)
 """Maximum loss of an asynchronous failover that is accepted without an operator."""
 
 DOUBT: Final = timedelta(seconds=30)
-"""Minimum of `doubt`."""
 
 
 def doubt(ttl: float) -> timedelta:

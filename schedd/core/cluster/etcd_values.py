@@ -15,9 +15,7 @@ T = TypeVar("T")
 LARGEST: Final = 256 * 1024
 """Maximum bytes of a value. A map of 256 shards over 256 members has 16 KiB."""
 LONGEST: Final = 1024
-"""Maximum characters of a text."""
 _NAMED: Final = 20
-"""Maximum number of keys that a message lists."""
 
 
 class InvalidValue(ValueError):

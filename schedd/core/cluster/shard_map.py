@@ -22,7 +22,6 @@ NO_TIMELINE: Final = Timeline(0)
 MOST_TERM: Final = 1 << 53
 """Maximum term. Real terms are far below: they count seconds since 2024, or elections."""
 MOST_TIMELINE: Final = (1 << 32) - 1
-"""Maximum timeline of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from schedkit.records import dataclass
 LATE: Final = timedelta(seconds=2)
 """How long a timer may be due without counting as behind."""
 MOST: Final = 10_000
-"""Maximum number of timers that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,6 @@ def capacity(workers: Sequence[Incarnation], needs: Iterable[Need]) -> int:
 
 LOOK_EVERY: Final = timedelta(seconds=30)
 MOST_LETTERS: Final = 10_000
-"""Maximum number of dead letters that are counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,6 @@ class ChainJoin:
     cycle: Cycle
     arrived: Mapping[JobId, ParentEnded]
     first_at: datetime
-    """When the first end was received."""
     skipped_by: Mapping[JobId, ParentEnded] = field(default_factory=dict)
     """The ends that caused an earlier skip in this cycle."""
 

@@ -70,7 +70,6 @@ class RetryPolicy:
     retry_on: tuple[FailureKind, ...] = ()
     """If not empty, only these failures are retried."""
     fail_on: tuple[FailureKind, ...] = ()
-    """Failures that are never retried."""
 
 
 @dataclass(frozen=True, slots=True)

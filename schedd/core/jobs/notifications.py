@@ -87,7 +87,6 @@ class NotifiableEvent:
     state: State | None = None
     """The run's terminal state. None: the run hasn't ended, it is late."""
     dead: bool = False
-    """Whether the run became a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from schedkit.records import dataclass
 
 FLOOR: Final = timedelta(minutes=2)
 LEAST: Final = timedelta(seconds=1)
-"""The shortest retention that can be set."""
 MOST: Final = timedelta(days=36_500)
 
 

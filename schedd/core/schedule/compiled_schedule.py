@@ -45,7 +45,6 @@ ROW: Final = timedelta(days=1)
 """Consecutive excluded times within a day are recorded together."""
 
 _SHARED: Final = 8_192
-"""Schedules and bounds that are cached."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta(0)
 _TICK: Final = timedelta(microseconds=1)

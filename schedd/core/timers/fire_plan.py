@@ -27,7 +27,6 @@ GRACE: Final = timedelta(seconds=1)
 """A run fired at most this long after its due time is on time."""
 
 FIRES: Final = 1000
-"""The most runs that one plan fires."""
 
 NOT_EARLY: Final = timedelta(0)
 

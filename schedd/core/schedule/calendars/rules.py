@@ -33,7 +33,6 @@ class Roll(StrEnum):
     """The policy for a scheduled time on an excluded day."""
 
     NONE = "NONE"
-    """Don't run."""
     NEXT = "NEXT"
     """Run at the same local time of the next day on which that time isn't excluded."""
     PREVIOUS = "PREVIOUS"

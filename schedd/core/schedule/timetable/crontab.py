@@ -69,7 +69,6 @@ _EVERY: Final = re.compile(
 )
 """Macros of cron. `@every 90s` is ours, and has a second word."""
 _PASSED_OVER: Final = frozenset({"sudo", "nice", "ionice", "env", "exec", "command"})
-"""Words before the program in a command."""
 _NO_WORK: Final = frozenset({"cd", "test", "true", ":"})
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_:.-]*")
 _SHELLS: Final = frozenset(
