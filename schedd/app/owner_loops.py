@@ -40,8 +40,7 @@ from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
 from schedd.notify.outbox_delivery import OutboxDelivery
 from schedd.ports import ClusterClock, ResultObjects, Sender, WakeUps
 from schedd.reconcile.auto_pause import AutoPause
-from schedd.reconcile.deadlines import Deadlines
-from schedd.reconcile.late_start_alerts import LateStartAlerts
+from schedd.reconcile.deadlines import Deadlines, LateStartAlerts
 from schedd.reconcile.pending_work import PendingWorkLoop
 from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.reconcile.rescue import Rescue

@@ -19,19 +19,21 @@ from itertools import islice
 from typing import Final
 
 from schedd.core.dispatch.placement import need_of
-from schedd.core.dispatch.ready_bucket_ids import HURRIED
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT
 from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, RunsMissed
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
+from schedd.core.jobs.notifications import NotifiableEvent
 from schedd.core.runs.broadcast import Away, own
 from schedd.core.runs.deadlines import DeadlineExpiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retry import fingerprint
 from schedd.dispatch.owner_context import OwnerContext, OwnerPart
+from schedd.store.notify.outbox_claims import NotificationStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.set_aside import set_aside
+from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,12 @@ READ_AT_ONCE: Final = 500
 AT_ONCE: Final = 500
 """Runs that one round of transactions ends."""
 BATCH: Final = 5_000
+ALERT_BATCH: Final = 500
+
+
+def pause_after(took: float) -> float:
+    """Return the seconds between a round that took so long and the next."""
+    return min(LOOK_AT_LEAST_EVERY, max(LOOK_EVERY, SHARE * took))
 
 
 class Deadlines(OwnerPart):
@@ -101,8 +109,7 @@ class Deadlines(OwnerPart):
             self._drop(run_id for run_id in passed if run_id not in over)
         if whole and len(ends) < BATCH:
             now = boottime()
-            wait = max(LOOK_EVERY, SHARE * (now - began))
-            self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
+            self._look_at = now + pause_after(now - began)
         for at in range(0, len(ends), AT_ONCE):
             if not self._cluster_pause.is_paused:
                 await self._end(ends[at : at + AT_ONCE])
@@ -215,3 +222,69 @@ def _ending(run: LiveRun, definition: Definition, reason: Reason) -> DeadlineExp
         notices=said.notices,
         attempt=run.attempt,
     )
+
+
+class LateStartAlerts(OwnerPart):
+    """Notifies about runs that wait too long for their first start (`on_late`), while they still
+    wait. A run that starts late between two rounds is notified with its result (`reports`): its row
+    says whether that happened. Definitions that aren't cached are read by `Deadlines`.
+    """
+
+    def __init__(self, context: OwnerContext, outbox: NotificationStore) -> None:
+        super().__init__(context)
+        self._outbox = outbox
+        self._notified: set[RunId] = set()
+        """Waiting runs whose notification was written."""
+        self.loop = Loop("late starts", self.step, interval=LOOK_EVERY)
+
+    async def step(self) -> float:
+        """Run one round; return the seconds until the next."""
+        if self._cluster_pause.is_paused or not self._definition_cache.any_late:
+            return LOOK_EVERY
+        began = boottime()
+        late = await self._late()
+        await self._transactor.rows(late, self._outbox.tell_late)
+        self._notified |= {one.run_id for one in late}
+        if len(late) == ALERT_BATCH:
+            return 0.0
+        return pause_after(boottime() - began)
+
+    async def check_unloaded_runs(self, runs: Sequence[LiveRun]) -> None:
+        """Check runs that wait in rows only, as a scan has just found them."""
+        unknown = self._definition_cache.any_late
+        asked = [run for run in runs if (unknown if run.line is None else run.line & LATE_ALERT)]
+        if self._cluster_pause.is_paused or not asked:
+            return
+        try:
+            await self._definition_cache.newest({run.job_id for run in asked})
+            now = self._clock.now()
+            found = each("late start", asked, lambda run: self._late_one(run, now))
+            late = [one for one in found if one is not None]
+            for at in range(0, len(late), ALERT_BATCH):
+                await self._transactor.rows(late[at : at + ALERT_BATCH], self._outbox.tell_late)
+        except Unavailable as away:
+            log.info("late runs outside memory can't be checked now: %s", away)
+
+    async def _late(self) -> list[NotifiableEvent]:
+        now = self._clock.now()
+        late: list[NotifiableEvent] = []
+        still: set[RunId] = set()
+        async for run in in_turns(self._run_index.waiting_runs(), every=1_000):
+            if run.key.run_id in self._notified:
+                still.add(run.key.run_id)
+                continue
+            with set_aside("late start", run):
+                if len(late) < ALERT_BATCH and (one := self._late_one(run, now)) is not None:
+                    late.append(one)
+        self._notified = still
+        return late
+
+    def _late_one(self, run: LiveRun, now: datetime) -> NotifiableEvent | None:
+        """Return the notification of a late run, if its job requests one."""
+        definition = self._definition_cache.definition_of(run.job_id)
+        notices = None if definition is None else definition.notices
+        if notices is None or run.parent is not None or run.losses:
+            return None
+        if run.state is not State.PENDING or not notices.is_late(run.due_at, now):
+            return None
+        return NotifiableEvent(run.key.scheduled_at, run.key.run_id, run.job_id, run.shard, notices)

@@ -29,7 +29,7 @@ from schedd.core.jobs.receiver_limits import OF_ONE, OF_SLOW, SLOW
 from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.dispatch.run_index import RunIndex
 from schedd.notify.outbox_delivery import OutboxDelivery
-from schedd.reconcile.late_start_alerts import LateStartAlerts
+from schedd.reconcile.deadlines import LateStartAlerts
 from schedd.store.notify.outbox_claims import NotificationStore
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
