@@ -1,20 +1,7 @@
 """External executors: named by a job's `plugin`, found by a worker through an entry point.
 
-    # pyproject.toml of the package                 # sqlite_executor.py
-    [project.entry-points."schedd.executors"]       class Sqlite(Executor):
-    sqlite = "sqlite_executor:Sqlite"                   async def run(self, config, payload, ctx): …
-
-A worker with the package in its environment creates the executor when it starts, and reports that
-it has `sqlite`. Only such workers get jobs with `plugin: {executor: sqlite, config: …}`.
-`docs/executors.md` shows a complete example.
-
-This module is stable: only additions are made.
-
-Invariants
-- An exception of `run` affects only its own run. `DontRetry` fails the run for good, `RetryAfter`
-  delays the next attempt, any other exception fails the attempt.
-- `run` is called concurrently. An `async def` runs on the loop for handlers and must not block it;
-  a plain function runs in a thread and checks `ctx.cancel`.
+docs/executors.md has the rules and a complete example. This module is stable: only additions are
+made.
 """
 
 from abc import ABC, abstractmethod
@@ -40,10 +27,8 @@ class Executor(ABC):
         """
 
     def check(self, config: Any) -> None:
-        """Validate a config, before `run`.
-
-        Raises:
-            ValueError: the config isn't valid; the run fails for good, with this message.
+        """Validate a config, before `run`. Raises ValueError: the config isn't valid; the run fails
+        for good, with this message.
         """
         del config
 

@@ -184,9 +184,7 @@ class Context:
         """Report progress: a fraction (`0.25`), or `done` of `total` (`30, 120`).
 
         Works from any thread, at any rate: only the newest value is sent. Counts as a heartbeat.
-
-        Raises:
-            ValueError: `done` isn't from 0 to `total`.
+        Raises ValueError: `done` isn't from 0 to `total`.
         """
         if not (math.isfinite(total) and total > 0 and 0 <= done <= total):
             raise ValueError(
@@ -227,11 +225,9 @@ def handler(
     """Register a function under its own name (`@handler`) or another (`@handler("name")`).
 
     Its import path is also a name. `mode="process"`: each call runs in its own process, which
-    imports the function's module again. A crash of that process doesn't affect the worker.
-
-    Raises:
-        ValueError: the name is taken by another function, or the function can't be called as
-            `function(payload, ctx)`.
+    imports the function's module again. A crash of that process doesn't affect the worker. Raises
+    ValueError: the name is taken by another function, or the function can't be called as
+    `function(payload, ctx)`.
     """
     if isinstance(given, str):
         return lambda function: _register(function, given or _name(function), mode)

@@ -3,12 +3,8 @@
     FOLDER/ca.pem           the certificate that all processes trust
     FOLDER/ca.key           0600; its holder can impersonate anyone: keep it off the cluster
 
-    member m1   schedd://member/m1, host names; server and client
-    worker w1   schedd://worker/w1; client only
-    user alice  schedd://user/alice/ROLE/NAMESPACE for each namespace; client only
-
-Keys use the curve P-256. Only members' certificates have host names and may serve, so that a
-worker's certificate can't impersonate a member.
+docs/security.md lists the names of certificates. Only members' certificates have host names and may
+serve, so that a worker's certificate can't impersonate a member.
 
 Invariants
 - No issued file has the name of the authority's own files, in any folder.
@@ -59,11 +55,8 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path) -> Authority:
-        """Create an authority.
-
-        Raises:
-            UnfitEnvironment: an authority, or its key, already exists.
-            OSError: the folder can't be created or written to.
+        """Create an authority. Raises UnfitEnvironment: an authority, or its key, already exists.
+        OSError: the folder can't be created or written to.
         """
         found = cls(folder)
         if found.certificate.exists():

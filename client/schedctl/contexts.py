@@ -52,10 +52,8 @@ def path() -> Path:
 
 
 def load() -> Contexts:
-    """Return all contexts; none if there isn't a file.
-
-    Raises:
-        Misconfigured: the file can't be read or isn't valid.
+    """Return all contexts; none if there isn't a file. Raises Misconfigured: the file can't be read
+    or isn't valid.
     """
     file = path()
     try:
@@ -90,10 +88,8 @@ def load() -> Contexts:
 
 
 def current() -> ClusterContext | None:
-    """Return the current context, if there is one.
-
-    Raises:
-        Misconfigured: the file can't be read, or the current context doesn't exist.
+    """Return the current context, if there is one. Raises Misconfigured: the file can't be read, or
+    the current context doesn't exist.
     """
     all_of_them = load()
     return named(all_of_them.current, all_of_them) if all_of_them.current else None
@@ -109,9 +105,8 @@ def named(name: str, contexts: Contexts | None = None) -> ClusterContext:
 
 
 def save(name: str, endpoints: Sequence[str], select: bool = True, **changes: Any) -> None:
-    """Write the endpoints and the given fields of a context, and keep its other fields.
-
-    `select` makes it the current context.
+    """Write the endpoints and the given fields of a context, and keep its other fields. `select`
+    makes it the current context.
     """
     contexts = load()
     before = contexts.known.get(name, ClusterContext(name, ()))
@@ -126,10 +121,8 @@ def use(name: str) -> None:
 
 
 def delete(name: str) -> None:
-    """Delete a context. If it was the current one, there is no current context afterwards.
-
-    Raises:
-        Misconfigured: it doesn't exist.
+    """Delete a context. If it was the current one, there is no current context afterwards. Raises
+    Misconfigured: it doesn't exist.
     """
     contexts = load()
     named(name, contexts)

@@ -33,11 +33,9 @@ class File(NamedTuple):
 
 
 def write(*files: File) -> None:
-    """Replace the files in this order, once all of them are synced to disk.
-
-    Raises:
-        OSError: a file can't be written, or a folder has its name; then none is replaced. If a
-            rename fails for another reason, the files before it are already replaced.
+    """Replace the files in this order, once all of them are synced to disk. Raises OSError: a file
+    can't be written, or a folder has its name; then none is replaced. If a rename fails for another
+    reason, the files before it are already replaced.
     """
     for file in files:
         if file.path.is_dir():
@@ -59,10 +57,8 @@ def write(*files: File) -> None:
 
 @contextmanager
 def begin(path: Path) -> Iterator[FileIO]:
-    """Create a file and yield it, open and unbuffered; remove it if the body fails.
-
-    Raises:
-        CommandFailure: the file exists, or can't be created.
+    """Create a file and yield it, open and unbuffered; remove it if the body fails. Raises
+    CommandFailure: the file exists, or can't be created.
     """
     try:
         opened = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, SECRET))
@@ -84,10 +80,8 @@ def begin(path: Path) -> Iterator[FileIO]:
 
 @contextmanager
 def within(folder: Path) -> Iterator[None]:
-    """Create a folder and its parents; remove the new, empty ones if the body fails.
-
-    Raises:
-        OSError: a folder can't be created.
+    """Create a folder and its parents; remove the new, empty ones if the body fails. Raises
+    OSError: a folder can't be created.
     """
     made = [*itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))]
     try:

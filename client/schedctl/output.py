@@ -47,9 +47,8 @@ LEAST_CUT: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Of_contra]):
-    """A column of a table: its head, its cell, and whether only `-o wide` shows it.
-
-    `cut`: on a terminal the cell is truncated to the width that the other columns leave.
+    """A column of a table: its head, its cell, and whether only `-o wide` shows it. `cut`: on a
+    terminal the cell is truncated to the width that the other columns leave.
     """
 
     head: str
@@ -113,7 +112,6 @@ def show_listing(
     table: ValueTable[V],
 ) -> None:
     """Read a list and print it: up to `--limit` entries, by default 50 in a table and else all.
-
     `listing` receives the client and the limit. A message on stderr says if the table is truncated.
     """
     most = session.limit(asked)

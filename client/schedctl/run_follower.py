@@ -50,10 +50,9 @@ async def wait(session: Session, client: Client, run: Run) -> Run:
 
 
 class WaitMessages:
-    """Messages about a run while a command waits for it.
-
-    They report each failed attempt with the time of the next one and, once for each reason, that
-    every worker rejected the run: it would never start.
+    """Messages about a run while a command waits for it. They report each failed attempt with the
+    time of the next one and, once for each reason, that every worker rejected the run: it would
+    never start.
     """
 
     def __init__(self, client: Client) -> None:
@@ -122,7 +121,6 @@ async def follow_to_end(
     remedy: str,
 ) -> T:
     """Wait until the operation has ended, `--timeout` or Ctrl-C; the operation itself continues.
-
     `changes` are its states as they are received. `remedy` is a command for an operation that
     continues.
     """
@@ -155,9 +153,8 @@ async def follow_to_end(
 
 
 def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
-    """Return whether all ended runs succeeded; else print their states and how to list them.
-
-    The line is `3 of 5 runs didn't succeed (3 failed); to list them: schedctl run list …`.
+    """Return whether all ended runs succeeded; else print their states and how to list them. The
+    line is `3 of 5 runs didn't succeed (3 failed); to list them: schedctl run list …`.
     """
     ends = sorted(
         (state, count)
@@ -177,7 +174,6 @@ def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
 
 async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = False) -> None:
     """Print a run's stdout on stdout and its stderr on stderr, byte for byte or with timestamps.
-
     The output of each attempt begins on a new line.
     """
     begins = {"STDOUT": True, "STDERR": True}
@@ -242,9 +238,8 @@ def print_result(result: Result) -> None:
 
 
 def outcome(run: Run) -> str:
-    """Return the state of a run in one line, with the time of its retry if there is one.
-
-    The line is `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`.
+    """Return the state of a run in one line, with the time of its retry if there is one. The line
+    is `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`.
     """
     mark, _ = MARKS.get(run.state, ("•", ""))
     took = (

@@ -117,9 +117,8 @@ class Session:
         )
 
     def confirm(self, what: str, name: str, *, always: bool = False) -> None:
-        """Ask for confirmation of a destructive change.
-
-        In a protected context the name must be typed. With `always`, a terminal asks for yes.
+        """Ask for confirmation of a destructive change. In a protected context the name must be
+        typed. With `always`, a terminal asks for yes.
         """
         if self.given.get("yes"):
             return

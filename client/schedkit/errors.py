@@ -42,17 +42,13 @@ class Unavailable(ScheddError):
 
 
 class OutcomeUnknown(Unavailable):
-    """A write got no answer. It may have been applied, or may be applied soon.
-
-    Read back under the same lock before any decision based on it.
+    """A write got no answer. It may have been applied, or may be applied soon. Read back under the
+    same lock before any decision based on it.
     """
 
 
 class TookTooLong(Unavailable):
-    """The call timed out, and had no effect.
-
-    A retry takes as long: ask for less at once, or later.
-    """
+    """The call timed out without effect. A retry takes as long: ask for less at once, or later."""
 
 
 class DatabaseUnavailable(Unavailable):
@@ -61,7 +57,6 @@ class DatabaseUnavailable(Unavailable):
 
 class BrokenData(Unavailable):
     """The database or its driver rejects a value of the batch. Find the row and set it aside.
-
     Without bisection only this call fails; a loop retries and continues with other work.
     """
 

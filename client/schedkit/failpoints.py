@@ -117,10 +117,8 @@ class Point:
                 yield float(self.argument)
 
     def failure(self) -> Fails:
-        """Return the class of exception to raise.
-
-        Raises:
-            Misconfigured: the place can't fail like that.
+        """Return the class of exception to raise. Raises Misconfigured: the place can't fail like
+        that.
         """
         if self.fails is not None and self.action == "error":
             return self.fails
@@ -183,10 +181,8 @@ class Failpoints:
 
     def check(self, ours: Callable[[str], bool]) -> None:
         """Check the variable when all modules of a daemon are imported. `ours`: whether the daemon
-        may have a place of this name.
-
-        Raises:
-            Misconfigured: the variable can't be read, or names an unknown place.
+        may have a place of this name. Raises Misconfigured: the variable can't be read, or names an
+        unknown place.
         """
         if self._wrong:
             raise Misconfigured(f"{VARIABLE}: {self._wrong}")

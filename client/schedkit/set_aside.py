@@ -3,23 +3,17 @@
     for item in items:
         with set_aside("timer", item):                       one item at a time
             handle(item)
-
-    ends = each("deadline", runs, end_of)                    what is made of each
-
     runs = each("run", rows, live_run, name=run_of)          rows: each is logged once by its name
-
     together("run", runs, put_runs, name=id_of)              all in one call, each if that fails
 
-A loop handles values from workers, callers, other members and the database. A value that raises
-must not end the loop, and with it the process. So any exception of an item is logged with its
-traceback and counted (`counts`, a metric of each daemon), and the loop continues. The broad
-`except` of the daemons is here.
+A value from a worker, a caller, another member or the database that raises must not end the loop,
+and with it the process. So any exception of an item is logged with its traceback and counted
+(`counts`, a metric of each daemon). The broad `except` of the daemons is here.
 
 Invariants
 - `Unavailable` isn't about the item: it is raised, and the loop retries. `Fault` is a declared bug
   of ours: it is raised, and ends the process. A cancellation is raised, too.
 - Batches that a transaction writes are halved in the store (`schedd.store.statements.bisect`).
-- An exception outside of these blocks is a bug of the loop itself: it ends the process, as before.
 - Log lines of one kind are written at most once per second, with a count.
 """
 
@@ -168,9 +162,8 @@ def each(
     *,
     name: Callable[[T], object] | None = None,
 ) -> list[R]:
-    """Return the results of `handle` for all items, without items for which it raises.
-
-    `name`: names an item that is handled repeatedly (`once` of `set_aside`).
+    """Return the results of `handle` for all items, without items for which it raises. `name`:
+    names an item that is handled repeatedly (`once` of `set_aside`).
     """
     found: list[R] = []
     for item in items:

@@ -26,9 +26,7 @@ T = TypeVar("T")
 
 async def guard(coro_fn: Callable[[], Awaitable[object]], name: str) -> NoReturn:
     """Run a function that must never return: `create_task(guard(loop.run, name), name=name)`.
-
-    Raises:
-        Fault: it returned.
+    Raises Fault: it returned.
     """
     await coro_fn()
     raise Fault(f"the loop {name!r} returned; it must run until it is cancelled")
@@ -40,10 +38,8 @@ def heed_cancellation() -> None:
 
     Up to Python 3.12, a group that ends for an error of its own drops an outer cancellation; a
     caller that catches the error would continue forever. An error after the end of the group's body
-    also leaves the task's cancellation count wrong: so the body waits.
-
-    Raises:
-        asyncio.CancelledError: the task was canceled.
+    also leaves the task's cancellation count wrong: so the body waits. Raises
+    asyncio.CancelledError: the task was canceled.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -51,10 +47,9 @@ def heed_cancellation() -> None:
 
 
 async def in_turns(items: Iterable[T], every: int = 50) -> AsyncIterator[T]:
-    """Yield the items, and let other tasks run after each `every`.
-
-    For many quick items: hundreds at once block the loop for milliseconds on an idle machine, and
-    for tenths of a second on a busy one.
+    """Yield the items, and let other tasks run after each `every`. For many quick items: hundreds
+    at once block the loop for milliseconds on an idle machine, and for tenths of a second on a busy
+    one.
     """
     for number, item in enumerate(items, 1):
         yield item
@@ -90,9 +85,8 @@ class Turns:
 
 
 class Waker:
-    """A sleep that can be woken: one sleeper, any number of wakers, on the loop's own thread.
-
-    From another thread: `loop.call_soon_threadsafe(waker.wake)`.
+    """A sleep that can be woken: one sleeper, any number of wakers, on the loop's own thread. From
+    another thread: `loop.call_soon_threadsafe(waker.wake)`.
     """
 
     __slots__ = ("_sleep", "_woken")

@@ -13,7 +13,6 @@ TTL: Final = 1.0
 
 class TtlCache(Generic[K, V]):
     """Caches `make(key)` for TTL. For few keys only: each value is kept until it is replaced.
-
     `now`: returns seconds of a clock that doesn't go back.
     """
 

@@ -88,10 +88,8 @@ class NamespacedCalls(ClientCalls):
 
 
 def id_of(given: Value | str, of: type[Value]) -> str:
-    """Return the id or name of an object.
-
-    Raises:
-        TypeError: it is given as a value of another type. Protobuf's own error would be unclear.
+    """Return the id or name of an object. Raises TypeError: it is given as a value of another type.
+    Protobuf's own error would be unclear.
     """
     noun, called, field = _GIVEN[of]
     if isinstance(given, of):

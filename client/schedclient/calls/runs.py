@@ -110,10 +110,8 @@ class Runs(ClientCalls):
         changed: Callable[[Run], Awaitable[None]] | None = None,
     ) -> Run:
         """Return the run when it has ended. `changed` is awaited with the current run, and with
-        each later change.
-
-        Raises:
-            DeadlineExceeded: `timeout` seconds have passed; the run continues.
+        each later change. Raises DeadlineExceeded: `timeout` seconds have passed; the run
+        continues.
         """
         run_id = id_of(run, Run)
         last: Run | None = None
@@ -161,9 +159,7 @@ class Runs(ClientCalls):
     ) -> AsyncIterator[LogPiece]:
         """Yield the output of the latest attempt, or of the attempt with this token. With `follow`,
         yield new output until the run (or this attempt) has ended. A broken stream is resumed.
-
-        Raises:
-            NotFound: no attempt of the run has this token.
+        Raises NotFound: no attempt of the run has this token.
         """
         request = read_form({"fencing_token": fencing_token}, wire.ReadLogsRequest)
         request.run_id, request.follow = id_of(run_id, Run), follow

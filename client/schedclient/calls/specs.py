@@ -172,11 +172,7 @@ class JobSpec(Work, total=False):
 
 
 def read_form(form: Form, message: type[M]) -> M:
-    """Return the message of a form.
-
-    Raises:
-        InvalidArgument: lists every problem.
-    """
+    """Return the message of a form. Raises InvalidArgument: lists every problem."""
     try:
         return from_json(form, message)
     except FormErrors as error:

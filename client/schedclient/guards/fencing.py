@@ -1,11 +1,7 @@
 """The rules that all guards share: which token applies, and whether it is stale.
 
-Invariants
-- A target keeps the greatest token of each resource, a name that its user chose. A lower token is
-  rejected. The same token is accepted: an attempt may write twice.
-- Tokens are comparable only within one job. A job that was deleted and created again is another job
-  (docs/fencing.md).
-- A missing or unreadable token is an error, never a low token.
+A lower token than the greatest one of a resource is rejected; the same token is accepted, because
+an attempt may write twice. A missing or unreadable token is an error, never a low token.
 """
 
 import os
@@ -22,9 +18,7 @@ LONGEST: Final = 500
 
 def given(token: int | None) -> int:
     """Return the attempt's token: the given one, or the one in the environment of a shell job.
-
-    Raises:
-        Misconfigured: it isn't a valid token.
+    Raises Misconfigured: it isn't a valid token.
     """
     if token is None:
         token = _of_the_environment()
@@ -37,11 +31,7 @@ def given(token: int | None) -> int:
 
 
 def named(resource: str) -> str:
-    """Return the name of a resource.
-
-    Raises:
-        Misconfigured: it is empty, too long, or has a NUL.
-    """
+    """Return the name of a resource. Raises Misconfigured: it is empty, too long, or has a NUL."""
     if not isinstance(resource, str) or not resource or "\0" in resource or len(resource) > LONGEST:
         raise Misconfigured(
             f"{resource!r:.60} isn't a valid name of a guarded resource: give 1 to {LONGEST}"
@@ -51,11 +41,7 @@ def named(resource: str) -> str:
 
 
 def judge(resource: str, token: int, last_seen: int) -> None:
-    """Check a token.
-
-    Raises:
-        StaleToken: the target has a greater token.
-    """
+    """Check a token. Raises StaleToken: the target has a greater token."""
     if token < last_seen:
         raise StaleToken(resource, token, last_seen)
 

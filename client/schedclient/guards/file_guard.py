@@ -1,18 +1,11 @@
 """A guard of a file: the whole file is replaced under a lock, after the token is on disk.
 
-    FileGuard("/srv/report.csv").replace(table, ctx.fencing_token)
-
     report.csv          old or new, never in between
     report.csv.fence/   lock      held while a token is judged and the file renamed
                         token     the greatest seen
                         *.tmp     what is being written
 
-Invariants
-- The token is durable before the file is renamed: after any crash, the token on disk is at least
-  that of the file's writer.
-- The content is written before the lock is taken.
-- The kernel releases the lock when its holder ends, and not before: a stopped holder is waited for.
-  So the guard works on the file systems of one machine only.
+docs/fencing.md, Files, has the rules.
 """
 
 import fcntl

@@ -1,18 +1,8 @@
 """A guard in PostgreSQL: one statement, in the transaction of the write that it protects.
 
-    guard = TableGuard("totals of sales")
-
-    with psycopg.connect(dsn) as connection:
-        connection.execute("UPDATE totals SET sum = 42")
-        guard.check(connection, ctx.fencing_token)
-
-Works with any connection of the DB-API with `%s` parameters (psycopg, psycopg2, Django's). Other
-drivers and languages send the statement themselves (docs/fencing.md).
-
-Invariants
-- The statement locks the resource's row until the transaction ends, so the check and the writes are
-  atomic. A concurrent writer waits for the commit, and is then checked.
-- A check that isn't in the transaction of its writes is an error.
+The statement locks the resource's row until the transaction ends, so the check and the writes are
+atomic. A check that isn't in the transaction of its writes is an error. docs/fencing.md has an
+example, and the statement for other drivers and languages.
 """
 
 import re

@@ -135,9 +135,8 @@ def _aio_runs() -> bool:
 
 
 def _grpc_runs() -> bool:
-    """Return whether a thread of gRPC runs. They end shortly after the process's last channel.
-
-    The threads of gRPC's core can only be recognized by their names.
+    """Return whether a thread of gRPC runs. They end shortly after the process's last channel. The
+    threads of gRPC's core can only be recognized by their names.
     """
     if _aio_runs():
         return True

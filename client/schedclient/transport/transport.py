@@ -220,10 +220,8 @@ class Transport:
 
     async def stream(self, request: Message, timeout: float | None = None) -> AsyncIterator[Any]:
         """Yield the messages of one stream, from one endpoint. The caller resumes it if it breaks.
-        `timeout` seconds cover all of it, including the connection.
-
-        Raises:
-            ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
+        `timeout` seconds cover all of it, including the connection. Raises ApiError: see
+        `schedclient.errors`; `ClusterUnavailable` when the stream broke.
         """
         channels, use = await self._channels_in_use()
         try:
@@ -236,9 +234,7 @@ class Transport:
 
     async def _channels_in_use(self) -> tuple[Channels, _Use]:
         """Return the channels of the running loop, and a use that prevents a fork from closing
-        them.
-
-        Waits until no thread forks.
+        them. Waits until no thread forks.
         """
         try:
             loop = asyncio.get_running_loop()

@@ -135,9 +135,8 @@ def cancel_backfill(session: Session, backfill_id: str) -> None:
 
 
 def _is_done(made: Backfill, *, by_key: bool) -> bool:
-    """Return whether every scheduled time has a run that succeeded; else print why not.
-
-    The printed command has the exact range, since `7d` means another one now, and a new key.
+    """Return whether every scheduled time has a run that succeeded; else print why not. The printed
+    command has the exact range, since `7d` means another one now, and a new key.
     """
     ends = {word.upper(): getattr(made, word) for word in ENDS}
     all_succeeded(ends, made.total, f"schedctl run list --backfill {made.backfill_id}")

@@ -249,9 +249,8 @@ def shards(session: Session) -> None:
 
 
 def read_with_troubles(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
-    """Read from a member, and print the problems of the cluster with a table.
-
-    One problem may be that the member's view of the cluster is outdated.
+    """Read from a member, and print the problems of the cluster with a table. One problem may be
+    that the member's view of the cluster is outdated.
     """
 
     async def both(client: Client) -> tuple[T, list[str]]:

@@ -93,11 +93,9 @@ _OURS = re.compile(
 def up(
     folder: ClusterFolder, requested: plan.Requested, *, timeout: float, say: Say
 ) -> ClusterState:
-    """Start missing parts and wait until the cluster is ready.
-
-    Raises:
-        NotReady: a part ended, or `timeout` seconds passed. Running parts are left running.
-        DevError: a program is missing, a port is taken, or a setting isn't valid.
+    """Start missing parts and wait until the cluster is ready. Raises NotReady: a part ended, or
+    `timeout` seconds passed. Running parts are left running. DevError: a program is missing, a port
+    is taken, or a setting isn't valid.
     """
     deadline = time.monotonic() + timeout
     for text in requested.overrides:
@@ -181,10 +179,8 @@ def remembered(folder: ClusterFolder) -> ClusterState:
 
 
 def running(folder: ClusterFolder, kind: PartKind, name: str) -> ClusterPart:
-    """Return a running part by its name.
-
-    Raises:
-        NotUp: the part doesn't exist, or isn't running; names those that exist.
+    """Return a running part by its name. Raises NotUp: the part doesn't exist, or isn't running;
+    names those that exist.
     """
     parts = {part.name: part for part in remembered(folder).parts_of_kind(kind)}
     if name not in parts:
@@ -216,9 +212,8 @@ def locked(folder: ClusterFolder) -> Iterator[None]:
 
 
 def _unmake(folder: ClusterFolder, found: set[Path] | None) -> None:
-    """Remove the files that a failed `up` wrote; `found` were there before (None: no folder).
-
-    No process was started yet: there are only configuration files, certificates and the lock.
+    """Remove the files that a failed `up` wrote; `found` were there before (None: no folder). No
+    process was started yet: there are only configuration files, certificates and the lock.
     """
     for path in set(folder.root.iterdir()) - (found or set()):
         if _OURS.fullmatch(path.name) and path.is_file():
@@ -253,9 +248,8 @@ def _start(folder: ClusterFolder, state: ClusterState, deadline: float, say: Say
 
 
 def _close_to_others(folder: ClusterFolder, state: ClusterState) -> None:
-    """Deny other users of the host access to the cluster's files: folders 0700, files 0600.
-
-    The mode of the folder itself isn't changed if it holds other files.
+    """Deny other users of the host access to the cluster's files: folders 0700, files 0600. The
+    mode of the folder itself isn't changed if it holds other files.
     """
     for part in state.parts_of_kind(PartKind.WORKER):
         folder.data(part.name).mkdir(exist_ok=True)

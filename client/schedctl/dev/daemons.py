@@ -34,10 +34,8 @@ LOOPBACK: Mapping[str, Any] = {"allow": ["127.0.0.0/8", "::1", "localhost"]}
 def render(
     folder: ClusterFolder, state: ClusterState, part: ClusterPart, overrides: Sequence[Override]
 ) -> str:
-    """Return the TOML of one daemon, with the overrides for its kind and then for its name.
-
-    Raises:
-        BadOverride: an override doesn't fit.
+    """Return the TOML of one daemon, with the overrides for its kind and then for its name. Raises
+    BadOverride: an override doesn't fit.
     """
     if part.kind is PartKind.MEMBER:
         etcds = state.parts_of_kind(PartKind.ETCD)
@@ -84,10 +82,8 @@ def configure(
     parts: Iterable[ClusterPart],
     overrides: Sequence[Override],
 ) -> None:
-    """Write the configuration files of these daemons.
-
-    Raises:
-        BadOverride: an override doesn't fit; no file was written.
+    """Write the configuration files of these daemons. Raises BadOverride: an override doesn't fit;
+    no file was written.
     """
     rendered = {part.name: render(folder, state, part, overrides) for part in parts}
     for name, text in rendered.items():
@@ -95,11 +91,8 @@ def configure(
 
 
 def check(folder: ClusterFolder, parts: Iterable[ClusterPart], left: Callable[[], float]) -> None:
-    """Run the daemons' own check of their files, before any start; `left` are seconds.
-
-    Raises:
-        BadOverride: a daemon rejects a setting; with its output.
-        NotReady: the check timed out.
+    """Run the daemons' own check of their files, before any start; `left` are seconds. Raises
+    BadOverride: a daemon rejects a setting; with its output. NotReady: the check timed out.
     """
     for part in parts:
         what = f"the check of {part.name}'s settings"
@@ -117,11 +110,8 @@ def check(folder: ClusterFolder, parts: Iterable[ClusterPart], left: Callable[[]
 
 
 def migrate(folder: ClusterFolder, member: ClusterPart, timeout: float) -> None:
-    """Migrate the schema, with this member's configuration.
-
-    Raises:
-        NotReady: the migration timed out after `timeout` seconds.
-        DevError: the migration failed; with its output.
+    """Migrate the schema, with this member's configuration. Raises NotReady: the migration timed
+    out after `timeout` seconds. DevError: the migration failed; with its output.
     """
     command = _command(folder, member)
     command.insert(-2, "migrate")
@@ -149,7 +139,6 @@ def stop_timeout(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> float:
 
 def environment() -> dict[str, str]:
     """Return the environment of daemons: without their own settings, and with absolute paths.
-
     PYTHONPATH is passed, so that workers find handlers; loopback never uses a proxy. The log level
     of gRPC isn't passed: schedctl silences it only for itself.
     """

@@ -39,10 +39,8 @@ class Override:
 
 
 def parse(text: str) -> Override:
-    """Parse one `TARGET.KEY[.KEY…]=VALUE`.
-
-    Raises:
-        BadOverride: it has another form, or names a key that `dev` assigns.
+    """Parse one `TARGET.KEY[.KEY…]=VALUE`. Raises BadOverride: it has another form, or names a key
+    that `dev` assigns.
     """
     name, equals, value = text.partition("=")
     target, *path = (word.strip() for word in name.split("."))
@@ -68,10 +66,8 @@ def parse(text: str) -> Override:
 def apply(
     config: Mapping[str, Any], overrides: Iterable[Override], *targets: str
 ) -> dict[str, Any]:
-    """Return the configuration with the overrides for these targets; later ones win.
-
-    Raises:
-        BadOverride: a key inside another one that isn't a table.
+    """Return the configuration with the overrides for these targets; later ones win. Raises
+    BadOverride: a key inside another one that isn't a table.
     """
     result = dict(config)
     for override in overrides:
@@ -161,10 +157,8 @@ def complete(before: ClusterState | None, requested: Requested) -> ClusterState:
 
 
 def overrides_of(state: ClusterState) -> list[Override]:
-    """Return the state's overrides, validated against its daemons.
-
-    Raises:
-        BadOverride: one isn't valid, or its daemon doesn't exist.
+    """Return the state's overrides, validated against its daemons. Raises BadOverride: one isn't
+    valid, or its daemon doesn't exist.
     """
     daemons = [
         part.name

@@ -74,9 +74,8 @@ def _flat(job: Job) -> dict[str, Any]:
 
 
 def merged(before: Job, spec: job_pb2.Job, named: Sequence[str]) -> job_pb2.Job:
-    """Return the spec with the unnamed parts of its nested fields as they were.
-
-    `--backoff 5s` changes the backoff and keeps max_attempts; `--env A=b` adds a variable.
+    """Return the spec with the unnamed parts of its nested fields as they were. `--backoff 5s`
+    changes the backoff and keeps max_attempts; `--env A=b` adds a variable.
     """
     full = job_pb2.Job()
     full.CopyFrom(spec)

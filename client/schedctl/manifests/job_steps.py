@@ -33,10 +33,8 @@ def key_of(job: job_pb2.Job, namespace: str) -> JobKey:
 
 def parents_first(found: Sequence[JobManifest], namespace: str) -> list[JobManifest]:
     """Return the manifests with parents before their children. Visits depth first, without
-    recursion: a chain may be longer than the stack.
-
-    Raises:
-        CommandFailure: the jobs form a cycle; the message has its path.
+    recursion: a chain may be longer than the stack. Raises CommandFailure: the jobs form a cycle;
+    the message has its path.
     """
     by_key = {key_of(one.spec, namespace): one for one in found}
     done: dict[JobKey, JobManifest] = {}
@@ -101,10 +99,8 @@ class JobStep:
 
     @property
     def pause(self) -> tuple[str, datetime | None] | None:
-        """Return note and end of the pause to set; None if no pause is needed.
-
-        Note and end that the manifest doesn't name are kept. A manifest without `paused` doesn't
-        resume the job.
+        """Return note and end of the pause to set; None if no pause is needed. Note and end that
+        the manifest doesn't name are kept. A manifest without `paused` doesn't resume the job.
         """
         was, spec = self.before, self.manifest.spec
         if was is None or not spec.paused:
@@ -125,7 +121,6 @@ async def plan(
     client: Client, found: Sequence[JobManifest], checked: Callable[[job_pb2.Job], job_pb2.Job]
 ) -> list[JobStep]:
     """Return the change for each manifest, parents first; raise the cluster's first rejection.
-
     `checked` removes the objects from a job that don't exist yet.
     """
     steps = []

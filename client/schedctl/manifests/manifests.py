@@ -87,9 +87,8 @@ def placed(calls: C, namespace: str) -> C:
 
 
 class _Unfit(yaml.MarkedYAMLError):
-    """Valid YAML that isn't accepted: tags, keys that aren't text, too deep, or too large.
-
-    A few hundred bytes of aliases can expand to gigabytes.
+    """Valid YAML that isn't accepted: tags, keys that aren't text, too deep, or too large. A few
+    hundred bytes of aliases can expand to gigabytes.
     """
 
     def __init__(self, problem: str, mark: yaml.Mark) -> None:

@@ -23,9 +23,8 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The selected dead letters: `run_ids`, or a filter.
-
-    A fingerprint and a job narrow each other; `of` ("job" or "submitted") selects one group.
+    """The selected dead letters: `run_ids`, or a filter. A fingerprint and a job narrow each other;
+    `of` ("job" or "submitted") selects one group.
     """
 
     run_ids: tuple[str, ...] = ()

@@ -181,7 +181,6 @@ def flag_of(name: str) -> str:
 
 def option(written: str, text: str, *names: str, **settings: Any) -> Callable[[C], C]:
     """Return a decorator that adds an option, `written` as in its help: `-o --output FORMAT`.
-
     `text`: its help. `names`: the name of its parameter, if it isn't the flag's.
     """
     words = written.split(" ")

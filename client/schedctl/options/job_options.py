@@ -285,10 +285,8 @@ edit_options: Final = _options(_edited({**_SCHEDULE, **_WORK}), **_SETTINGS)
 
 
 def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, list[str]]:
-    """Return the job that the options describe, and the names of the fields they set.
-
-    Raises:
-        CommandFailure: with every problem, each named by its option.
+    """Return the job that the options describe, and the names of the fields they set. Raises
+    CommandFailure: with every problem, each named by its option.
     """
     form = _form(flags, argv)
     try:
@@ -494,9 +492,8 @@ def _words(flag: str, value: str) -> list[str]:
 
 
 def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
-    """Read a payload: `-` is standard input, `@FILE` a file, anything else JSON itself.
-
-    Standard input and files may hold any bytes; a file named *.json must hold JSON.
+    """Read a payload: `-` is standard input, `@FILE` a file, anything else JSON itself. Standard
+    input and files may hold any bytes; a file named *.json must hold JSON.
     """
     if given != "-" and not given.startswith("@"):
         return _inline(given, flag)

@@ -115,10 +115,8 @@ def fields_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 
 
 def keys_of(cls: type, at: Path = ()) -> Iterator[SettingKey]:
-    """Return all keys of a configuration, with those of its sections.
-
-    Raises:
-        TypeError: a field has a type that can't be configured.
+    """Return all keys of a configuration, with those of its sections. Raises TypeError: a field has
+    a type that can't be configured.
     """
     for each, kind in fields_of(cls):
         path = (*at, each.name)

@@ -40,7 +40,6 @@ _CREDENTIALS: Final = re.compile(r"(?:(?<=://)|:)(?!/).*@", re.DOTALL)
 def hidden(text: str) -> str:
     """Return a value, or a message with a value in it, for people. The part of an address before
     its last `@` is replaced by `***`, because it may contain a password.
-
     `http://***@127.0.0.1:2379` · mail addresses and paths stay unchanged
     """
     return _CREDENTIALS.sub(lambda found: f"{':' * (found[0][0] == ':')}***@", text)
@@ -67,10 +66,8 @@ def nothing(kind: Any) -> Any:
 
 
 def from_toml(kind: Any, value: Any) -> Any:
-    """Return the value of a field from a TOML value.
-
-    Raises:
-        ValueError: it doesn't fit; the message is for the operator and doesn't show the value.
+    """Return the value of a field from a TOML value. Raises ValueError: it doesn't fit; the message
+    is for the operator and doesn't show the value.
     """
     _without_nul(kind, value)
     if kind is float and type(value) is int:
@@ -88,9 +85,7 @@ def from_toml(kind: Any, value: Any) -> Any:
 
 def from_text(kind: Any, text: str) -> Any:
     """Return the value of a field from text. Lists are split at commas; tables are `a=1,b=2`.
-
-    Raises:
-        ValueError: it doesn't fit; the message is for the operator and doesn't show the text.
+    Raises ValueError: it doesn't fit; the message is for the operator and doesn't show the text.
     """
     _without_nul(kind, text)
     if get_origin(kind) is Literal:

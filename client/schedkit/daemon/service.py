@@ -4,11 +4,8 @@
                       │    ↑                         └──the same signal again──→ exit at once
                       └SIGHUP: reload, then ready┘
 
-Exit codes: 0 ended on request · 1 a bug, logged with its traceback · 2 the configuration isn't
-valid · 74 the operating system rejected a write: a read-only, full or failing disk · 75 the start
-failed temporarily: the host's clock, its full disk, or a dependency that rejects us · 128 + signal
-when the same signal arrived twice. Only a start ends with 2 or 75. A daemon that was ready ends
-with 1 instead, so that its service manager restarts it.
+docs/operations/signals-and-exit-codes.md has signals and exit codes. A daemon that was ready ends
+with 1 instead of 2 or 75, so that its service manager restarts it.
 
 Invariants
 - A signal only sets an event. `main` handles it, on the loop.

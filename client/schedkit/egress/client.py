@@ -56,11 +56,8 @@ class EgressClient:
     async def request(
         self, method: str, url: URL, *, headers: Mapping[str, str], data: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request, and yield its answer.
-
-        Raises:
-            ForbiddenTarget: the target isn't permitted.
-            CallFailed: there was no complete answer; also while the body is read.
+        """Send a request, and yield its answer. Raises ForbiddenTarget: the target isn't permitted.
+        CallFailed: there was no complete answer; also while the body is read.
         """
         self.check(url)
         proxy = self._proxy if self._proxy and self._proxy.takes(url.host or "", url.port) else None
@@ -143,10 +140,8 @@ def _session(resolver: AbstractResolver | None) -> aiohttp.ClientSession:
 
 
 def _watch(answer: aiohttp.ClientResponse) -> None:
-    """End the reading of a body that can't be parsed.
-
-    aiohttp 3.14 closes such a connection, but lets the reader of the body wait forever, unless the
-    bytes arrived together with the headers.
+    """End the reading of a body that can't be parsed. aiohttp 3.14 closes such a connection, but
+    lets the reader of the body wait forever, unless the bytes arrived together with the headers.
     """
     protocol = answer.connection.protocol if answer.connection else None
     closed = protocol.closed if protocol is not None else None

@@ -83,10 +83,8 @@ class Destinations:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Destinations:
-        """Read a list.
-
-        Raises:
-            ValueError: an entry is neither a network nor a host, or can't be permitted.
+        """Read a list. Raises ValueError: an entry is neither a network nor a host, or can't be
+        permitted.
         """
         return cls(tuple(map(_entry, texts)))
 
@@ -225,10 +223,8 @@ def real(ip: IP) -> IP:
 
 
 def seems_an_address(host: str) -> bool:
-    """Return whether a C library may read this host as an address.
-
-    C libraries accept fewer than four numbers, hexadecimal and octal numbers, and a final dot. No
-    valid name ends in a number.
+    """Return whether a C library may read this host as an address. C libraries accept fewer than
+    four numbers, hexadecimal and octal numbers, and a final dot. No valid name ends in a number.
     """
     last = host.rstrip(".").rpartition(".")[2].casefold()
     return ":" in host or last.isnumeric() or _HEXADECIMAL.fullmatch(last) is not None

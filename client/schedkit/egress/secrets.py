@@ -32,11 +32,8 @@ _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def variables(names: Iterable[str], allowed: Sequence[Path]) -> Mapping[str, str]:
-    """Return the variables in these files. The last of duplicate names counts.
-
-    Raises:
-        ValueError: a file isn't allowed, is too long, or contains an invalid line.
-        OSError: a file can't be read.
+    """Return the variables in these files. The last of duplicate names counts. Raises ValueError: a
+    file isn't allowed, is too long, or contains an invalid line. OSError: a file can't be read.
     """
     found: dict[str, str] = {}
     for name in names:

@@ -80,10 +80,8 @@ class Targets:
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolvedAddress]:
-        """Return the addresses of a name.
-
-        Raises:
-            ForbiddenTarget: one of the addresses isn't permitted.
+        """Return the addresses of a name. Raises ForbiddenTarget: one of the addresses isn't
+        permitted.
         """
         _refuse(host, never(host))
         found = await self._look_up(host, port, family)
@@ -92,11 +90,8 @@ class Targets:
         return found
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Return all addresses of a host, which may be an address itself.
-
-        Raises:
-            ForbiddenTarget: one of the addresses isn't permitted.
-            OSError: the name can't be resolved.
+        """Return all addresses of a host, which may be an address itself. Raises ForbiddenTarget:
+        one of the addresses isn't permitted. OSError: the name can't be resolved.
         """
         self.check_literal(host, port)
         if address_of(host) is not None:
@@ -106,10 +101,8 @@ class Targets:
 
     def check_literal(self, host: str, port: int) -> None:
         """Check a host that is an address, or the name of a metadata service. Any other name is
-        checked by `resolve`.
-
-        Raises:
-            ForbiddenTarget: the host isn't permitted, or isn't written as an address should be.
+        checked by `resolve`. Raises ForbiddenTarget: the host isn't permitted, or isn't written as
+        an address should be.
         """
         if address_of(host) is not None:
             self._check(host, host, port)

@@ -43,19 +43,15 @@ class Certificate:
 
 
 def first_of(pem: bytes, file: Path | None = None) -> Certificate:
-    """Return the first certificate in this PEM. `file`: its file, for the error.
-
-    Raises:
-        ValueError: no certificate in it can be read.
+    """Return the first certificate in this PEM. `file`: its file, for the error. Raises ValueError:
+    no certificate in it can be read.
     """
     return _read(pem, lambda fields: Certificate(*_validity(fields), tuple(_uris(fields))), file)
 
 
 def not_after(pem: bytes) -> datetime:
-    """Return the end of validity of the first certificate in this PEM.
-
-    Raises:
-        ValueError: no certificate in it can be read.
+    """Return the end of validity of the first certificate in this PEM. Raises ValueError: no
+    certificate in it can be read.
     """
     return _read(pem, lambda fields: _validity(fields)[1])
 

@@ -95,10 +95,8 @@ class TLS:
         return self.cert, self.key
 
     def read(self) -> tuple[bytes, bytes | None, bytes | None]:
-        """Return authority, certificate and key.
-
-        Raises:
-            Misconfigured: one of the files can't be read.
+        """Return authority, certificate and key. Raises Misconfigured: one of the files can't be
+        read.
         """
         try:
             if self.cert is None or self.key is None:
@@ -137,10 +135,8 @@ class Rotation:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of `host:port` or `[v6]:port`, the host without brackets.
-
-    Raises:
-        ValueError: it is neither. The part before an `@`, perhaps a password, isn't repeated.
+    """Return host and port of `host:port` or `[v6]:port`, the host without brackets. Raises
+    ValueError: it is neither. The part before an `@`, perhaps a password, isn't repeated.
     """
     if "@" in address:
         raise ValueError("an address isn't valid: it contains an @; write host:port")
@@ -213,11 +209,8 @@ def is_loopback(host: str) -> bool:
 
 def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
     """Check the loopback rule: without TLS, only loopback is permitted, unless the operator has set
-    `insecure` in this section of the configuration.
-
-    Raises:
-        Misconfigured: `address` can be reached from elsewhere and `insecure` is false.
-        ValueError: `address` isn't host:port.
+    `insecure` in this section of the configuration. Raises Misconfigured: `address` can be reached
+    from elsewhere and `insecure` is false. ValueError: `address` isn't host:port.
     """
     host, _ = split_address(address)
     under = f" under [{section}]" if section else ""
@@ -231,7 +224,6 @@ def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
 
 def connect(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channel:
     """Open a channel to `host:port`. It connects lazily and reconnects; the caller closes it.
-
     Channels of one process to one address share a connection, and with it MAX_STREAMS, unless their
     `use` differs. The certificate files are read now; a channel keeps its first certificate.
     """
@@ -311,10 +303,8 @@ def listening(address: str, backlog: int) -> socket.socket:
     addresses, its first IPv4 address is used, if any.
 
     The socket names its protocol, because asyncio sets TCP_NODELAY only then. Without it the body
-    of each answer waits 40 ms, until the client has acknowledged the head.
-
-    Raises:
-        ValueError: the address can't be parsed. OSError: it can't be bound.
+    of each answer waits 40 ms, until the client has acknowledged the head. Raises ValueError: the
+    address can't be parsed. OSError: it can't be bound.
     """
     host, port = split_address(address)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

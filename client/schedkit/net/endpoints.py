@@ -48,10 +48,8 @@ def endpoint_of(text: str) -> Endpoint:
 
 
 def method_of(text: str) -> tuple[str, str]:
-    """Return the full name of a service, and the name of its method.
-
-    Raises:
-        ValueError: the text names no method.
+    """Return the full name of a service, and the name of its method. Raises ValueError: the text
+    names no method.
     """
     named = _METHOD.fullmatch(text)
     if named is None:

@@ -67,11 +67,8 @@ def why_not(endpoint: str, tls: TLS) -> TlsFailure | None:
 
 def out_of_time(tls: TLS) -> str:
     """Return why our certificate, as read from its file, isn't valid now; empty if it is, or if we
-    have none.
-
-    Raises:
-        Misconfigured: one of the files can't be read.
-        ValueError: the file contains no certificate.
+    have none. Raises Misconfigured: one of the files can't be read. ValueError: the file contains
+    no certificate.
     """
     _, cert, _ = tls.read()
     why = _untimely(cert, tls.cert) if cert is not None else ""

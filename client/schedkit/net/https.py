@@ -31,9 +31,7 @@ HANDSHAKE_WITHIN: Final = 10.0
 
 def context_of(tls: TLS) -> ssl.SSLContext:
     """Return the context for a listener. Files that change take effect at the next handshake.
-
-    Raises:
-        Misconfigured: a file can't be read, or the files don't belong together.
+    Raises Misconfigured: a file can't be read, or the files don't belong together.
     """
     last = tls.read()
     first = current = _context(tls)

@@ -39,10 +39,8 @@ class Proxies:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Proxies:
-        """Parse addresses and networks, `10.0.0.2` or `10.0.0.0/24`.
-
-        Raises:
-            ValueError: an entry is neither, or covers all addresses.
+        """Parse addresses and networks, `10.0.0.2` or `10.0.0.0/24`. Raises ValueError: an entry is
+        neither, or covers all addresses.
         """
         return cls(tuple(_network(text) for text in texts))
 

@@ -64,10 +64,8 @@ class Objects(Protocol):
 
 
 def open_objects(url: str, options: Mapping[str, str] | None = None) -> Objects:
-    """Return the store at this address, without a request to it.
-
-    Raises:
-        Misconfigured: the address isn't valid, or a required package isn't installed.
+    """Return the store at this address, without a request to it. Raises Misconfigured: the address
+    isn't valid, or a required package isn't installed.
     """
     scheme, separator, rest = url.partition("://")
     if not separator:
@@ -168,11 +166,8 @@ class Damaged(ScheddError):
 
 
 def parts(objects: Objects, key: str, size: int, sha256: bytes) -> Iterator[bytes]:
-    """Yield the whole object in parts.
-
-    Raises:
-        NoSuchObject, StoreAway: as of `Objects.read`.
-        Damaged: before the last part is returned.
+    """Yield the whole object in parts. Raises NoSuchObject, StoreAway: as of `Objects.read`.
+    Damaged: before the last part is returned.
     """
     digest, at = hashlib.sha256(), 0
     while at < size:

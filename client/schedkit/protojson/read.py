@@ -73,10 +73,9 @@ def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: 
 
 
 def named_fields(obj: Mapping[str, Any], message_class: type[Message]) -> list[str]:
-    """Return the top-level fields that `obj` names, as in the proto, for a field mask.
-
-    A null counts: it clears the field. `{"overlap": {"allow": 3}}` names two fields. Unknown keys
-    are left out: `from_json` reports them.
+    """Return the top-level fields that `obj` names, as in the proto, for a field mask. A null
+    counts: it clears the field. `{"overlap": {"allow": 3}}` names two fields. Unknown keys are left
+    out: `from_json` reports them.
     """
     fields = message_class.DESCRIPTOR.fields
     known = {name: field.name for field in fields for name in (field.name, field.json_name)}

@@ -36,10 +36,8 @@ _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 class PlainScalar(str):
-    """A scalar written without quotes, in a language (YAML) where that matters.
-
-    In a payload, which has no schema, an unquoted number, `true`, `false` or `null` is read as
-    such.
+    """A scalar written without quotes, in a language (YAML) where that matters. In a payload, which
+    has no schema, an unquoted number, `true`, `false` or `null` is read as such.
     """
 
     __slots__ = ()

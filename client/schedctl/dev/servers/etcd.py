@@ -69,7 +69,6 @@ def start(
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> DevProcess:
     """Start a single server in `data`, which is created if missing; return before it answers.
-
     `settings` are further flags, without their dashes.
     """
     peers = f"http://{address(peer)}"
@@ -99,10 +98,8 @@ def start(
 
 
 def wait_ready(server: DevProcess, client: int, log: Path, timeout: float) -> None:
-    """Wait until it is healthy.
-
-    Raises:
-        ProcessEnded: it ended. NotReady: `timeout` seconds passed. Both have the log's tail.
+    """Wait until it is healthy. Raises ProcessEnded: it ended. NotReady: `timeout` seconds passed.
+    Both have the log's tail.
     """
     if wait_for(lambda: _healthy(client) or not server.alive(), timeout) and server.alive():
         return
@@ -112,10 +109,8 @@ def wait_ready(server: DevProcess, client: int, log: Path, timeout: float) -> No
 
 
 def require_password(client: int, password: str) -> None:
-    """Enable authentication with the users `root` and `schedd`, if it isn't enabled yet.
-
-    Raises:
-        DevError: etcd rejected a call, or its users have another password.
+    """Enable authentication with the users `root` and `schedd`, if it isn't enabled yet. Raises
+    DevError: etcd rejected a call, or its users have another password.
     """
     if not _accepts(client, ROOT, password):
         for user in (ROOT, USER):

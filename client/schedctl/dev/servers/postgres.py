@@ -43,12 +43,9 @@ from schedctl.dev.servers.processes import HOST, DevProcess, end, living_in, spa
 
 
 def nonroot_prefix(data: Path, program: Path) -> list[str]:
-    """Return the words to put before `program` (`initdb` or `postgres`) for this data folder.
-
-    The folder needn't exist yet.
-
-    Raises:
-        DevError: this process is root and can't start an unprivileged process that runs it.
+    """Return the words to put before `program` (`initdb` or `postgres`) for this data folder. The
+    folder needn't exist yet. Raises DevError: this process is root and can't start an unprivileged
+    process that runs it.
     """
     owner = data.stat().st_uid if data.exists() else None
     for prefix in _ways(os.geteuid(), owner):
@@ -173,10 +170,8 @@ def environment() -> dict[str, str]:
 def initialise(
     binaries: PostgresBinaries, data: Path, settings: Mapping[str, str] = SETTINGS
 ) -> None:
-    """Create an empty data folder, unless it exists. An interrupted call leaves none.
-
-    Raises:
-        DevError: initdb failed; with its output.
+    """Create an empty data folder, unless it exists. An interrupted call leaves none. Raises
+    DevError: initdb failed; with its output.
     """
     if data.exists():
         return
@@ -208,10 +203,8 @@ def require_password(binaries: PostgresBinaries, data: Path, password: str) -> N
     """Make a stopped server reject connections without a password, if it doesn't yet.
 
     Sets the superuser's password in single-user mode, where no port is open; then replaces each
-    `trust` of `pg_hba.conf`. An interrupted call is repeated at the next start.
-
-    Raises:
-        DevError: the password can't be set.
+    `trust` of `pg_hba.conf`. An interrupted call is repeated at the next start. Raises DevError:
+    the password can't be set.
     """
     rules = data / "pg_hba.conf"
     text = rules.read_text(encoding="utf-8")
@@ -267,7 +260,6 @@ def start(
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> DevProcess:
     """Start the server of an initialized data folder; return before it accepts connections.
-
     `settings` override those of its file, for this start.
     """
     clean_up(data)
@@ -290,10 +282,8 @@ def start(
 def wait_ready(
     server: DevProcess, port: int, log: Path, timeout: float, password: str | None = None
 ) -> None:
-    """Wait until it accepts connections, after a crash recovery if one is needed.
-
-    Raises:
-        ProcessEnded: it ended. NotReady: `timeout` seconds passed. Both have the log's tail.
+    """Wait until it accepts connections, after a crash recovery if one is needed. Raises
+    ProcessEnded: it ended. NotReady: `timeout` seconds passed. Both have the log's tail.
     """
     if wait_for(lambda: _answers(port, password) or not server.alive(), timeout) and server.alive():
         return
@@ -314,7 +304,6 @@ def prepare(
     monitor: bool = True,
 ) -> str:
     """Create the daemons' role with its limits and a database that it owns; return the DSN.
-
     `password` is that of both roles; None if the server needs none. `monitor`: the doctor may see
     the WAL and the sessions of other roles.
     """

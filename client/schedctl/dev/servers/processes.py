@@ -54,9 +54,8 @@ class DevProcess:
 
 
 def end(processes: Collection[DevProcess], *steps: tuple[signal.Signals, float]) -> None:
-    """End processes: each step is a signal and its timeout in seconds; SIGKILL comes last.
-
-    A paused process is continued, since it wouldn't receive any other signal.
+    """End processes: each step is a signal and its timeout in seconds; SIGKILL comes last. A paused
+    process is continued, since it wouldn't receive any other signal.
     """
     for number, timeout in steps:
         for process in processes:
@@ -162,10 +161,8 @@ def reserve(count: int, *, but: Collection[int] = ()) -> list[int]:
     """Return `count` different ports without a listener, none of them in `but`.
 
     All processes of a user draw from one sequence: no port is drawn again before all others were.
-    So a port stays free for a server that hasn't started yet, or that is restarted.
-
-    Raises:
-        OSError: too few ports are free, or the file with the sequence's place can't be written.
+    So a port stays free for a server that hasn't started yet, or that is restarted. Raises OSError:
+    too few ports are free, or the file with the sequence's place can't be written.
     """
     ports = range(_LOWEST, _ceiling())
     path = Path(tempfile.gettempdir()) / f"schedctl-ports-{os.getuid()}"
