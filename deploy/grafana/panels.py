@@ -62,7 +62,6 @@ TERMS: Final[Json] = {
 
 
 def dashboard(given: Mapping[str, Any]) -> Json:
-    """Return a dashboard."""
     source = {
         "name": "datasource",
         "label": "Prometheus",

@@ -48,6 +48,7 @@ TURNED_AWAY: Final = 20
 """Newest audit rows that are searched for rejections."""
 LOOK_WITHIN: Final = 4.0
 """Timeout of the database in seconds: longer than its own timeouts, shorter than a caller waits."""
+NO_ANSWER: Final = f"no answer within {LOOK_WITHIN:g} s"
 
 HELD_FOR: Final = 1.0
 """Seconds for which a lock must be held that is reported without its age."""
@@ -154,12 +155,7 @@ class CheckupCollector:
             unread, remedy = error.cause, error.remedy
         except Unavailable as error:
             unread = str(error)
-        return EtcdFacts(
-            endpoints,
-            self.member.cluster.went_back,
-            unread,
-            remedy,
-        )
+        return EtcdFacts(endpoints, self.member.cluster.went_back, unread, remedy)
 
     async def _stored(self) -> _Read:
         database: DatabaseFacts | None = None
@@ -177,10 +173,8 @@ class CheckupCollector:
         except Unavailable as error:
             failed = failed_read(error)
         except TimeoutError:
-            why = f"no answer within {LOOK_WITHIN:g} s"
-            if database is None:
-                why += f"; the last was {self.clock.away_for():.0f} s ago"
-            failed = FailedRead(why)
+            ago = f"; the last was {self.clock.away_for():.0f} s ago" if database is None else ""
+            failed = FailedRead(NO_ANSWER + ago)
         return _Read(failed) if database is None else _Read(database, failed)
 
     async def _locks(self) -> tuple[HeldLock, ...] | FailedRead:
@@ -198,14 +192,14 @@ class CheckupCollector:
         except Unavailable as error:
             return failed_read(error)
         except TimeoutError:
-            return FailedRead(f"no answer within {LOOK_WITHIN:g} s")
+            return FailedRead(NO_ANSWER)
 
     async def _results(self) -> str:
         try:
             async with asyncio.timeout(LOOK_WITHIN):
                 return await self.objects.check()
         except TimeoutError:
-            return f"no answer within {LOOK_WITHIN:g} s"
+            return NO_ANSWER
 
     async def _others(self, view: ClusterView) -> list[WorkerView]:
         """Return running workers that aren't attached here; none without the database."""

@@ -157,7 +157,6 @@ class MemberParts:
         self._connect()
 
     def _connect(self) -> None:
-        """Register the callbacks between the parts."""
         ground, workers, cluster = self.ground, self.workers, self.member.cluster
         self.wake_ups.move(self.owner)
         metrics = ground.telemetry.metrics
@@ -354,7 +353,6 @@ def tell_who_is_asked(config: Config) -> None:
 
 
 def reach(config: Config) -> Reach:
-    """Return how HTTP is reached."""
     in_the_clear = config.tls.files() is None
     return Reach(
         config.listen.proxies(),

@@ -93,7 +93,6 @@ class Listeners:
         return [("grpc", lambda: served(self.grpc)), *limits]
 
     async def serve_http(self, page: Starlette) -> NoReturn:
-        """Serve HTTP until cancelled."""
         await self.http.serve(page, self.connections, self.https, self.proxies)
 
 
@@ -300,8 +299,6 @@ NEVER: Final = 2**31 - 1
 
 
 class Sweeper:
-    """Runs full collections in the interpreter's place."""
-
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
         self._swept = -math.inf
@@ -315,7 +312,6 @@ class Sweeper:
         self._swept = self._clock()
 
     async def step(self) -> None:
-        """Collect, if a collection is due."""
         now = self._clock()
         if now - self._swept >= AT_LATEST or len(gc.get_objects(generation=2)) <= FEW:
             gc.collect()

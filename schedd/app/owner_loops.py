@@ -89,24 +89,12 @@ class _Loops:
         self.pending_work = PendingWorkLoop(context, self._wake_for)
 
     def all(self) -> Sequence[TenureLoop]:
-        return (
-            self.timer_loader.loop,
-            self.fire.loop,
-            self.fire.plans.loop,
-            self.dispatch.loop,
-            self.auto_pause.loop,
-            *self.rescue.loops,
-            self.backfills.loop,
-            self.redrives.loop,
-            self.deadlines.loop,
-            self.broadcasts.loop,
-            self.notifications,
-            self.late_starts.loop,
-            self.chains.loop,
-            self.retention.loop,
-            self.queue_stats.loop,
-            self.pending_work.loop,
+        parts = (
+            *(self.timer_loader, self.fire, self.fire.plans, self.dispatch, self.auto_pause),
+            *(self.backfills, self.redrives, self.deadlines, self.broadcasts, self.late_starts),
+            *(self.chains, self.retention, self.queue_stats, self.pending_work),
         )
+        return *(part.loop for part in parts), *self.rescue.loops, self.notifications
 
     def _wake_for(self, work: PendingWork) -> None:
         self.chains.set_exist(work.chains)

@@ -235,12 +235,10 @@ class MemberMetrics:
             self.read(name, value_of)
 
     def count(self, name: str, by: float = 1, *labels: str) -> None:
-        """Increase a counter."""
         counter = self._counters[name]
         (counter.labels(*labels) if labels else counter).inc(by)
 
     def set(self, name: str, value: float) -> None:
-        """Set a gauge."""
         self._gauges[name].set(value)
 
     def read(self, name: str, value_of: Callable[[], float]) -> None:
@@ -296,7 +294,6 @@ class FreshGauges(Collector):
         self._seen = monotonic(), reading
 
     def collect(self) -> Iterator[Metric]:
-        """Return the gauges."""
         seen = self._seen
         fresh = seen is not None and monotonic() - seen[0] < self._fresh_for
         for name, text, value_of in self._gauges:
@@ -310,7 +307,6 @@ VITALS_FRESH: Final = 3 * LOOK_EVERY.total_seconds()
 
 
 def vitals() -> FreshGauges:
-    """Return the gauges of `DatabaseSeen`."""
     return FreshGauges(
         VITALS_FRESH,
         (
@@ -327,7 +323,6 @@ def vitals() -> FreshGauges:
 
 
 def losses() -> FreshGauges:
-    """Return the gauges of `ClusterWatched`."""
     return FreshGauges(
         60.0,
         (
@@ -389,7 +384,6 @@ class PoolMetrics(Collector):
         self._named = [*named, (OTHER_POOLS, ranked[MOST_POOLS:])] if ranked[MOST_POOLS:] else named
 
     def collect(self) -> Iterator[Metric]:
-        """Return one gauge per column, with a sample per pool that has a value."""
         for gauge, text, value_of, together in POOL_GAUGES:
             family = GaugeMetricFamily(gauge, text, labels=["pool"])
             for name, pools in self._named:
@@ -465,7 +459,6 @@ class ReadinessGauges(Collector):
         self._failures = failures
 
     def collect(self) -> Iterator[Metric]:
-        """Return the readiness, and one sample per possible reason."""
         found = self._reasons()
         ready = float(not found)
         yield GaugeMetricFamily("schedd_ready", "1 while this member is ready.", value=ready)

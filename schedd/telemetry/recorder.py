@@ -55,7 +55,6 @@ class DeadRunLines:
         self._suppressed = 0
 
     def log_runs(self, runs: Iterable[events.DeadRun]) -> None:
-        """Log a line for each run, up to the limit."""
         self._start_new_second()
         for run in runs:
             if self._logged == A_SECOND:
@@ -376,5 +375,4 @@ SEEN: Final[Mapping[type[events.Event], Callable[[MemberMetrics, Any], None]]] =
 
 
 def _known(word: str, known: frozenset[str]) -> str:
-    """Return the word as a label; an unknown one is `other`."""
     return word if word in known else OTHER

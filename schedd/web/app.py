@@ -177,7 +177,6 @@ class Under(BaseRoute):
         self._app = app
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match requests below the prefix."""
         below = scope["type"] == "http" and scope["path"].startswith(self._prefix)
         return (Match.FULL if below else Match.NONE), {}
 

@@ -40,7 +40,6 @@ LOOKS: Final[dict[str, StateStyle]] = {
 
 
 def instant(stamp: Timestamp) -> datetime:
-    """Return a wire timestamp as an aware datetime."""
     return stamp.ToDatetime(tzinfo=UTC)
 
 
@@ -89,7 +88,6 @@ def span(length: timedelta) -> str:
 
 
 def schedule(job: job_pb2.Job) -> str:
-    """Return a job's schedule in words."""
     if job.cron:
         seed = f"{job.namespace}/{job.name}"
         words = " and ".join(_cron(expression, seed) for expression in job.cron)
@@ -137,6 +135,5 @@ def lateness(run: run_pb2.Run) -> timedelta | None:
 
 
 def moment(message: object, field: str) -> datetime | None:
-    """Return a timestamp of a message; None if it isn't set."""
     stamp: Timestamp = getattr(message, field)
     return instant(stamp) if stamp.seconds or stamp.nanos else None

@@ -55,8 +55,6 @@ loss of a member all its readers reconnect here at once.
 
 
 class SecurityHeaders:
-    """Adds HEADERS to every answer."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
@@ -113,51 +111,58 @@ _TOO_MANY: Final = problems.problem_response(
 )
 
 
-class SameOrigin:
-    """Rejects requests that change something and come from another site's page. A page without TLS
-    is another site for a member with TLS. The reverse isn't: a proxy may terminate TLS.
-    """
+class Check:
+    """Passes on the requests that `refusal` returns no problem for."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] not in SAFE and _foreign(scope):
-            refusal = problems.problem(
-                "CROSS_ORIGIN",
-                "request of another site's page rejected",
-                reason="CROSS_ORIGIN",
-                remedy="use this member's own pages, or a client outside a browser",
-            )
-            await refusals.response(scope, refusal)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+        refused = self.refusal(scope) if scope["type"] == "http" else None
+        answer = self._app if refused is None else refusals.response(scope, refused)
+        await answer(scope, receive, send)
+
+    def refusal(self, scope: Scope) -> Mapping[str, Any] | None:
+        raise NotImplementedError
 
 
-class OwnHost:
+class SameOrigin(Check):
+    """Rejects requests that change something and come from another site's page. A page without TLS
+    is another site for a member with TLS. The reverse isn't: a proxy may terminate TLS.
+    """
+
+    def refusal(self, scope: Scope) -> Mapping[str, Any] | None:
+        if scope["method"] in SAFE or not _foreign(scope):
+            return None
+        return problems.problem(
+            "CROSS_ORIGIN",
+            "request of another site's page rejected",
+            reason="CROSS_ORIGIN",
+            remedy="use this member's own pages, or a client outside a browser",
+        )
+
+
+class OwnHost(Check):
     """Rejects requests by a host name that isn't the cluster's (DNS rebinding). A site may point
     its own name to this host's address, and its pages would then be of the same origin.
     `names`: returns the current host names of this cluster.
     """
 
     def __init__(self, app: ASGIApp, names: Callable[[], Collection[str]]) -> None:
-        self._app = app
+        super().__init__(app)
         self._names = names
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PROBES:
-            host = Headers(scope=scope).get("host", "")
-            if host and not self._ours(host):
-                refusal = problems.problem(
-                    "CROSS_ORIGIN",
-                    f"unknown host name {host[:255]}",
-                    reason="UNKNOWN_HOST",
-                    remedy="use an address or `localhost`, add the name to listen.host_names,"
-                    " or set up TLS",
-                )
-                await refusals.response(scope, refusal)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+    def refusal(self, scope: Scope) -> Mapping[str, Any] | None:
+        host = Headers(scope=scope).get("host", "")
+        if scope["path"] in PROBES or not host or self._ours(host):
+            return None
+        return problems.problem(
+            "CROSS_ORIGIN",
+            f"unknown host name {host[:255]}",
+            reason="UNKNOWN_HOST",
+            remedy="use an address or `localhost`, add the name to listen.host_names,"
+            " or set up TLS",
+        )
 
     def _ours(self, host: str) -> bool:
         name = host_of(host)
@@ -182,36 +187,30 @@ STRAIGHT: Final = Reach()
 """Without a proxy."""
 
 
-class Forwarded:
+class Forwarded(Check):
     """Sets the client address from `X-Forwarded-For` of a trusted proxy."""
 
     def __init__(self, app: ASGIApp, reach: Reach) -> None:
-        self._app = app
+        super().__init__(app)
         self._reach = reach
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope.get("client"):
-            await self._app(scope, receive, send)
-            return
-        peer = scope["client"][0]
+    def refusal(self, scope: Scope) -> Mapping[str, Any] | None:
         hops = Headers(scope=scope).getlist("x-forwarded-for")
-        if hops and self._reach.proxies.trusts(peer):
-            client = self._reach.proxies.client(peer, hops)
-            scope["client"] = (client, 0)  # only the proxy knows its port
-            too_far = self._reach.loopback_alone and not is_loopback(client)
-            if too_far and scope["path"] not in PROBES:
-                await refusals.response(scope, _from_afar(client))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-
-def _from_afar(client: str) -> Mapping[str, Any]:
-    return problems.problem(
-        "PERMISSION_DENIED",
-        f"client {client} rejected: without TLS this member serves only its own host",
-        reason="NOT_LOOPBACK",
-        remedy="set up TLS, or set insecure = true under [listen] to serve all hosts without TLS",
-    )
+        peer = scope["client"][0] if scope.get("client") else ""
+        if not peer or not hops or not self._reach.proxies.trusts(peer):
+            return None
+        client = self._reach.proxies.client(peer, hops)
+        scope["client"] = (client, 0)  # only the proxy knows its port
+        here = not self._reach.loopback_alone or is_loopback(client)
+        if here or scope["path"] in PROBES:
+            return None
+        return problems.problem(
+            "PERMISSION_DENIED",
+            f"client {client} rejected: without TLS this member serves only its own host",
+            reason="NOT_LOOPBACK",
+            remedy="set up TLS, or set insecure = true under [listen] to serve all hosts without"
+            " TLS",
+        )
 
 
 def host_of(address: str) -> str:

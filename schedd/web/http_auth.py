@@ -163,7 +163,6 @@ class HttpAuth:
 
 
 def cookie_of(headers: Headers) -> str | None:
-    """Return the token in the cookie of a login; None without one."""
     try:
         jar = SimpleCookie(headers.get("cookie", ""))
     except CookieError:

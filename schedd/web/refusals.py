@@ -27,7 +27,6 @@ class NextLink(NamedTuple):
 
 
 def reads_pages(scope: Scope) -> bool:
-    """Return whether a person reads the answer."""
     return not scope["path"].startswith(CALLS) and "text/html" in Headers(scope=scope).get(
         "accept", ""
     )
@@ -59,7 +58,6 @@ def response(
 
 
 def _had(who: CallerIdentity) -> str:
-    """Return the roles of a user, in words."""
     pairs = sorted(who.roles.items())
     return ", ".join(
         f"{role.word} in {'all namespaces' if where == '*' else where}" for where, role in pairs

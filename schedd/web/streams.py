@@ -110,7 +110,6 @@ class EventStream:
         self._over.callback(callback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the events end, the reader disconnects, or the server closes."""
         try:
             await self._respond(scope, receive, send)
         finally:

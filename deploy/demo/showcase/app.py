@@ -149,7 +149,6 @@ async def _show(
     screen: Screen,
     ending: Ending,
 ) -> list[Row]:
-    """Create the jobs, show their runs, and check them."""
     async with Client(addresses.endpoints) as client:
         names = [*_names(), ONCE]
         if options.dir is not None:

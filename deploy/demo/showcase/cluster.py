@@ -63,7 +63,6 @@ class Cluster:
         )
 
     def keep(self) -> None:
-        """Keep the cluster running when the demo ends."""
         self._dismiss_guard()
 
     def down(self) -> None:

@@ -36,25 +36,20 @@ WIDE = 160
 
 
 class Screen:
-    """The output of the demo."""
-
     def __init__(self) -> None:
         self._console = Console(highlight=False)
         if not self._console.is_terminal:
             self._console.width = WIDE
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line."""
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def dashboard(self, address: str) -> None:
-        """Print the address of the dashboard."""
         self._console.print(
             Text.assemble("dashboard  ", (address, "bold underline")), soft_wrap=True
         )
 
     def jobs(self, jobs: Iterable[Job]) -> None:
-        """Print the jobs."""
         table = _table("job", "runs", "does", "priority", "next")
         for job in jobs:
             table.add_row(
@@ -69,7 +64,6 @@ class Screen:
         self._console.print()
 
     def run(self, run: Run) -> None:
-        """Print a line for a change of a run."""
         if run.state in SHOWN_AT_ONCE:
             return
         symbol, style = STATES.get(run.state, ("?", ""))
@@ -84,7 +78,6 @@ class Screen:
         self._console.print(line, soft_wrap=True)
 
     def summary(self, rows: Sequence[Row]) -> None:
-        """Print the table at the end."""
         table = _table("job")
         for column in ("due", "fired", "late p50 ms", "max ms", "succeeded", "retried", "dead"):
             table.add_column(column, justify="right")
@@ -106,7 +99,6 @@ class Screen:
         self._console.print(table)
 
     def faults(self, rows: Iterable[Row], most: int = 10) -> None:
-        """Print the faults of each job, by name."""
         for row in rows:
             for fault in row.faults[:most]:
                 self.say(f"✗ {row.job}: {fault}", "red")

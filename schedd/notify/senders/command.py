@@ -94,7 +94,6 @@ class _Watched(asyncio.SubprocessProtocol):
         pipe.write_eof()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Keep the last bytes of standard error."""
         del fd
         self._kept = (self._kept + data)[-KEPT:]
 

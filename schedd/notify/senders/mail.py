@@ -49,7 +49,6 @@ class Mail:
         return ""
 
     def close(self) -> None:
-        """Start no more deliveries."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _message(self, one: OutboxNotification, to: Sequence[str]) -> EmailMessage:

@@ -51,7 +51,6 @@ def subject(one: OutboxNotification) -> str:
 
 
 def text(one: OutboxNotification) -> str:
-    """Return the facts as text for people."""
     facts = {
         "Job": f"{one.namespace}/{one.job}",
         "Run": f"{one.run_id} ({one.state or 'deleted'})",

@@ -58,8 +58,6 @@ Cached = TypeVar("Cached")
 
 
 class _Known(NamedTuple):
-    """An answer, and its expiry."""
-
     answer: Any
     until: float
 
@@ -126,7 +124,6 @@ class PageRequest:
 
     @property
     def namespace(self) -> str:
-        """Return the namespace; empty: `default`."""
         return self.query.get(NAMESPACE, "")
 
     @property
@@ -200,7 +197,6 @@ class AtOnce:
         self._group = group
 
     def call(self, request: Message, answer: type[Answer]) -> asyncio.Task[Answer]:
-        """Start `PageRequest.call`."""
         return self.read(request.DESCRIPTOR.name, self._asked.call(request, answer))
 
     def read(self, name: str, reading: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:

@@ -88,7 +88,6 @@ class RecentFlashes:
 
 
 def send_flash(response: Response, flash: Flash, *, secure: bool) -> None:
-    """Set the cookie for the next page."""
     response.set_cookie(
         FLASH_COOKIE,
         written(flash),
@@ -100,7 +99,6 @@ def send_flash(response: Response, flash: Flash, *, secure: bool) -> None:
 
 
 def written(flash: Flash) -> str:
-    """Return the value of the cookie. Pure."""
     return quote(json.dumps(flash))
 
 
@@ -148,7 +146,6 @@ class Site:
         return [route for page in self._pages for route in self._routes(page)]
 
     def nowhere(self, request: Request) -> Response:
-        """Return 404."""
         problem = problems.problem(
             "NOT_FOUND",
             f"no page at {request.url.path}",
@@ -278,7 +275,6 @@ class Site:
     async def _again(
         self, page: Page, asked: PageRequest, error: CallError | Unavailable
     ) -> Response:
-        """Return the page of a form, filled in, with the error."""
         typed = {name: asked.fields[name] for name in page.asks if name in asked.fields}
         filled = replace(asked, query={**asked.query, **typed})
         body = shown(page, filled, await page.read(filled))

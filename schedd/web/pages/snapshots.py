@@ -126,7 +126,6 @@ class PageSnapshot:
             self.record_request()
 
     def _due(self) -> float:
-        """Return seconds until the next read."""
         return max(0.0, self._looked_at + self._again - boottime())
 
     async def _read_body(self) -> Body:
@@ -168,7 +167,6 @@ class PageSnapshot:
         return self._known
 
     def _without(self, error: Unavailable | MemberUnavailableError) -> Body:
-        """Return the body while nothing can be read."""
         if not self._away:
             log.warning("page not read: page=%s error=%s", self._page.path, error)
         self._away = True
@@ -181,8 +179,6 @@ class PageSnapshot:
 
 
 class PageSnapshots:
-    """Snapshots with watchers, and the latest without."""
-
     def __init__(self) -> None:
         self._looks: dict[tuple[str, ...], PageSnapshot] = {}
 
@@ -202,7 +198,6 @@ class PageSnapshots:
         return look
 
     def _forget(self) -> None:
-        """Drop snapshots without watchers that are old, or over the limit."""
         unwatched = [key for key, look in self._looks.items() if not look.watched]
         for number, key in enumerate(unwatched, 1):
             if self._looks[key].idle > KEPT_FOR or number <= len(unwatched) - KEPT:

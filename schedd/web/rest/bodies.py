@@ -98,9 +98,21 @@ async def content_of(request: Request, most: int = MOST_BYTES) -> bytes:
                 if len(content) > most:
                     content.clear()
                     await _dropped(pieces)
-                    raise _too_large(most)
+                    raise RequestProblem(
+                        "CONTENT_TOO_LARGE",
+                        f"the request's body has more than {most:,} bytes",
+                        reason="REQUEST_TOO_LARGE",
+                        remedy="store large payloads elsewhere and send their location",
+                        headers={"connection": "close"},
+                    )
     except TimeoutError:
-        raise _too_slow() from None
+        raise RequestProblem(
+            "REQUEST_TIMEOUT",
+            f"reading the request's body timed out after {BODY_WITHIN:.0f} s",
+            reason="REQUEST_TOO_SLOW",
+            remedy="send the body faster, or in smaller requests",
+            headers={"connection": "close"},
+        ) from None
     return bytes(content)
 
 
@@ -113,26 +125,6 @@ async def _dropped(pieces: AsyncIterator[bytes]) -> None:
                 left -= len(piece)
                 if left < 0:
                     return
-
-
-def _too_large(most: int) -> RequestProblem:
-    return RequestProblem(
-        "CONTENT_TOO_LARGE",
-        f"the request's body has more than {most:,} bytes",
-        reason="REQUEST_TOO_LARGE",
-        remedy="store large payloads elsewhere and send their location",
-        headers={"connection": "close"},
-    )
-
-
-def _too_slow() -> RequestProblem:
-    return RequestProblem(
-        "REQUEST_TIMEOUT",
-        f"reading the request's body timed out after {BODY_WITHIN:.0f} s",
-        reason="REQUEST_TOO_SLOW",
-        remedy="send the body faster, or in smaller requests",
-        headers={"connection": "close"},
-    )
 
 
 def parsed(content: bytes) -> Mapping[str, Any]:
@@ -163,7 +155,6 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def wrong(
     detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[FieldViolation] = ()
 ) -> RequestProblem:
-    """Return the error for an invalid request."""
     return RequestProblem(
         "INVALID_ARGUMENT",
         detail,

@@ -65,7 +65,6 @@ TASKS_PATH: Final = "/api/tasks"
 
 
 def callback_of(body: Mapping[str, Any]) -> str:
-    """Return the key of a job's callback; empty without one."""
     return next((key for key in CALLBACKS if key in body), "")
 
 
@@ -97,7 +96,6 @@ async def create(
 
 
 def made(job: job_pb2.Job) -> dict[str, Any]:
-    """Return the answer for a new job with a callback."""
     return {"job_id": job.job_id, "next_fire_time": _instant(job, "next_run_at")}
 
 
@@ -149,7 +147,6 @@ async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | 
 
 
 async def _runs(services: Services, caller: Caller, job: job_pb2.Job) -> AsyncIterator[run_pb2.Run]:
-    """Yield the runs of a job, newest first."""
     request = run_service_pb2.ListRunsRequest(
         namespace=job.namespace, job=job.job_id, states=CAME_TO_WORK, page_size=50
     )
@@ -221,7 +218,6 @@ def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
 
 
 def _sent(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return key of a task → its first spelling in the body."""
     sent: dict[str, str] = {}
     for key in body:
         if key in _SPELT:
@@ -236,7 +232,6 @@ def _stands_at(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unasked(key: str) -> str:
-    """Return the problem of a query parameter of a task."""
     return "must be in the body, not in the address" if key in _SPELT else "unknown parameter"
 
 

@@ -35,7 +35,6 @@ def in_words(path: str) -> str:
 
 
 def violations(found: Iterable[FieldViolation]) -> list[FieldViolation]:
-    """Return the violations with fields as in REST."""
     return [FieldViolation(field(one.field), one.problem) for one in found]
 
 
@@ -73,7 +72,6 @@ def rename_outcome(error: common_pb2.CallError) -> None:
 
 @cache
 def _names() -> dict[str, str]:
-    """Return proto name → REST name of all fields of all requests."""
     seen: dict[str, Descriptor] = {}
     left = [method.input_type for method in methods()]
     while left:

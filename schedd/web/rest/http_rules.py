@@ -43,7 +43,6 @@ class Route:
     body: str
 
     def match(self, raw_path: str) -> dict[str, str] | None:
-        """Return the variables of a path; None if it doesn't match."""
         found = self.pattern.fullmatch(raw_path)
         if found is None:
             return None

@@ -200,7 +200,6 @@ def document(
 
 
 def answered(status: int, schema: Schema, headers: Schema | None = None) -> dict[str, Any]:
-    """Return the answers of an operation: success and error."""
     success: dict[str, Any] = {"description": "Done.", "content": {JSON: {"schema": schema}}}
     if headers:
         success["headers"] = headers
@@ -212,8 +211,6 @@ def asked(schema: Schema) -> dict[str, Any]:
 
 
 class _Schemas:
-    """Schemas by name, each made when it is first referred to."""
-
     def __init__(self) -> None:
         self.made: dict[str, Schema] = {}
 
@@ -345,7 +342,6 @@ def _variable(path: str) -> str:
 
 
 def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
-    """Yield the parameters of a field: one, or one for each nested field."""
     of = field.message_type
     if of is not None and of.full_name == "google.protobuf.FieldMask":
         yield {"name": name, "in": "query", "schema": TEXT}
@@ -365,7 +361,6 @@ def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _beside(call: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Merge two operations with alternative bodies and answers."""
     merged = dict(call)
     merged["requestBody"] = asked({"anyOf": [_schema(one["requestBody"]) for one in (call, other)]})
     responses = dict(call["responses"])

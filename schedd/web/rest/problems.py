@@ -86,7 +86,6 @@ class RequestProblem(Exception):
     def __init__(
         self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, **rest: Any
     ) -> None:
-        """`rest`: of `problem`."""
         super().__init__(detail)
         self.body = problem(code, detail, **rest)
         self.headers = headers

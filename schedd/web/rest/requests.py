@@ -102,11 +102,10 @@ def key_of(headers: Headers) -> str | None:
             return key
         case given:
             problem = "the header is given twice" if len(given) > 1 else "the value is empty"
-            raise wrong(f"{KEY}: {problem}", violations=[FieldViolation(KEY, problem)])
+            raise _refusal([FieldViolation(KEY, problem)])
 
 
 def named(headers: Mapping[str, str], path: str) -> str:
-    """Return the header that a field was given in, else the field."""
     names = (name for name, field in HEADERS.items() if field == path and headers.get(name.lower()))
     return next(names, path)
 
@@ -195,15 +194,12 @@ def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, 
 
 
 def _body_of(cls: type[Message], found: RouteMatch) -> type[Message] | None:
-    """Return the type of the body, if it is one field of the request."""
     field = found.route.body
     return None if field in ("", WHOLE) else type(getattr(cls(), field))
 
 
 def _field(cls: type[Message], key: str) -> FieldDescriptor | None:
-    first = key.partition(".")[0]
-    fields = cast("Sequence[FieldDescriptor]", cls.DESCRIPTOR.fields)  # upb's has its interface
-    return next((field for field in fields if first in (field.name, field.json_name)), None)
+    return _fields(cast("Descriptor", cls.DESCRIPTOR)).get(key.partition(".")[0])
 
 
 def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -> None:
@@ -212,8 +208,7 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
     elif field.is_repeated:
         form.setdefault(key, []).append(value)
     elif not nest(form, key.split("."), value):
-        problem = "the parameter is given twice"
-        raise wrong(f"{key}: {problem}", violations=[FieldViolation(key, problem)])
+        raise _refusal([FieldViolation(key, "the parameter is given twice")])
 
 
 def _snake(path: str) -> str:
@@ -262,17 +257,15 @@ def _demands(tags: str) -> bool:
         return False
     if not _TAGS.fullmatch(tags):
         problem = "the value must be a list of entity tags, or *"
-        raise wrong(f"If-Match: {problem}", violations=[FieldViolation("If-Match", problem)])
+        raise _refusal([FieldViolation("If-Match", problem)])
     return True
 
 
 def _untaken(header: str) -> RequestProblem:
-    problem = "not supported by this call; leave it out"
-    return wrong(f"{header}: {problem}", violations=[FieldViolation(header, problem)])
+    return _refusal([FieldViolation(header, "not supported by this call; leave it out")])
 
 
 def _put(message: Message, part: Message, source: str) -> None:
-    """Merge a part into the message; fields in both must be equal."""
     _agree(message, part, source)
     message.MergeFrom(part)
 

@@ -150,8 +150,6 @@ STATUSES: Final[dict[str, int]] = {
 
 
 class Rest:
-    """An ASGI app that answers everything under `/api/`."""
-
     def __init__(self, services: Services, closing: asyncio.Event) -> None:
         self.routes: Final = Routes(methods())
         self._services = services
@@ -245,7 +243,6 @@ class Rest:
     # -- requests that aren't in the table --
 
     async def _status(self, request: Request, job: str) -> Response:
-        """Return the status of the job in this raw path."""
         _only(request, "GET")
         await bodies.body_of(request, expected=False)
         wanted = requests.read_request(request, self._find(request, f"/api/v1/jobs/{job}"), None)

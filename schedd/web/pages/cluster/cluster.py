@@ -129,7 +129,6 @@ def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
 
 
 def refusal(reason: str) -> str:
-    """Return a reason code in words. Pure."""
     return reason.lower().replace("_", " ")
 
 

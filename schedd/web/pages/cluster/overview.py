@@ -82,17 +82,16 @@ async def missed(asked: PageRequest) -> MissedRuns:
 
     async def look() -> MissedRuns:
         listed = await asked.call(request, run_service_pb2.ListRunsResponse)
-        return MissedRuns(tuple(_recorded_at(listed.runs)), paging.reached(listed.next_page_token))
+        recorded = [
+            formatting.moment(run, "finished_at") or formatting.instant(run.due_at)
+            for run in listed.runs
+        ]
+        return MissedRuns(tuple(recorded), paging.reached(listed.next_page_token))
 
     request = run_service_pb2.ListRunsRequest(
         namespace=asked.namespace, states=[common_pb2.RUN_STATE_MISSED], page_size=MOST_MISSED
     )
     return await asked.recent.get_or_read(("missed", asked.namespace), MISSED_GOOD_FOR, look)
-
-
-def _recorded_at(runs: Iterable[run_pb2.Run]) -> Iterable[datetime]:
-    for run in runs:
-        yield formatting.moment(run, "finished_at") or formatting.instant(run.due_at)
 
 
 RECENT: Final = 100
@@ -123,7 +122,6 @@ class Stored:
 
     @property
     def read(self) -> bool:
-        """Return whether anything has been read."""
         return self.read_at is not None
 
 
@@ -373,7 +371,6 @@ def _full(found: FullWorkers, now: datetime) -> str:
 
 
 def _first(names: Sequence[str]) -> list[str]:
-    """Return the first names, and the number of the others."""
     more = len(names) - NAMED
     return [*names[:NAMED], *([f"{more} more"] if more > 0 else [])]
 
@@ -442,7 +439,6 @@ def _bar(run: run_pb2.Run) -> Bar:
 
 
 def _soonest(jobs: Iterable[job_pb2.Job]) -> list[job_pb2.Job]:
-    """Return jobs by their next run; those without one last."""
     return sorted(
         jobs,
         key=lambda job: (

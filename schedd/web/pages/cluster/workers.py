@@ -30,13 +30,11 @@ class WorkerRow:
 
     @property
     def share(self) -> float:
-        """Return the share of its slots in use, 0 to 1."""
         slots = self.worker.slots
         return min(1.0, (self.busy or 0) / slots) if slots else 0.0
 
     @property
     def here(self) -> bool:
-        """Return whether it is running."""
         return self.state not in ("lost", "stopped")
 
 

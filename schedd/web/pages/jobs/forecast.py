@@ -60,8 +60,6 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class HotMinute:
-    """A minute in which many runs start, and their jobs."""
-
     at: datetime
     starts: int
     alike: int
@@ -193,7 +191,6 @@ def job_of(stored: StoredDefinition) -> job_pb2.Job:
 
 
 def entry_of(job: job_pb2.Job) -> TimetableEntry:
-    """Return a job's schedule with its name. Pure."""
     return TimetableEntry(
         job.name,
         job.name,

@@ -154,7 +154,6 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 async def _explained(asked: PageRequest, job: str, at: str) -> str:
-    """Return the explanation of a scheduled time, if one is requested."""
     if not at:
         return ""
     request = job_service_pb2.ExplainInstantRequest(namespace=asked.namespace, job=job)
@@ -182,7 +181,6 @@ def facts(job: job_pb2.Job) -> list[tuple[str, str]]:
 
 
 def does(job: job_pb2.Job) -> str:
-    """Return the action of a job, in one line. Pure."""
     match job.WhichOneof("action"):
         case "shell":
             return " ".join(job.shell.argv) or "a script"

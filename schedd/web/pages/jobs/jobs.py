@@ -88,7 +88,6 @@ class JobRow:
 
     @property
     def summary(self) -> str:
-        """The results in words."""
         kinds = sorted({look.word for look in self.results})
         counts = (f"{sum(look.word == kind for look in self.results)} {kind}" for kind in kinds)
         return f"last runs of {self.job.name}: " + (", ".join(counts) or "none")

@@ -10,7 +10,6 @@ from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.rest.bodies import once
 from schedkit.protojson import FormErrors, from_json, standard
-from schedkit.records import dataclass
 from schedproto.v1 import job_pb2, job_service_pb2
 
 SCHEDULES: Final = (
@@ -29,19 +28,10 @@ _ON_DEMAND: Final = "a job on demand has no schedule"
 PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    values: Mapping[str, str]
-    schedules: tuple[tuple[str, str], ...] = SCHEDULES
-    actions: tuple[tuple[str, str], ...] = ACTIONS
-    priorities: tuple[str, ...] = PRIORITIES
-
-    def get(self, name: str, default: str = "") -> str:
-        return self.values.get(name, default)
-
-
 async def _read(asked: PageRequest) -> Shown:
-    return Shown("New job", Form(asked.query))
+    typed = {name: asked.query.get(name, "") for name in FIELDS}
+    choices = {"schedules": SCHEDULES, "actions": ACTIONS, "priorities": PRIORITIES}
+    return Shown("New job", typed | choices)
 
 
 @taking(*FIELDS)

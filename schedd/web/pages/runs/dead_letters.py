@@ -77,7 +77,6 @@ class RedriveRow:
 
     @property
     def chosen(self) -> str:
-        """Return its letters, in words."""
         if self.redrive.submitted:
             return whose(self.redrive.job, submitted=True)
         of = "one kind of error" if self.redrive.fingerprint else "all dead letters"
@@ -131,7 +130,6 @@ async def _read(asked: PageRequest) -> Shown:
 async def _letters_of(
     asked: PageRequest, job: str, fingerprint: str
 ) -> run_service_pb2.ListDeadLettersResponse:
-    """Return the letters of a job, a kind of error, or both, if selected."""
     if not (job or fingerprint):
         return run_service_pb2.ListDeadLettersResponse()
     request = run_service_pb2.ListDeadLettersRequest(

@@ -50,8 +50,6 @@ class LogPart:
 
 
 class _Written:
-    """Decodes one stream of an attempt."""
-
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
@@ -96,7 +94,6 @@ async def read_newest_parts(asked: PageRequest, run_id: str) -> tuple[LogPart, .
 
 
 async def _ends(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
-    """Return the beginning and the end of a long log."""
     stored = await asked.services.store.output(RunId(Id.parse(run_id)), None)
     pieces = run_pb2.Output.FromString(stored[1]).pieces if stored else ()
     text = LogText()
@@ -136,7 +133,6 @@ class Newest:
         self._cut = self._within = False
 
     def add(self, parts: Iterable[LogPart]) -> None:
-        """Append parts."""
         for part in parts:
             self._parts.append(part)
             self._size += len(part.text)
@@ -147,7 +143,6 @@ class Newest:
 
     @property
     def shown(self) -> tuple[LogPart, ...]:
-        """Return the parts for the page."""
         if not self._cut:
             return (*self._parts,)
         first, *rest = self._parts

@@ -171,7 +171,6 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 async def _result(asked: PageRequest, run_id: str) -> str:
-    """Return the result as text, or where it is."""
     found = await asked.call(run_service_pb2.GetRunResultRequest(run_id=run_id), run_pb2.RunResult)
     if found.problem:
         return f"{found.size:,} bytes, not stored: {found.problem}"
