@@ -111,7 +111,7 @@ _TOO_MANY: Final = problems.problem_response(
 )
 
 
-class Check:
+class RequestCheck:
     """Passes on the requests that `refusal` returns no problem for."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -126,7 +126,7 @@ class Check:
         raise NotImplementedError
 
 
-class SameOrigin(Check):
+class SameOrigin(RequestCheck):
     """Rejects requests that change something and come from another site's page. A page without TLS
     is another site for a member with TLS. The reverse isn't: a proxy may terminate TLS.
     """
@@ -142,7 +142,7 @@ class SameOrigin(Check):
         )
 
 
-class OwnHost(Check):
+class OwnHost(RequestCheck):
     """Rejects requests by a host name that isn't the cluster's (DNS rebinding). A site may point
     its own name to this host's address, and its pages would then be of the same origin.
     `names`: returns the current host names of this cluster.
@@ -187,7 +187,7 @@ STRAIGHT: Final = Reach()
 """Without a proxy."""
 
 
-class Forwarded(Check):
+class Forwarded(RequestCheck):
     """Sets the client address from `X-Forwarded-For` of a trusted proxy."""
 
     def __init__(self, app: ASGIApp, reach: Reach) -> None:

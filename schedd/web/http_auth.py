@@ -38,7 +38,7 @@ from schedd.api.errors import CallError, PermissionDeniedError, UnauthenticatedE
 from schedd.api.services import Caller
 from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedd.web import links, refusals
-from schedd.web.pages.forms import fields_of
+from schedd.web.pages.page import fields_of
 from schedd.web.rest import problems
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.templating import render

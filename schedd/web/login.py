@@ -44,7 +44,7 @@ from schedd.web.http_auth import (
     login_form,
     typed_in,
 )
-from schedd.web.pages.forms import fields_of
+from schedd.web.pages.page import fields_of
 from schedd.web.rest import problems
 from schedd.web.rest.problems import RequestProblem
 from schedkit.daemon.log_rate_limit import LimitedLine

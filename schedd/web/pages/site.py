@@ -31,12 +31,19 @@ from schedd.api.errors import CallError, UnauthenticatedError
 from schedd.api.services import Services
 from schedd.web.http_auth import IDENTITY, REASON, caller_of, check_page
 from schedd.web.links import local, referred
-from schedd.web.pages.forms import RETURN, fields_of
-from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest, Recent
+from schedd.web.pages.page import (
+    AT_A_TIME,
+    NOTHING,
+    RETURN,
+    Action,
+    Page,
+    PageRequest,
+    Recent,
+    fields_of,
+)
 from schedd.web.pages.snapshots import Body, PageSnapshots, refused, shown
 from schedd.web.rest import problems
-from schedd.web.rest.field_names import in_words, rename
-from schedd.web.rest.problems import RequestProblem
+from schedd.web.rest.problems import RequestProblem, in_words, rename
 from schedd.web.streams import BEAT, BEAT_EVERY, EventStream, ServerSentEvent
 from schedd.web.templating import ONCE, compiled, render, stamped
 from schedkit.errors import Unavailable

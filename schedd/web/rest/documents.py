@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.calls import make_call
 from schedd.api.errors import CallError, FieldViolation, refuse
 from schedd.api.services import Caller, Services
-from schedd.web.rest import field_names, requests
+from schedd.web.rest import problems, requests
 from schedkit.protojson import FormErrors, from_json, instant_text
 from schedkit.protojson.scalars import enum_word
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
@@ -91,7 +91,7 @@ async def create(
     try:
         return await make_call(services, caller, request, job_pb2.Job)
     except CallError as error:
-        field_names.rename(error, partial(_as_sent, dict.fromkeys(OF_CALLBACK, callback)))
+        problems.rename(error, partial(_as_sent, dict.fromkeys(OF_CALLBACK, callback)))
         raise
 
 
@@ -181,7 +181,7 @@ async def submit(
     try:
         run = await make_call(services, caller, request, run_pb2.Run)
     except CallError as error:
-        field_names.rename(error, partial(_as_sent, stands_at))
+        problems.rename(error, partial(_as_sent, stands_at))
         raise
     return {"job_id": run.run_id, "run_id": run.run_id}
 

@@ -29,7 +29,7 @@ from schedd.api.runs.stream_readers import Places
 from schedd.api.services import DEFAULT_NAMESPACE, Services
 from schedd.runtime.budgeted_work import converted
 from schedd.web.http_auth import caller_of
-from schedd.web.rest import bodies, documents, field_names, openapi, problems, requests
+from schedd.web.rest import bodies, documents, openapi, problems, requests
 from schedd.web.rest.documents import CALLBACK, LONGEST_DELAY, PRIORITIES, TASKS_PATH
 from schedd.web.rest.http_rules import RouteMatch, Routes
 from schedd.web.rest.openapi import NAMESPACE, answered, asked
@@ -200,8 +200,8 @@ class Rest:
         try:
             return await self._call(request, found, body)
         except CallError as error:
-            field_names.rename(error, partial(requests.named, request.headers))
-            field_names.rename(error, partial(field_names.within, found.route.body))
+            problems.rename(error, partial(requests.named, request.headers))
+            problems.rename(error, partial(problems.within, found.route.body))
             raise
 
     async def _call(
@@ -218,8 +218,8 @@ class Rest:
             return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, caller_of(request), message)
         if name in BATCHES:
-            for error in field_names.errors_of(answer):
-                field_names.rename_outcome(error)
+            for error in problems.errors_of(answer):
+                problems.rename_outcome(error)
         status = STATUSES.get(name, 200)
         content = await converted(answer.ByteSize(), lambda: _json(to_json(answer)))
         return _json_response(content, status, _headers(answer, status))
@@ -401,7 +401,7 @@ async def _renamed(
         async for answer in answers:
             yield answer
     except CallError as error:
-        field_names.rename(error, partial(requests.named, headers))
+        problems.rename(error, partial(requests.named, headers))
         raise
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from schedd.api.errors import InvalidArgumentError
 from schedd.web.app import PAGES
-from schedd.web.pages.forms import RETURN, taking
-from schedd.web.pages.page import Action, Done, PageRequest
+from schedd.web.pages.page import RETURN, Action, Done, PageRequest, taking
 from schedd.web.templating import ONCE
 from support.callers import TESTER
 

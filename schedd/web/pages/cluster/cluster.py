@@ -15,8 +15,7 @@ from schedd.api.cluster import cluster_changes
 from schedd.core.ids import SHARDS
 from schedd.web import formatting, http_auth
 from schedd.web.pages.cluster.overview import COLOURS
-from schedd.web.pages.forms import taking
-from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown, taking
 from schedkit.records import dataclass
 from schedkit.sources import actor_with_token
 from schedproto.v1 import cluster_service_pb2 as cluster_pb

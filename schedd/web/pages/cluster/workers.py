@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from schedd.web.pages.forms import taking
-from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown, taking
 from schedkit.records import dataclass
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 

@@ -7,7 +7,7 @@ from typing import Final
 from schedd.api.errors import InvalidArgumentError
 from schedd.core.schedule.zones import zone as zoned
 from schedd.web.pages.page import Page, PageRequest, Shown
-from schedd.web.rest.field_names import in_words, rename
+from schedd.web.rest.problems import in_words, rename
 from schedkit.records import dataclass
 from schedproto.v1 import job_service_pb2 as wire
 

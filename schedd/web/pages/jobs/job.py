@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from schedd.web import formatting
 from schedd.web.formatting import LOOKS, StateStyle, look_of, moment
-from schedd.web.pages.forms import instant_of
 from schedd.web.pages.jobs.jobs import newest_runs
-from schedd.web.pages.page import Page, PageRequest, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown, instant_of
 from schedkit.clock import utcnow
 from schedkit.protojson import to_json
 from schedkit.records import dataclass

@@ -11,9 +11,8 @@ from schedd.api.errors import NotFoundError
 from schedd.api.runs.runs import newest_states
 from schedd.core.runs.lifecycle import State
 from schedd.web.formatting import LOOKS, StateStyle
-from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.jobs import new_job
-from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown, taking, wrong
 from schedkit.records import dataclass
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from schedd.core.schedule.zones import UnknownZone, zone
-from schedd.web.pages.forms import taking, wrong
-from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown, taking, wrong
 from schedd.web.rest.bodies import once
 from schedkit.protojson import FormErrors, from_json, standard
 from schedproto.v1 import job_pb2, job_service_pb2

@@ -15,8 +15,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.dead_letters import greatest_groups
-from schedd.web.pages.forms import taking, wrong
-from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown, taking, wrong
 from schedkit.records import dataclass
 from schedproto.v1 import run_pb2, run_service_pb2
 

@@ -15,8 +15,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.web import formatting
 from schedd.web.formatting import LOOKS, StateStyle, look_of, moment, reason
 from schedd.web.pages.cluster.cluster import in_words
-from schedd.web.pages.forms import taking
-from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown, taking
 from schedd.web.pages.runs.log import EARLIER, LogPart, read_newest_parts, so_far
 from schedkit.protojson import payload_value
 from schedkit.records import dataclass, replace

@@ -6,15 +6,14 @@ A search without an index reads a limited number of runs for each page. The page
 has searched, and has a button to continue.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import paging
 from schedd.web.formatting import LOOKS, StateStyle
-from schedd.web.pages.forms import instant_of, wrong
-from schedd.web.pages.page import Page, PageRequest, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown, instant_of, wrong
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 # Words in the address that runs are searched by.
@@ -44,32 +43,29 @@ def _trigger(request: Request, field: str, value: str) -> None:
     request.trigger = run_pb2.Run.Trigger.Value(f"TRIGGER_{value.upper()}")
 
 
-def _text(name: str) -> Callable[[Request, str, str], None]:
-    def put(request: Request, field: str, value: str) -> None:
-        del field
-        setattr(request, name, value)
-
-    return put
-
-
-def _instant(name: str) -> Callable[[Request, str, str], None]:
-    def put(request: Request, field: str, value: str) -> None:
-        stamp: Timestamp = getattr(request, name)
-        stamp.FromDatetime(instant_of(value, field))
-
-    return put
-
-
-FIELDS: Final[dict[str, Callable[[Request, str, str], None]]] = {
-    "state": _states,
-    "job": _text("job"),
-    "worker": _text("worker"),
-    "trigger": _trigger,
-    "after": _instant("scheduled_after"),
-    "before": _instant("scheduled_before"),
-    "backfill": _text("backfill_id"),
-    "parent": _text("parent_run_id"),
+FIELDS: Final = {
+    "state": "states",
+    "job": "job",
+    "worker": "worker",
+    "trigger": "trigger",
+    "after": "scheduled_after",
+    "before": "scheduled_before",
+    "backfill": "backfill_id",
+    "parent": "parent_run_id",
 }
+"""Search field → field of the request."""
+
+
+def _put(request: Request, field: str, value: str) -> None:
+    name = FIELDS[field]
+    if field == "state":
+        _states(request, field, value)
+    elif field == "trigger":
+        _trigger(request, field, value)
+    elif isinstance(at := getattr(request, name), Timestamp):
+        at.FromDatetime(instant_of(value, field))
+    else:
+        setattr(request, name, value)
 
 
 def request_of(words: str) -> Request:
@@ -89,7 +85,7 @@ def request_of(words: str) -> Request:
                 field, "the field is given twice, but takes one value", "remove one of the two"
             )
         given.add(field)
-        FIELDS[field](request, field, value)
+        _put(request, field, value)
     return request
 
 
