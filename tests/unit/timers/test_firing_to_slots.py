@@ -33,7 +33,7 @@ from schedd.core.timers.cluster_pauses import Pauses
 from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.held_timers import HOLD
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.timers.fire import BATCH, ENOUGH
+from schedd.timers.fire import BATCH, ENOUGH, TO_SLOTS
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support import firing
 from support.definitions import cached_definition
@@ -129,6 +129,21 @@ async def test_due_timers_take_free_slots_and_are_pushed_to_their_worker() -> No
     attached = world.workers.attached(worker().id)
     assert attached is not None
     assert (attached.pushed, attached.under_way) == (3, 0)
+
+
+async def test_a_herd_is_fired_into_free_slots_in_large_batches() -> None:
+    """Several workers share a batch, and each frame to a worker has a cost of its own."""
+    rows = herd(5 * TO_SLOTS, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    line = world.attach(worker(slots=9 * TO_SLOTS), slots=0)
+    await world.after(0)
+    world.grant(worker(), 9 * TO_SLOTS)
+
+    await world.after(0)
+
+    assert len(line.assigned) == 5 * TO_SLOTS
+    assert max(rows.batches) == TO_SLOTS > BATCH
+    assert len(rows.batches) <= 12
 
 
 async def test_without_a_worker_timers_are_fired_as_pending_at_once() -> None:
