@@ -123,14 +123,11 @@ class Client:
         except ApiError as error:
             return [error for _ in specs]
 
-        def request(spec: Form | job_pb2.Job) -> wire.SubmitRunRequest | ApiError:
-            try:
-                return self._submit_request(spec, name, length, None)
-            except ApiError as error:
-                return error
+        def request(spec: Form | job_pb2.Job) -> wire.SubmitRunRequest:
+            return self._submit_request(spec, name, length, None)
 
         make = Batches(self._transport, wire.BatchSubmitRunsRequest, Run, "run", deadline)
-        return await make.ask(map(request, specs), calls)
+        return await make.ask(specs, request, calls)
 
     def _submit_request(
         self, spec: Form | job_pb2.Job, name: str, delay: Duration | None, key: str | None

@@ -6,15 +6,8 @@
     async def greet(payload: dict[str, str], ctx: Context) -> str:
         return f"hello {payload['name']}, this is attempt {ctx.attempt}"
 
-A worker imports the modules that its configuration lists (`handlers = ["shop.tasks"]`). A job then
-names `greet`, or `shop.tasks.greet`. An `async def` runs on the loop for handlers and must not
-block it. A plain function runs in a thread. With `mode="process"` either runs in its own process.
-The result is stored as JSON (bytes unchanged), at most 64 KiB.
-
-Invariants
-- A name means one function. Registering another function under it raises an error at import.
-- `DontRetry` fails the run for good. `RetryAfter` sets the wait before the next attempt. Any other
-  exception fails the attempt, and the job's retry policy applies.
+docs/semantics/python-handlers.md has the rules. A name means one function: registering another
+function under it raises an error at import.
 """
 
 import inspect

@@ -7,7 +7,7 @@ Each request has its idempotency key, so a request that may have taken effect is
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,6 +24,7 @@ from schedclient.values.base import Value
 from schedclient.values.reading import value_of
 from schedkit.backoff import Backoff
 
+S = TypeVar("S")
 V = TypeVar("V", bound=Value)
 
 MOST: Final = 500
@@ -44,11 +45,13 @@ class Batches(Generic[V]):
     deadline: float | None = None
     answers: dict[int, V | ApiError] = field(default_factory=dict)
 
-    async def ask(self, requests: Iterable[Message | ApiError], calls: int) -> list[V | ApiError]:
-        """Return an answer for each request, in order; `calls` at a time. A rejected request
-        doesn't affect the others. If a request is already an error, the error is its answer.
+    async def ask(
+        self, specs: Iterable[S], request: Callable[[S], Message], calls: int
+    ) -> list[V | ApiError]:
+        """Return an answer for the request of each spec, in order; `calls` at a time. A rejected
+        request doesn't affect the others; the error of a spec without a request is its answer.
         """
-        todo = self._split(requests)
+        todo = self._split(specs, request)
 
         async def work_off() -> None:
             for batch in todo:
@@ -59,12 +62,16 @@ class Batches(Generic[V]):
                 group.create_task(work_off(), name=f"batches-{number}")
         return [self.answers[place] for place in sorted(self.answers)]
 
-    def _split(self, requests: Iterable[Message | ApiError]) -> Iterator[dict[int, Message]]:
+    def _split(
+        self, specs: Iterable[S], make: Callable[[S], Message]
+    ) -> Iterator[dict[int, Message]]:
         batch: dict[int, Message] = {}
         left = BYTES
-        for place, request in enumerate(requests):
-            if isinstance(request, ApiError):
-                self.answers[place] = request
+        for place, spec in enumerate(specs):
+            try:
+                request = make(spec)
+            except ApiError as error:
+                self.answers[place] = error
                 continue
             size = request.ByteSize()
             if batch and (len(batch) == MOST or size > left):

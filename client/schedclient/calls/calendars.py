@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import TypedDict, Unpack
 
-from google.protobuf.message import Message
-
 from schedclient.calls.base import NamespacedCalls, place_of
-from schedclient.calls.specs import Form, read_form
+from schedclient.calls.specs import Form, described
 from schedclient.values.jobs import Calendar
 from schedproto.v1 import calendar_service_pb2 as wire
 
@@ -43,7 +41,12 @@ class Calendars(NamespacedCalls):
         version.
         """
         request = wire.ApplyCalendarRequest(
-            calendar=_message(fields if spec is None else spec, name, self._namespace),
+            calendar=described(
+                fields if spec is None else spec,
+                wire.Calendar,
+                name=name,
+                namespace=self._namespace,
+            ),
             validate_only=validate_only,
         )
         return await self._one(Calendar, request, deadline)
@@ -67,14 +70,3 @@ class Calendars(NamespacedCalls):
         """Delete a calendar. While jobs use it: `FailedPrecondition` with their names."""
         namespace, name = place_of(calendar, Calendar, self._namespace)
         await self._call(wire.DeleteCalendarRequest(namespace=namespace, calendar=name), deadline)
-
-
-def _message(spec: Form | wire.Calendar, name: str, namespace: str) -> wire.Calendar:
-    calendar = wire.Calendar()
-    if isinstance(spec, Message):
-        calendar.CopyFrom(spec)
-    else:
-        calendar = read_form(spec, wire.Calendar)
-    calendar.name = name or calendar.name
-    calendar.namespace = calendar.namespace or namespace
-    return calendar

@@ -160,12 +160,7 @@ class Redrives(ClientCalls):
         self, redrive_id: Redrive | str, *, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
         """Yield the redrive, then each change of it, until it has `ended`. A broken stream is
-        resumed at another member.
-
-        Raises:
-            DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
-                Without a deadline a watch doesn't end.
-            ClusterUnavailable: no endpoint answers.
+        resumed at another member. `deadline`, and what it raises, as for `client.runs.watch`.
         """
         request = wire.WatchRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
         return watching.one(

@@ -70,15 +70,13 @@ class Jobs(NamespacedCalls):
         A call has hundreds of jobs, and `calls` run at a time; each has the `deadline`. Every job
         has its own key. A job's `after` can't name another one of these: create the parents first.
         """
-        make = Batches(self._transport, wire.BatchCreateJobsRequest, Job, "job", deadline)
-        return await make.ask(map(self._create_request, specs), calls)
 
-    def _create_request(self, spec: Form | job_pb2.Job) -> wire.CreateJobRequest | ApiError:
-        try:
+        def request(spec: Form | job_pb2.Job) -> wire.CreateJobRequest:
             job = job_message(spec, namespace=self._namespace)
-        except ApiError as error:
-            return error
-        return wire.CreateJobRequest(job=job, idempotency_key=new_key())
+            return wire.CreateJobRequest(job=job, idempotency_key=new_key())
+
+        make = Batches(self._transport, wire.BatchCreateJobsRequest, Job, "job", deadline)
+        return await make.ask(specs, request, calls)
 
     async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
         """Return a job."""
@@ -265,12 +263,7 @@ class Jobs(NamespacedCalls):
         self, backfill_id: Backfill | str, *, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
         """Yield the backfill, then each change of it, until it has `ended`. A broken stream is
-        resumed at another member.
-
-        Raises:
-            DeadlineExceeded: `deadline` seconds have passed since the call, over all streams.
-                Without a deadline a watch doesn't end.
-            ClusterUnavailable: no endpoint answers.
+        resumed at another member. `deadline`, and what it raises, as for `client.runs.watch`.
         """
         request = wire.WatchBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
         return watching.one(

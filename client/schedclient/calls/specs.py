@@ -11,12 +11,13 @@ from google.protobuf.message import Message
 
 from schedclient.errors import from_form
 from schedkit.protojson import FormErrors, Problem, from_json
-from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import calendar_service_pb2, common_pb2, job_pb2
 
 Length: TypeAlias = timedelta | str
 When: TypeAlias = datetime | str
 Form: TypeAlias = Mapping[str, Any]
 M = TypeVar("M", bound=Message)
+N = TypeVar("N", job_pb2.Job, calendar_service_pb2.Calendar)
 
 
 class Retry(TypedDict, total=False):
@@ -179,16 +180,20 @@ def read_form(form: Form, message: type[M]) -> M:
         raise from_form(error) from None
 
 
-def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
-    """Return the wire's Job of a spec. Raises as `read_form`."""
-    if isinstance(spec, Message):
-        job = job_pb2.Job()
-        job.CopyFrom(spec)
+def described(spec: Form | N, message: type[N], *, name: str = "", namespace: str = "") -> N:
+    """Return the message of a spec, as a copy. Raises as `read_form`."""
+    if isinstance(spec, message):
+        found = message()
+        found.CopyFrom(spec)
     else:
-        job = read_form(spec, job_pb2.Job)
-    job.name = name or job.name
-    job.namespace = job.namespace or namespace
-    return job
+        found = read_form(spec, message)
+    found.name = name or found.name
+    found.namespace = found.namespace or namespace
+    return found
+
+
+def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
+    return described(spec, job_pb2.Job, name=name, namespace=namespace)
 
 
 def payload_message(value: Any) -> common_pb2.Payload | None:

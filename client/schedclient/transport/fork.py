@@ -55,11 +55,12 @@ class Open(Enum):
 
 
 @dataclass(slots=True)
-class _State:
+class ForkState:
     lock: threading.RLock = field(default_factory=threading.RLock)
+    """A call begins under it: no fork begins meanwhile."""
     connections: WeakSet[Channels] = field(default_factory=WeakSet)
     forks: int = 0
-    """Threads that are forking now."""
+    """Threads that are forking now. Calls must not begin."""
     foreign: bool = False
     """Whether gRPC's threads ran at the last fork although we had no open connection."""
     polled: bool = False
@@ -68,33 +69,23 @@ class _State:
     registered: bool = False
 
 
-_state = _State()
+state = ForkState()
 
 
 def register(connections: Channels) -> None:
     """Release these connections before each fork of this process."""
-    with _state.lock:
-        _state.connections.add(connections)
-        if not _state.registered:
-            _state.registered = True
+    with state.lock:
+        state.connections.add(connections)
+        if not state.registered:
+            state.registered = True
             os.register_at_fork(
                 before=_before, after_in_parent=_in_parent, after_in_child=_in_child
             )
 
 
-def lock() -> threading.RLock:
-    """Return the lock under which a call begins: no fork begins meanwhile."""
-    return _state.lock
-
-
-def is_forking() -> bool:
-    """Return whether a thread of this process forks now. Calls must not begin."""
-    return _state.forks > 0
-
-
 def check() -> None:
     """Raise FailedPrecondition if gRPC is unusable in this process."""
-    if _state.unusable:
+    if state.unusable:
         raise FailedPrecondition(
             f"process {os.getpid()} was forked while its parent process had a gRPC call in"
             " progress, or while other code of the parent used grpc.aio; gRPC can't be used in"
@@ -106,9 +97,9 @@ def check() -> None:
 
 
 def _before() -> None:
-    with _state.lock:
-        _state.forks += 1
-        connections = tuple(_state.connections)
+    with state.lock:
+        state.forks += 1
+        connections = tuple(state.connections)
     ends = time.monotonic() + ENDS_WITHIN
     ours = any(one.is_open() for one in connections)
     collected = False
@@ -117,7 +108,7 @@ def _before() -> None:
         if Open.SHORTLY not in found:
             if Open.FOR_THIS_THREAD in found or not _grpc_runs():
                 break
-            if _state.foreign and not ours:
+            if state.foreign and not ours:
                 break  # they belong to another library
             if not collected:
                 gc.collect()  # a cycle of garbage may refer to a channel
@@ -125,8 +116,8 @@ def _before() -> None:
         time.sleep(LOOK_EVERY)
     for one in connections:  # its thread may still hold a lock of gRPC
         one.pass_through(max(0.0, ends - time.monotonic()))
-    _state.polled = _aio_runs()
-    _state.foreign = _grpc_runs() and not any(one.is_open() for one in connections)
+    state.polled = _aio_runs()
+    state.foreign = _grpc_runs() and not any(one.is_open() for one in connections)
 
 
 def _aio_runs() -> bool:
@@ -158,16 +149,16 @@ def _name_of(task: Path) -> str:
 
 
 def _in_parent() -> None:
-    with _state.lock:
-        _state.forks -= 1
+    with state.lock:
+        state.forks -= 1
 
 
 def _in_child() -> None:
-    _state.lock = threading.RLock()  # another thread of the parent may have held the old one
-    _state.forks = 0
-    inherited = tuple(_state.connections)
-    if _state.polled or any(one.is_open() for one in inherited):
-        _state.unusable = True
+    state.lock = threading.RLock()  # another thread of the parent may have held the old one
+    state.forks = 0
+    inherited = tuple(state.connections)
+    if state.polled or any(one.is_open() for one in inherited):
+        state.unusable = True
         for one in inherited:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
-    _state.connections = WeakSet()
+    state.connections = WeakSet()

@@ -244,9 +244,9 @@ class Transport:
                 " with trio or another library, call SyncClient in a thread"
             ) from None
         while True:
-            with fork.lock():
+            with fork.state.lock:
                 fork.check()
-                if not fork.is_forking():
+                if not fork.state.forks:
                     channels = self._by_loop.get(loop)
                     if channels is None:
                         channels = self._by_loop[loop] = Channels(self.settings, loop)

@@ -21,6 +21,7 @@ from schedctl.dev.servers import certificates
 from schedctl.dev.servers.processes import DevProcess
 from schedctl.failure import Trouble, show
 from schedctl.options.global_options import flag, option
+from schedctl.output import message
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ def _reporting(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except DevError as error:
             if error.evidence:
-                _say(error.evidence)
+                message(error.evidence)
             trouble = Trouble(error.what, error.status, error.reason, remedy=error.hint)
             click.get_current_context().exit(show(trouble))
         except OSError as error:
@@ -110,7 +111,7 @@ def up(directory: Path | None, detach: bool, timeout: float, **asked: Any) -> No
     requested = Requested(**asked)
     if detach:
         try:
-            state = cluster.up(folder, requested, timeout=timeout, say=_say)
+            state = cluster.up(folder, requested, timeout=timeout, say=message)
         except NotReady as error:
             left = "started processes are left running: schedctl dev down stops them"
             error.hint = f"{error.hint}; {left}" if error.hint else left
@@ -120,15 +121,15 @@ def up(directory: Path | None, detach: bool, timeout: float, **asked: Any) -> No
     try:
         for number in _ENDINGS:
             signal.signal(number, signal.default_int_handler)
-        state = cluster.up(folder, requested, timeout=timeout, say=_say)
+        state = cluster.up(folder, requested, timeout=timeout, say=message)
         _announce(folder, state, own_context=directory is None)
-        _say("Ctrl-C stops the cluster")
+        message("Ctrl-C stops the cluster")
         with contextlib.suppress(KeyboardInterrupt):
             _watch(folder)
     finally:
         for number in _ENDINGS:  # a second Ctrl-C must not leave processes running
             signal.signal(number, signal.SIG_IGN)
-        cluster.down(folder, say=_say)
+        cluster.down(folder, say=message)
 
 
 @group.command()
@@ -137,8 +138,8 @@ def up(directory: Path | None, detach: bool, timeout: float, **asked: Any) -> No
 def down(directory: Path | None) -> None:
     """Stop the cluster. Data and context are kept: `dev up` starts the cluster again."""
     folder = _folder(directory)
-    ran = cluster.down(folder, say=_say)
-    _say("stopped" if ran else f"no process runs in {folder.root}")
+    ran = cluster.down(folder, say=message)
+    message("stopped" if ran else f"no process runs in {folder.root}")
 
 
 @group.command()
@@ -148,10 +149,10 @@ def reset(directory: Path | None) -> None:
     """Stop the cluster, and delete its data and its context."""
     folder = _folder(directory)
     state = folder.load()
-    cluster.reset(folder, say=_say)
+    cluster.reset(folder, say=message)
     if state is not None:
         _forget(_context(folder, own=directory is None), state)
-    _say(f"deleted the cluster in {folder.root}")
+    message(f"deleted the cluster in {folder.root}")
 
 
 @group.command("kill-leader")
@@ -185,14 +186,10 @@ def _folder(directory: Path | None) -> ClusterFolder:
     return ClusterFolder((directory or Path(DEFAULT_DIR)).expanduser().absolute())
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
 def _send(part: ClusterPart, number: signal.Signals, done: str) -> None:
     if part.process is None or not part.process.send(number):
         raise NotUp(f"the process {part.name} isn't running any more", "start it: schedctl dev up")
-    _say(f"{done} {part.name}, pid {part.process.pid}")
+    message(f"{done} {part.name}, pid {part.process.pid}")
 
 
 def _context(folder: ClusterFolder, *, own: bool) -> str:
@@ -216,19 +213,19 @@ def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) 
         where = (
             part.address("http") if "http" in part.ports else part.address(next(iter(part.ports)))
         )
-        _say(f"  {part.name:<9} {where}")
+        message(f"  {part.name:<9} {where}")
     members = state.parts_of_kind(PartKind.MEMBER)
     if not members:
         return
     endpoints = _endpoints(state)
     scheme = "https" if state.tls else "http"
-    _say(f"dashboard: {scheme}://{members[0].address('http')}/")
+    message(f"dashboard: {scheme}://{members[0].address('http')}/")
     if own_context or state.tls:
         tls = certificates.files_of(folder, certificates.YOU) if state.tls else None
         name = _context(folder, own=own_context)
         contexts.save(name, endpoints, select=own_context, tls=tls)
     if own_context:
-        _say("current context: dev")
+        message("current context: dev")
     elif state.tls:
         click.echo(f"export SCHEDCTL_CONTEXT={shlex.quote(name)}")
     else:
@@ -241,7 +238,7 @@ def _watch(folder: ClusterFolder) -> None:
         for part in state.parts.values():
             if part.process and not part.alive() and part.process not in ended:
                 ended.add(part.process)
-                _say(f"{part.name} ended; log: {folder.log(part.name)}")
+                message(f"{part.name} ended; log: {folder.log(part.name)}")
         time.sleep(0.5)
 
 

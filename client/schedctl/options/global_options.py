@@ -24,10 +24,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 def _store_option(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value is None or value is False or value == ():
         return
-    session = ctx.find_root().obj
-    if not isinstance(session, Session):
-        session = ctx.find_root().obj = Session()
-    name = str(param.name)
+    session, name = session_of(ctx), str(param.name)
     session.given[name] = value
     if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
         session.typed.add(name)

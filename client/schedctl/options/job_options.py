@@ -496,7 +496,11 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
     input and files may hold any bytes; a file named *.json must hold JSON.
     """
     if given != "-" and not given.startswith("@"):
-        return _inline(given, flag)
+        try:
+            return _json_payload(given, flag)
+        except ValueError as error:
+            remedy = """write '"text"' for a string, @FILE for a file, - for standard input"""
+            raise wrong_flag(f"the value of {flag} isn't valid JSON: {error}", remedy) from None
     try:
         content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
     except OSError as error:
@@ -512,14 +516,6 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
             remedy = "correct the JSON; or, to send the bytes unchanged, rename the file"
             raise wrong_flag(f"the file {given[1:]} isn't valid JSON: {error}", remedy) from None
         return common_pb2.Payload(raw=content)
-
-
-def _inline(text: str, flag: str) -> common_pb2.Payload:
-    try:
-        return _json_payload(text, flag)
-    except ValueError as error:
-        remedy = """write '"text"' for a string, @FILE for a file, - for standard input"""
-        raise wrong_flag(f"the value of {flag} isn't valid JSON: {error}", remedy) from None
 
 
 def _json_payload(text: str, flag: str) -> common_pb2.Payload:

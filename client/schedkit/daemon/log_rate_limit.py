@@ -3,13 +3,9 @@
     record ──same line, or too many of its kind──→ suppressed, counted
            └──────────────────────────────────────→ written, with repeated=N since the last
 
-Invariants
-- The first line of a kind is written at once. A repeated line is written after 1 s, after 10 s,
-  then every 60 s. Lines that differ only in numbers count as the same.
-- If lines of a kind differ in names or ids, `MOST` of them are written in `SPAN` seconds.
-- A count is written with the next line that may be written. Otherwise it is written with a later
-  line of any kind, or when the process ends.
-- A line with a traceback is never suppressed.
+docs/operations/logs.md has the limits. A count is written with the next line that may be written,
+otherwise with a later line of any kind, or when the process ends. A line with a traceback is never
+suppressed.
 """
 
 import logging

@@ -4,14 +4,9 @@
         │ 10 s: ended                                          │ not read for 20 s: cut off
         └ too many, of all or of one host: 503
 
-Invariants
-- A head that is incomplete HEAD_WITHIN after the connection, or after the previous answer, ends the
-  connection; single bytes don't prolong that.
-- An answer that the client doesn't read ends its connection STALLED_FOR later.
-- No host gets all connections, except a trusted proxy, and connections never use up the file
-  descriptors.
-- The body of an answered request isn't read to its end.
-- Data is read in small pieces, so that one client doesn't block the loop for others.
+docs/operations/connection-limits.md has the limits.
+- Single bytes don't prolong the time of a head. The body of an answered request isn't read to its
+  end. Data is read in small pieces, so that one client doesn't block the loop for others.
 
 For `HttpServer(uvicorn.Config(http=protocol_of(most, most_of_one_host)))`, which is one daemon's
 listener.

@@ -1,13 +1,10 @@
-"""The client's address behind proxies, for limits and for the audit log.
+"""The client's address behind proxies, for limits and for the audit log (docs/security.md).
 
     X-Forwarded-For: 192.0.2.1, 203.0.113.9, 10.0.0.7     peer: 10.0.0.2
                      └ whatever was claimed └ the client  └─────┴ trusted
 
-Invariants
-- `X-Forwarded-For` of a peer that isn't trusted is ignored: then the peer is the client.
-- Each proxy appends the address that it saw. So the client is the last untrusted address; addresses
-  to its left may be forged.
-- A hop that isn't an address becomes UNKNOWN, which is never loopback.
+Each proxy appends the address that it saw. So the client is the last untrusted address; addresses
+to its left may be forged. A hop that isn't an address becomes UNKNOWN, which is never loopback.
 """
 
 from __future__ import annotations
