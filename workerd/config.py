@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -167,14 +166,13 @@ def _make_beside(folder: Path) -> None:
     there = folder.absolute()
     while not _is_there(there):
         there = there.parent
-    made = Path(tempfile.mkdtemp(prefix=".check-", dir=there))
-    try:
-        with (made / _ID).open("wb") as file:
-            file.write(bytes(36))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        shutil.rmtree(made)
+    with (
+        tempfile.TemporaryDirectory(prefix=".check-", dir=there) as made,
+        (Path(made) / _ID).open("wb") as file,
+    ):
+        file.write(bytes(36))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _is_there(path: Path) -> bool:

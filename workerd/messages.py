@@ -23,7 +23,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.admission import AssignmentState, NotTaken, RejectReason
 from workerd.core.capture import Piece
 from workerd.core.credit import Credit
-from workerd.core.ids import AssignmentKey, Incarnation, RunId
+from workerd.core.ids import AssignmentKey, Incarnation
 from workerd.core.outcome import (
     MAX_ERROR,
     MAX_RESULT,
@@ -104,12 +104,9 @@ def key_of(message: pb.AssignmentKey) -> AssignmentKey:
 def _canonical(run: str) -> str:
     """Return an id as batches have it, whose ids are bytes."""
     digits = run.replace("-", "").lower()
-    return _id_text(digits, 0) if len(digits) == _DIGITS_OF_ID else run
-
-
-def _id_text(digits: str, at: int) -> RunId:
-    mid = f"{digits[at + 8 : at + 12]}-{digits[at + 12 : at + 16]}-{digits[at + 16 : at + 20]}"
-    return RunId(f"{digits[at : at + 8]}-{mid}-{digits[at + 20 : at + 32]}")
+    if len(digits) != _DIGITS_OF_ID:
+        return run
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def keys_of(run_ids: bytes, tokens: Iterable[int]) -> list[AssignmentKey]:

@@ -304,7 +304,10 @@ async def serve(config: WorkerConfig, daemon: Daemon) -> None:
         supervisor = ProcessSupervisor(spool.directory, wanted=config.cgroups, handlers=inside)
         with contextlib.closing(supervisor):
             app = App(config, spool, supervisor, points)
-            _spare_the_collector()
+            # All objects that exist now, handlers' modules included, aren't collected any more.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(_COLLECT_AFTER)
             await app.run(daemon)
     finally:
         spool.close()
@@ -324,15 +327,6 @@ def _identity(config: WorkerConfig, spool: Spool, table: ExecutorTable) -> pb.He
     )
     identity.started_at.FromDatetime(utcnow())
     return identity
-
-
-def _spare_the_collector() -> None:
-    """Exclude all objects that exist now, handlers' modules included, from garbage collection, and
-    collect less often.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER)
 
 
 def _gone_within(seconds: float) -> None:

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
@@ -39,8 +39,6 @@ from workerd.logs.attempt_log import AttemptLogFolder, Recorded, Recording, writ
 from workerd.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 INTERRUPTED = "worker stopped before the upload"
 MOST_IN_MEMORY: Final = 64 << 20
@@ -240,7 +238,7 @@ class ResultUpload:
         kept.fencing_token = parcel.key.token
         file = self._folder.file(parcel.key, "result")
         try:
-            recorded = await self._written(partial(write, self._folder, file, data))
+            recorded = await self._folder.call(partial(write, self._folder, file, data))
         except OSError as error:
             kept.problem = f"the worker's spool rejects writes: {error.strerror or error}"
             return None
@@ -254,7 +252,7 @@ class ResultUpload:
         if problem:
             log.warning("upload of a run's %s failed: %s", upload.kind, problem)
         self._metrics.uploads.labels(upload.kind, "failed" if problem else "stored").inc()
-        await self._written(lambda: self._folder.remove(recorded))
+        await self._folder.call(lambda: self._folder.remove(recorded))
 
     async def _put(self, key: str, recorded: Recorded, until: float) -> str:
         """Upload with retries until the timeout. Return why it failed, or an empty text."""
@@ -296,6 +294,3 @@ class ResultUpload:
             raise
         put.add_done_callback(lambda _: self._free.release())
         return put
-
-    async def _written(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._folder.thread, call)

@@ -86,13 +86,10 @@ class SuccessBatch:
 
 def violations(message: pb.ResultBatch) -> Found:
     """Return the violations of a batch: of its bounds, and of the lengths of its columns."""
-    columns: dict[str, Sequence[int]] = {
-        "scheduled_at": message.scheduled_at,
-        "started_at": message.started_at,
-        "finished_at": message.finished_at,
-    }
     return FRAME.violations(message) or messages.uneven(
         message.run_ids,
         len(message.fencing_tokens),
-        **{name: len(column) for name, column in columns.items()},
+        scheduled_at=len(message.scheduled_at),
+        started_at=len(message.started_at),
+        finished_at=len(message.finished_at),
     )

@@ -87,7 +87,8 @@ class AttemptStart:
         self.stop = Stop()
         if (call := started.calls[place]) is not None:
             self.stop.listen(call.end)
-        self._tail: Tail | None = None
+        self.tail: Tail | None = None
+        """The receiver of the output; None: nothing was written or followed."""
 
     @property
     def deadline(self) -> datetime:
@@ -95,9 +96,8 @@ class AttemptStart:
 
     def find_tail(self) -> Tail:
         """Return the receiver of the output, always the same one. Call it on the worker's loop."""
-        if self._tail is None:
-            self._tail = Tail()
-        return self._tail
+        self.tail = self.tail or Tail()
+        return self.tail
 
     def beat(self) -> None:
         """Record a heartbeat of the job, from any thread."""

@@ -16,10 +16,10 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from schedkit.objects import framed
 from schedkit.records import dataclass
@@ -28,6 +28,8 @@ from workerd.core.ids import AssignmentKey
 from workerd.messages import piece as message_of
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 BUFFER = 64 * 1024
 MOST_WAITING = 4 << 20
@@ -74,6 +76,10 @@ class AttemptLogFolder:
         if shutil.disk_usage(self.directory).free < RESERVE:
             return "the disk of the worker's spool is full"
         return ""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call a function in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, function)
 
     def remove(self, recorded: Recorded) -> None:
         """Remove a file that is uploaded or given up. Call it in the thread."""
@@ -163,11 +169,11 @@ class Recording:
         if self.has_output:
             await self._close_file()
             gone = Recorded(self._path, self._size, b"")
-            await _in(self._folder.thread, lambda: self._folder.remove(gone))
+            await self._folder.call(lambda: self._folder.remove(gone))
 
     async def _close_file(self) -> None:
         """Return when the thread has written all data and closed the file."""
-        await _in(self._folder.thread, self._close)
+        await self._folder.call(self._close)
 
     def _flush(self) -> None:
         data, self._buffer = bytes(self._buffer), bytearray()
@@ -236,7 +242,3 @@ def _write_all(target: BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[target.write(view) :]
-
-
-async def _in(thread: Executor, call: Callable[[], None]) -> None:
-    await asyncio.get_running_loop().run_in_executor(thread, call)

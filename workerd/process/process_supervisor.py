@@ -68,7 +68,7 @@ class ProcessSupervisor:
         """Whether a program that ends with the lease has run."""
         self._keeper = Keeper(self.journal.path, self.lease, picture=handlers or tree is None)
         self._launcher = _launcher(tree, mark, wanted=wanted)
-        if tree is not None and self._pictured and not handlers:
+        if tree is not None and not self.grouped and not handlers:
             self._keeper.send(b"p")
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
         self._starters: dict[AssignmentKey, Starter] = {}
@@ -99,11 +99,6 @@ class ProcessSupervisor:
                 " reason"
             )
         return self._launcher.controllers.lacking(bounds)
-
-    @property
-    def _pictured(self) -> bool:
-        """Whether the keeper must take snapshots of the worker's descendants."""
-        return self._handlers or not self.grouped
 
     def start(
         self, program: Program, key: AssignmentKey, out: int, err: int
@@ -254,7 +249,10 @@ class ProcessSupervisor:
             log.error("keeper process has ended; starting another")
             try:
                 fresh = Keeper(
-                    self.journal.path, self.lease, picture=self._pictured, leased=self._leased
+                    self.journal.path,
+                    self.lease,
+                    picture=self._handlers or not self.grouped,
+                    leased=self._leased,
                 )
             except OSError as error:  # the host is out of processes: the worker continues
                 log.warning("keeper can't be started: %s; retrying", error)

@@ -253,8 +253,8 @@ class HeldRuns:
 
         if follow.stop:
             self._expected.unfollow(key, origin)
-            if item is not None:
-                item.unfollow(origin)
+            if item is not None and item.tail is not None:
+                item.tail.unfollow(origin)
         elif item is not None:
             item.find_tail().follow(origin, send)
         else:
@@ -264,7 +264,8 @@ class HeldRuns:
         """Remove a closed stream from the followers."""
         self._expected.remove_follower(origin)
         for item in self._attempts_in_hand():
-            item.unfollow(origin)
+            if item.tail is not None:
+                item.tail.unfollow(origin)
 
     def _attempts_in_hand(self) -> Iterator[HeldAssignment]:
         for batch in self._batches:
@@ -447,7 +448,8 @@ class HeldRuns:
         self.on_change()
 
     def _record_end(self, item: HeldAssignment, outcome: AttemptOutcome, finished_at: int) -> None:
-        batch, action, recording = item.batch, item.batch.action, item.recording
+        batch, action = item.batch, item.batch.action
+        recording = None if item.tail is None else item.tail.recording
         self._metrics.ended_attempts(outcome.verdict.name, outcome.reason.name).inc()
         try:
             result = self._result(item, outcome, finished_at)

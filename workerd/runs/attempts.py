@@ -45,7 +45,6 @@ from workerd.executors.base import (
     uncancelled,
 )
 from workerd.frame_queue import MemberFrameQueue
-from workerd.logs.attempt_log import Recording
 from workerd.logs.log_tail import Tail
 
 # The progress of one attempt: the newest value, at a limited rate.
@@ -220,18 +219,10 @@ class HeldAssignment(AttemptStart):
 
     def find_tail(self, expected: Tail | None = None) -> Tail:
         """Return the receiver of the output. `expected`: created before the assignment arrived."""
-        if self._tail is None:
-            self._tail = expected or Tail()
-            self._tail.recording = self._attempts.upload.recording(self.key)
-        return self._tail
-
-    @property
-    def recording(self) -> Recording | None:
-        return None if self._tail is None else self._tail.recording
-
-    def unfollow(self, who: object) -> None:
-        if self._tail is not None:
-            self._tail.unfollow(who)
+        if self.tail is None:
+            self.tail = expected or Tail()
+            self.tail.recording = self._attempts.upload.recording(self.key)
+        return self.tail
 
     def beat(self) -> None:
         if (pulse := self.pulse) is not None:
