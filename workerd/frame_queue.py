@@ -29,9 +29,6 @@ class MemberFrameQueue:
     what is queued; the member then notices it anyway.
     """
 
-    reads_batches = False
-    """Whether the member reads batches of results."""
-
     def __init__(self, address: Address) -> None:
         self.address = address
         self._results: deque[pb.Result] = deque()

@@ -351,7 +351,7 @@ async def test_a_slot_is_granted_to_the_best_head_and_names_the_next_one(
 async def test_an_assignment_chosen_under_an_earlier_grant_has_its_slot(tmp_path: Path) -> None:
     async with FakeMember("m1") as one, FakeMember("m2") as two:
         one.peers = two.peers = (one, two)
-        one.answers_grants = two.answers_grants = True
+        one.answers_grants = two.answers_grants = False
         worker = WorkerProcess(tmp_path, [one.address], slots="2")
         worker.start()
         try:

@@ -74,7 +74,6 @@ class Member:
     under_way: deque[tuple[SlotReservation, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.credit.answers = True
         self.attached = Attached(worker(), self.line)
 
     def choose(self, slots: int) -> None:

@@ -152,7 +152,6 @@ class Cluster:
             world.rows.meanwhile = partial(self._meanwhile, world)
             for desk in self.desks:
                 link = MemberStream(Address(f"m{id(world)}"), None, cast("Any", None))
-                link.credit.answers = True
                 line = Frames()
                 world.workers.attach(desk.identity, line)
                 desk.streams.append(Stream(world, desk, link, line))

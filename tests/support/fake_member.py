@@ -88,7 +88,19 @@ class Stream:
 
     async def result_of(self, key: pb.AssignmentKey, timeout: float = WAIT_TIMEOUT) -> pb.Result:
         """The result of this assignment, once it has come by this stream."""
-        return await self.until(lambda: _of(self.results, key), f"the result of {key}", timeout)
+
+        def seen() -> pb.Result | None:
+            return _of(self.results, key) or self._success(key)
+
+        return await self.until(seen, f"the result of {key}", timeout)
+
+    def _success(self, key: pb.AssignmentKey) -> pb.Result | None:
+        for batch in self.result_batches:
+            if _short(key) in runs_of(batch):
+                return pb.Result(
+                    key=key, incarnation=batch.incarnation, outcome=pb.Result.OUTCOME_SUCCEEDED
+                )
+        return None
 
     async def refusal_of(self, key: pb.AssignmentKey, timeout: float = WAIT_TIMEOUT) -> pb.Refusal:
         """The refusal of this assignment."""
@@ -161,6 +173,9 @@ class Stream:
         self.progress.extend(frame.progress)
         if frame.HasField("granted"):
             self.granted = frame.granted
+            if self.member.answers_grants and frame.granted.serial:
+                reach = pb.Reach(serial=frame.granted.serial)
+                self._down.put_nowait(pb.MemberFrame(reach=reach))
         if frame.HasField("goodbye"):
             self.goodbye = True
         if frame.HasField("heartbeat"):
@@ -202,10 +217,8 @@ class FakeMember(WorkerServiceServicer):
         self.lost: set[str] = set()
         """Incarnations that are written off."""
         self.acknowledge_results = False
-        self.answers_grants = False
-        """Announce it to workers; the test sends each `reach`."""
-        self.reads_batches = False
-        """Announce that results may come in batches."""
+        self.answers_grants = True
+        """Answer each lowered grant at once; otherwise the test sends each `reach`."""
         self.abort: tuple[grpc.StatusCode, str] | None = None
         """Answer each hello with this status."""
         self.peers: Sequence[FakeMember] = (self,)
@@ -346,9 +359,9 @@ class FakeMember(WorkerServiceServicer):
             tenure=self.tenure,
             cluster_id="test",
             members=self.members(),
-            answers_grants=self.answers_grants,
+            answers_grants=True,
             reads_held=True,
-            reads_batches=self.reads_batches,
+            reads_batches=True,
         )
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))
         welcome.heartbeat_interval.FromTimedelta(timedelta(seconds=self.interval))

@@ -170,7 +170,7 @@ class App:
         self._admission = Admission(config.slots, Incarnation(identity.incarnation))
         self._trust = WorkerLeaseTrust()
         limit = config.spool_mib << 20
-        self._sender = ResultSender(spool, self._acknowledged, worker=config.name, limit=limit)
+        self._sender = ResultSender(spool, self._acknowledged, limit=limit)
         self._sender.load()
         kept = AttemptLogFolder(spool.upload_directory, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)

@@ -7,14 +7,13 @@ A member chooses runs for granted slots, stores the assignments, and sends them.
 cross them on the way; these assignments aren't rejected.
 
 Invariants
-- A member that answers grants dispatches at most up to the greatest of: its grant now; its grant
+- A member dispatches at most up to the greatest of: its grant now; its grant
   before each lowering that it hasn't answered; its reach, as it answered the last lowering.
   (Assignments that another member relays over the stream are outside of any credit.)
 - Up to that limit slots are reserved for the member. Other members are granted slots only from the
   rest (`slot_split`), so assignments within the credit always find their slots.
 - An earlier grant is reserved for `KEPT_FOR` unless it is answered, and a reach for as long: a
   rejection costs nothing, idle slots do.
-- Nothing is reserved for a member that doesn't answer grants, as older versions don't.
 
 All counts are slots since the stream began. `at` is in seconds of the boot clock.
 """
@@ -43,8 +42,6 @@ class Credit:
     """The slots that one member was granted on one stream, and may still use."""
 
     def __init__(self) -> None:
-        self.answers = False
-        """Whether the member answers grants of fewer slots."""
         self.received = 0
         """Slots of all assignments received over this stream, accepted or rejected."""
         self.limit = 0
@@ -66,7 +63,7 @@ class Credit:
     def grant(self, slots: int, at: float) -> None:
         """Grant so many slots from now on, more or fewer than before."""
         limit = self.received + slots
-        if limit < self.limit and self.answers:
+        if limit < self.limit:
             while self._unanswered and not _counts(self._unanswered[0], at):
                 self._unanswered.popleft()
             while self._unanswered and self._unanswered[-1].reach <= self.limit:
@@ -86,8 +83,6 @@ class Credit:
 
     def reserved_slots(self, at: float) -> int:
         """Return the slots to reserve for the member, whatever it is granted now."""
-        if not self.answers:
-            return 0
         earlier = (self._answered, *self._unanswered)
         reach = max([self.limit, *(each.reach for each in earlier if _counts(each, at))])
         return max(0, reach - self.received)

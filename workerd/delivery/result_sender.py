@@ -108,7 +108,6 @@ class ResultSender:
         spool: Spool,
         on_acknowledged: Callable[[Sequence[AssignmentKey], str], object],
         *,
-        worker: str = "",
         limit: int = 1 << 28,
     ) -> None:
         """`on_acknowledged(keys, verdict)` is called for acknowledged results. `worker`: its name.
@@ -117,7 +116,6 @@ class ResultSender:
         self._spool = spool
         self._limit = limit
         self._on_acknowledged = on_acknowledged
-        self._worker = worker
         self._pending: dict[AssignmentKey, _PendingBatch] = {}
         """The batch of each result that no member has answered."""
         self._batches: dict[_PendingBatch, None] = {}
@@ -513,13 +511,10 @@ class ResultSender:
         content: pb.Result | SuccessBatch,
         message: pb.ResultBatch | None = None,
     ) -> None:
-        if not isinstance(content, SuccessBatch):
-            stream.send_result(content)
-        elif stream.reads_batches:
+        if isinstance(content, SuccessBatch):
             stream.send_result_batch(message or content.message())
         else:
-            for result in content.results(self._worker):
-                stream.send_result(result)
+            stream.send_result(content)
 
     def _left_of(self, batch: _PendingBatch) -> pb.Result | SuccessBatch:
         """Return the contents of a batch without the results that members have answered."""

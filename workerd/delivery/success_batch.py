@@ -1,14 +1,13 @@
 """Results of plain successes as columns: no message for each, in the spool and on the wire.
 
-    ended runs ──→ SuccessBatch ─┬─ members that read batches: ResultBatch, as in the spool
-                                 └─ others: a Result for each run
+    ended runs ──→ SuccessBatch ──→ ResultBatch, in the spool and to members
 
 Invariant: a run of a batch has the same outcome and digest as its `Result` would have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from schedkit.bounds import FRAME
 from schedkit.bounds.rules import Found
@@ -16,7 +15,6 @@ from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.ids import AssignmentKey, Incarnation
-from workerd.core.outcome import SUCCESS
 
 
 @dataclass(slots=True, eq=False)
@@ -74,14 +72,6 @@ class SuccessBatch:
             started_at=self.started,
             finished_at=self.finished,
         )
-
-    def results(self, worker: str) -> Iterator[pb.Result]:
-        columns = zip(self.keys, self.scheduled, self.started, self.finished, strict=True)
-        for key, scheduled, started, finished in columns:
-            message = messages.key_message(key, scheduled)
-            yield messages.result(
-                key, message, self.incarnation, worker, SUCCESS, started, finished
-            )
 
 
 def violations(message: pb.ResultBatch) -> Found:

@@ -145,8 +145,6 @@ class MemberStream(MemberFrameQueue):
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
-        self.credit.answers = welcome.answers_grants
-        self.reads_batches = welcome.reads_batches
         interval = welcome.heartbeat_interval.ToTimedelta().total_seconds()
         self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
         return welcome

@@ -55,11 +55,10 @@ class World:
         self.attach = Attach(identity, seeds, tls, work)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
-    def link(self, member: str, *, ttl: float, answers: bool = False) -> MemberStream:
+    def link(self, member: str, *, ttl: float) -> MemberStream:
         """Open another stream; leases of workers last `ttl` seconds."""
         link = MemberStream(Address(member), None, self.attach)
         link.member = member
-        link.credit.answers = answers
         welcome = pb.Welcome(member=member)
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=ttl))
         self.attach.welcomed(link, welcome)
@@ -165,9 +164,9 @@ async def test_slots_are_reserved_for_a_wide_run_only_after_a_long_wait(
         )
 
 
-async def sharing(world: World, *, answers: bool) -> tuple[MemberStream, MemberStream]:
+async def sharing(world: World) -> tuple[MemberStream, MemberStream]:
     """Open two members with two slots each; then the second demands all slots."""
-    one, two = (world.link(each, ttl=60.0, answers=answers) for each in ("m1", "m2"))
+    one, two = (world.link(each, ttl=60.0) for each in ("m1", "m2"))
     world.attach.refreshed(boottime())
     await wait_until_async(lambda: (granted(one), granted(two)) == (2, 2), 5, "an even share")
     await world.attach.received(
@@ -182,7 +181,7 @@ async def test_withdrawn_slots_go_to_another_member_as_soon_as_the_first_release
 ) -> None:
     """A run that the first member has already chosen is in flight and would be rejected."""
     async with attaching(tmp_path) as world:
-        one, two = await sharing(world, answers=True)
+        one, two = await sharing(world)
         assert granted(two) == 2
         grant = one.take_frame().granted
         assert (grant.slots, grant.serial) == (0, 1)
@@ -193,22 +192,13 @@ async def test_withdrawn_slots_go_to_another_member_as_soon_as_the_first_release
         assert not one.take_frame().HasField("granted")
 
 
-async def test_slots_of_a_member_that_never_answers_go_to_another_at_once(
-    tmp_path: Path,
-) -> None:
-    async with attaching(tmp_path) as world:
-        one, two = await sharing(world, answers=False)
-        assert granted(two) == SLOTS
-        assert not one.take_frame().granted.serial
-
-
 async def test_no_slots_are_reserved_for_a_member_that_answers_too_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "KEPT_FOR", 0.2)
     monkeypatch.setattr(module, "_LOOK", 0.05)
     async with attaching(tmp_path) as world:
-        _, two = await sharing(world, answers=True)
+        _, two = await sharing(world)
         await wait_until_async(lambda: granted(two) == SLOTS, 5, "all slots")
 
 
@@ -217,7 +207,7 @@ async def test_no_slots_are_reserved_for_a_silent_or_closed_member(
     tmp_path: Path, how: str
 ) -> None:
     async with attaching(tmp_path) as world:
-        one, two = await sharing(world, answers=True)
+        one, two = await sharing(world)
         if how == "silent":
             one._sent[1] = boottime() - 60.0
             world.attach.redeal()
@@ -232,7 +222,7 @@ async def test_without_trust_all_slots_are_withdrawn_at_once(
 ) -> None:
     """A run in flight is rejected, unless trust is back when it arrives."""
     async with attaching(tmp_path) as world:
-        _, two = await sharing(world, answers=True)
+        _, two = await sharing(world)
         world.trust.sent = None
         world.attach.redeal()
         await wait_until_async(lambda: granted(two) == 0, 5, "nothing")

@@ -20,7 +20,6 @@ from schedclient import Context
 from schedclient.handlers import Mode, RegisteredHandler
 from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.clock import boottime, utcnow
-from schedkit.outcome_digest import outcome_digest
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.calling import handler_loops
@@ -59,9 +58,8 @@ def files(folder: Path, kind: str = "results") -> list[Path]:
 class Stream:
     """A member's stream that records what the worker sends."""
 
-    def __init__(self, address: str = "m1", *, reads_batches: bool = True) -> None:
+    def __init__(self, address: str = "m1") -> None:
         self.address = Address(address)
-        self.reads_batches = reads_batches
         self.refused: list[pb.Refusal] = []
         self.results: list[pb.Result] = []
         self.batches: list[pb.ResultBatch] = []
@@ -175,7 +173,7 @@ async def working(
     spool, clock, metrics, handler = Spool(home), JudgingClock(), WorkerMetrics(), Handler()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     work: HeldRuns
-    sender = ResultSender(spool, lambda keys, _verdict: work.acknowledged(keys), worker="w1")
+    sender = ResultSender(spool, lambda keys, _verdict: work.acknowledged(keys))
     sender.load()
     async with handler_loops() as loops:
         function = handler.handle if mode is Mode.LOOP else handler.handle_in_a_thread
@@ -209,19 +207,6 @@ async def test_runs_of_a_batch_start_together_and_are_reported_as_columns(tmp_pa
         assert all(a <= b for a, b in zip(batch.started_at, batch.finished_at, strict=True))
         assert not worker.stream.results
         assert not worker.work.runs
-
-
-async def test_a_member_that_reads_no_batches_gets_a_result_with_the_digest_of_each_run(
-    tmp_path: Path,
-) -> None:
-    async with working(tmp_path) as worker:
-        worker.stream.reads_batches = False
-        for key in worker.assign(3):
-            result = await worker.result_of(key)
-            assert result.digest == outcome_digest(key.run_id, key.fencing_token)
-            assert (result.outcome, result.worker) == (pb.Result.OUTCOME_SUCCEEDED, "w1")
-            assert result.HasField("started_at")
-        assert not worker.stream.batches
 
 
 async def test_a_repeated_batch_starts_nothing_and_brings_its_results_once_more(

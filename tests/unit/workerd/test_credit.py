@@ -7,10 +7,9 @@ import pytest
 from workerd.core.credit import KEPT_FOR, Credit
 
 
-def granted(*slots: int, answers: bool = True) -> Credit:
+def granted(*slots: int) -> Credit:
     """Return the credit of a member after these grants; the member has pushed nothing."""
     credit = Credit()
-    credit.answers = answers
     for each in slots:
         credit.grant(each, 0.0)
     return credit
@@ -98,8 +97,3 @@ def test_reserved_slots_expire() -> None:
     credit.reached(1, 3, KEPT_FOR)  # a release doesn't restart the time
     assert credit.reserved_slots(2 * KEPT_FOR - 0.2) == 3
     assert credit.reserved_slots(2 * KEPT_FOR - 0.1) == 2
-
-
-def test_no_slots_are_reserved_for_a_member_that_doesnt_answer() -> None:
-    credit = granted(5, 2, answers=False)
-    assert (credit.slots, credit.reserved_slots(0.0), credit.serial) == (2, 0, 0)

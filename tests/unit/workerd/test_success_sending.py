@@ -28,7 +28,6 @@ class Stream:
     """A member's stream that records what the worker sends."""
 
     address = Address("m1")
-    reads_batches = True
 
     def __init__(self) -> None:
         self.results: list[pb.Result] = []
