@@ -106,35 +106,33 @@ def given_back(why: str, *, began: bool = False) -> AttemptOutcome:
     return AttemptOutcome(AttemptVerdict.RETURNED, error=error, began=began)
 
 
+_STOPPED: Final = {
+    Cause.TIMEOUT: (AttemptVerdict.FAILED, OutcomeReason.TIMEOUT, "timed out after {limited}"),
+    Cause.SILENCE: (
+        AttemptVerdict.FAILED,
+        OutcomeReason.HEARTBEAT_TIMEOUT,
+        "the job sent no heartbeat for {limited}",
+    ),
+    Cause.CANCEL: (AttemptVerdict.CANCELLED, OutcomeReason.BY_USER, "canceled"),
+    Cause.DRAIN: (
+        AttemptVerdict.RETURNED,
+        OutcomeReason.NONE,
+        "the run was returned to run elsewhere: the worker is shutting down",
+    ),
+    Cause.LEASE_LOST: (
+        AttemptVerdict.RETURNED,
+        OutcomeReason.WORKER_LOST,
+        "the attempt was killed: the worker lost its lease",
+    ),
+}
+
+
 def stopped(
     cause: Cause, detail: str = "", output: tuple[Piece, ...] = (), *, limited: str = ""
 ) -> AttemptOutcome:
     """Return the outcome of an attempt that this worker ended. `limited`: the time that expired."""
-    verdict, reason, error = {
-        Cause.TIMEOUT: (
-            AttemptVerdict.FAILED,
-            OutcomeReason.TIMEOUT,
-            f"timed out after {limited}" if limited else "timed out",
-        ),
-        Cause.SILENCE: (
-            AttemptVerdict.FAILED,
-            OutcomeReason.HEARTBEAT_TIMEOUT,
-            f"the job sent no heartbeat for {limited}"
-            if limited
-            else "the job sent no heartbeat in time",
-        ),
-        Cause.CANCEL: (AttemptVerdict.CANCELLED, OutcomeReason.BY_USER, "canceled"),
-        Cause.DRAIN: (
-            AttemptVerdict.RETURNED,
-            OutcomeReason.NONE,
-            "the run was returned to run elsewhere: the worker is shutting down",
-        ),
-        Cause.LEASE_LOST: (
-            AttemptVerdict.RETURNED,
-            OutcomeReason.WORKER_LOST,
-            "the attempt was killed: the worker lost its lease",
-        ),
-    }[cause]
+    verdict, reason, text = _STOPPED[cause]
+    error = text.format(limited=limited)
     return AttemptOutcome(verdict, reason, f"{error}: {detail}" if detail else error, output=output)
 
 

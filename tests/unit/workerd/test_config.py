@@ -41,7 +41,7 @@ def test_a_check_leaves_no_trace_in_a_spool_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda **how: made.append(how))
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *how, **_: made.append(how))
     assert [*WorkerConfig(("localhost:1",), tmp_path, name="w1").faults()] == []
     assert made == []
 
@@ -50,7 +50,7 @@ def test_a_check_leaves_no_trace_in_a_spool_in_use(
 def test_a_worker_whose_disk_is_full_may_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
 ) -> None:
-    def no_room(**_: object) -> str:
+    def no_room(*_: object, **__: object) -> str:
         raise OSError(why, os.strerror(why))
 
     (tmp_path / "spool_id").touch()
