@@ -26,7 +26,7 @@ from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
 from workerd import messages
-from workerd.assigned_batch import AssignedBatch
+from workerd.batches import AssignedBatch
 from workerd.core.admission import (
     Admission,
     AssignmentState,

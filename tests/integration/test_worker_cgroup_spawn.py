@@ -17,8 +17,7 @@ import pytest
 
 from support.wait import WAIT_TIMEOUT, wait_until
 from workerd.process import cgroup_spawn, cgroups, proc_files
-from workerd.process.cgroup_child import Starter
-from workerd.process.cgroup_spawn import Launcher
+from workerd.process.cgroup_spawn import Launcher, Starter
 
 pytestmark = pytest.mark.skipif(
     (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),

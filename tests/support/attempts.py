@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.assigned_batch import AssignedBatch
+from workerd.batches import AssignedBatch
 from workerd.core.outcome import MAX_RESULT
 from workerd.executors.base import AttemptStart, StartedBatch
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
+from workerd.batches import SuccessBatch
 from workerd.core.outcome import SUCCESS
 from workerd.delivery.result_sender import ResultSender
-from workerd.delivery.success_batch import SuccessBatch
 
 
 def results_of(sender: ResultSender) -> list[pb.Result]:

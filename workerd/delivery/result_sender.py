@@ -43,9 +43,9 @@ from schedkit.bounds.tables import MOST_IN_BATCH
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd.batches import SuccessBatch
 from workerd.core.ids import Address, AssignmentKey, Incarnation
 from workerd.delivery.spool import Spool
-from workerd.delivery.success_batch import SuccessBatch
 from workerd.frame_queue import MemberFrameQueue
 from workerd.messages import key_of, keys_of, microseconds
 

@@ -42,7 +42,7 @@ from google.protobuf.message import DecodeError
 from schedkit import failpoints
 from schedkit.errors import Misconfigured, NotNow
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.delivery.success_batch import violations
+from workerd.batches import result_violations
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Spool:
                 frame = pb.WorkerFrame.FromString(data)
             except DecodeError:
                 frame = pb.WorkerFrame()
-            if not _count(frame) or any(map(violations, frame.result_batches)):
+            if not _count(frame) or any(map(result_violations, frame.result_batches)):
                 path.rename(path.with_suffix(".damaged"))
                 log.warning("spool file %s is damaged: set aside", path)
                 continue

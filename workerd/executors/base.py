@@ -22,7 +22,7 @@ from schedkit.text.duration import render
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.assigned_batch import AssignedBatch
+from workerd.batches import AssignedBatch
 from workerd.core.capture import Piece
 from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, stopped
 from workerd.core.resource_limits import ResourceLimits

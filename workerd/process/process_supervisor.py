@@ -27,8 +27,7 @@ from workerd.core.ids import AssignmentKey
 from workerd.core.lease_trust import KillEntry
 from workerd.core.resource_limits import ResourceLimits, at_limit
 from workerd.process import cgroup_limits, cgroups, proc_files
-from workerd.process.cgroup_child import Starter
-from workerd.process.cgroup_spawn import Launcher
+from workerd.process.cgroup_spawn import Launcher, Starter
 from workerd.process.keeper import Keeper, SharedLease
 from workerd.process.orphans import Orphans
 from workerd.process.process_journal import Journal

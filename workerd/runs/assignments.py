@@ -28,7 +28,7 @@ from schedkit.clock import boottime
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.assigned_batch import AssignedBatch, violations
+from workerd.batches import AssignedBatch, run_violations
 from workerd.core.admission import (
     ENDING,
     HELD,
@@ -160,7 +160,7 @@ class HeldRuns:
                 with set_aside("assignment", f"run {assignment.key.run_id}"):
                     self._take(AssignedBatch.of_one(assignment), time, origin)
         for message in batches:
-            if found := violations(message):
+            if found := run_violations(message):
                 self._reject(_readable_keys(message), problem(found), origin)
             else:
                 with set_aside("batch of assignments", f"job {message.common.job}"):

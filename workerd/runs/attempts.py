@@ -30,13 +30,12 @@ from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.assigned_batch import AssignedBatch
+from workerd.batches import AssignedBatch, SuccessBatch
 from workerd.core.admission import ENDING, RUNNING, OfferedBatch, fill
 from workerd.core.cluster_time import JudgingClock, MemberTime
 from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason, stopped
 from workerd.delivery.result_upload import ResultUpload
-from workerd.delivery.success_batch import SuccessBatch
 from workerd.executors.base import (
     ActionExecutor,
     AttemptStart,

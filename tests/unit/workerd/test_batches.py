@@ -27,7 +27,7 @@ from support.fake_member import FakeMember, runs_of
 from support.uploads import upload_in
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd import messages
-from workerd.assigned_batch import AssignedBatch
+from workerd.batches import AssignedBatch, SuccessBatch, result_violations
 from workerd.core.admission import Admission, AssignmentState, OfferedBatch
 from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
 from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
@@ -36,7 +36,6 @@ from workerd.core.outcome import Cause
 from workerd.delivery import result_sender
 from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
-from workerd.delivery.success_batch import SuccessBatch, violations
 from workerd.executors.base import StartedBatch
 from workerd.executors.handlers.attempt_call import CalledFunction, HandlerCall, current
 from workerd.executors.handlers.handler_subprocess import SubprocessHandlers
@@ -760,7 +759,7 @@ async def test_more_runs_than_a_batch_may_have_are_reported_in_several(tmp_path:
         await wait_until_async(
             lambda: len(worker.stream.succeeded) == count, WAIT_TIMEOUT, "all results"
         )
-        assert all(not violations(batch) for batch in worker.stream.batches)
+        assert all(not result_violations(batch) for batch in worker.stream.batches)
 
 
 async def test_a_damaged_batch_in_the_spool_is_set_aside(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, runs_of
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from workerd import messages
+from workerd.batches import SuccessBatch
 from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
 from workerd.delivery import result_sender
 from workerd.delivery.result_sender import RESEND_AFTER, ResultSender
 from workerd.delivery.spool import Spool
-from workerd.delivery.success_batch import SuccessBatch
 
 ME = Incarnation("11111111-2222-3333-4444-555555555555")
 
