@@ -15,7 +15,7 @@ import pytest
 
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.fake_member import FakeMember, Stream
+from support.fake_member import FakeMember, Stream, runs_of
 from support.shared_workers import SharedWorkers
 from support.wait import WAIT_TIMEOUT, wait_until_async
 from support.worker_process import WorkerProcess
@@ -358,7 +358,7 @@ async def test_a_thousand_small_runs_all_report_once(shop: Shop) -> None:
         ]
 
         def reported() -> set[str]:
-            return {each.key.run_id for each in stream.results}
+            return {run for batch in stream.result_batches for run, _ in runs_of(batch)}
 
         for at in range(0, 1000, 100):
             await stream.send(assignments=assignments[at : at + 100])
