@@ -81,16 +81,14 @@ def record(connection: Connection, events: Sequence[ClusterEventRecord]) -> None
     """Write the events, and a line of the audit log for each."""
     if not events:
         return
-    connection.exec_driver_sql(
-        INSERT,
-        {
-            "kinds": arrays.texts(event.kind for event in events),
-            "objects": arrays.texts(event.object for event in events),
-            "actors": arrays.texts(event.actor for event in events),
-            "reasons": arrays.texts(event.reason for event in events),
-            "details": arrays.texts(event.detail for event in events),
-        },
-    )
+    values = {
+        "kinds": arrays.texts(event.kind for event in events),
+        "objects": arrays.texts(event.object for event in events),
+        "actors": arrays.texts(event.actor for event in events),
+        "reasons": arrays.texts(event.reason for event in events),
+        "details": arrays.texts(event.detail for event in events),
+    }
+    connection.exec_driver_sql(INSERT, values)
     audit.write_all(
         connection,
         [

@@ -241,15 +241,13 @@ def take_shards(
     connection.exec_driver_sql(
         "SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE", (ids,)
     )
-    rows = connection.exec_driver_sql(
-        TAKE,
-        {
-            "tenure": tenure,
-            "timeline": timeline,
-            "ids": ids,
-            "epochs": arrays.numbers(seen.values()),
-        },
-    )
+    arguments = {
+        "tenure": tenure,
+        "timeline": timeline,
+        "ids": ids,
+        "epochs": arrays.numbers(seen.values()),
+    }
+    rows = connection.exec_driver_sql(TAKE, arguments)
     return {ShardId(shard): Epoch(epoch) for shard, epoch in rows}
 
 

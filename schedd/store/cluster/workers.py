@@ -165,24 +165,22 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
     """Insert the incarnation if it is new, and return the stored row. An existing row changes only
     in its namespaces: they come from the certificate of the newest stream.
     """
-    connection.exec_driver_sql(
-        REGISTER,
-        {
-            "id": new.id,
-            "worker": arrays.clean(new.worker),
-            "spool_id": arrays.clean(new.spool_id),
-            "host": arrays.clean(new.host),
-            "version": arrays.clean(new.version),
-            "slots": new.slots,
-            "labels": json.dumps(
-                {arrays.clean(key): arrays.clean(value) for key, value in new.labels.items()}
-            ),
-            "handlers": arrays.texts(new.handlers),
-            "actions": arrays.texts(new.actions),
-            "started_at": new.started_at,
-            "namespaces": None if new.namespaces is None else arrays.texts(sorted(new.namespaces)),
-        },
-    )
+    values = {
+        "id": new.id,
+        "worker": arrays.clean(new.worker),
+        "spool_id": arrays.clean(new.spool_id),
+        "host": arrays.clean(new.host),
+        "version": arrays.clean(new.version),
+        "slots": new.slots,
+        "labels": json.dumps(
+            {arrays.clean(key): arrays.clean(value) for key, value in new.labels.items()}
+        ),
+        "handlers": arrays.texts(new.handlers),
+        "actions": arrays.texts(new.actions),
+        "started_at": new.started_at,
+        "namespaces": None if new.namespaces is None else arrays.texts(sorted(new.namespaces)),
+    }
+    connection.exec_driver_sql(REGISTER, values)
     [stored] = incarnations(connection, [new.id])
     return stored
 

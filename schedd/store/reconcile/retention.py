@@ -207,17 +207,15 @@ def old_runs_of(
     limit: int,
 ) -> list[EndedRun]:
     """Return runs of these jobs after these keys that are past the jobs' own retention."""
-    rows = connection.exec_driver_sql(
-        OF_JOBS,
-        {
-            "jobs": arrays.ids(past),
-            "ats": arrays.instants(key.scheduled_at for key in past.values()),
-            "runs": arrays.ids(key.run_id for key in past.values()),
-            "shards": arrays.numbers(shards),
-            "now": now,
-            "limit": limit,
-        },
-    )
+    arguments = {
+        "jobs": arrays.ids(past),
+        "ats": arrays.instants(key.scheduled_at for key in past.values()),
+        "runs": arrays.ids(key.run_id for key in past.values()),
+        "shards": arrays.numbers(shards),
+        "now": now,
+        "limit": limit,
+    }
+    rows = connection.exec_driver_sql(OF_JOBS, arguments)
     return [*_ended_runs(rows)]
 
 
@@ -255,13 +253,11 @@ def delete_runs(connection: Connection, _: Claim, chosen: Sequence[EndedRun]) ->
 def delete_logs(connection: Connection, _: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
     """Delete the output of these runs. Returns those that had any."""
     lock_runs(connection, key_arguments([run.key for run in chosen]))
-    gone = connection.exec_driver_sql(
-        DELETE_LOGS,
-        {
-            "runs": arrays.ids(run.key.run_id for run in chosen),
-            "shards_of": arrays.numbers(run.shard for run in chosen),
-        },
-    )
+    values = {
+        "runs": arrays.ids(run.key.run_id for run in chosen),
+        "shards_of": arrays.numbers(run.shard for run in chosen),
+    }
+    gone = connection.exec_driver_sql(DELETE_LOGS, values)
     rows = gone.all()
     _remember(
         connection,

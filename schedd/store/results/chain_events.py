@@ -120,13 +120,11 @@ def _skipped_by(
     connection: Connection, joins: Sequence[tuple[JobId, Cycle]]
 ) -> dict[RunId, dict[JobId, ParentEnded]]:
     """Return the skipped runs of these joins, with the parents that caused the skip."""
-    rows = connection.exec_driver_sql(
-        SKIPPED,
-        {
-            "scheduled": arrays.instants(cycle.scheduled_at for _, cycle in joins),
-            "runs": arrays.ids(_first_run(child, cycle) for child, cycle in joins),
-        },
-    )
+    values = {
+        "scheduled": arrays.instants(cycle.scheduled_at for _, cycle in joins),
+        "runs": arrays.ids(_first_run(child, cycle) for child, cycle in joins),
+    }
+    rows = connection.exec_driver_sql(SKIPPED, values)
     return dict(decoded("runs", rows, lambda row: (RunId(row[0]), parents_of(row[1]))))
 
 

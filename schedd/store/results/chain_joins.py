@@ -190,13 +190,11 @@ def join(connection: Connection, claim: Claim, wanted: Sequence[Wanted]) -> list
     """Judge these joins, under the locks of their shards. Returns the created runs. Joins that
     changed since they were read are left for the next call.
     """
-    timers = connection.exec_driver_sql(
-        TIMERS,
-        {
-            "jobs": arrays.ids(sorted({one.join.child for one in wanted})),
-            "shards": arrays.numbers(shards_of(wanted)),
-        },
-    ).all()
+    values = {
+        "jobs": arrays.ids(sorted({one.join.child for one in wanted})),
+        "shards": arrays.numbers(shards_of(wanted)),
+    }
+    timers = connection.exec_driver_sql(TIMERS, values).all()
     generations = {JobId(job): generation for job, generation, _, _ in timers}
     stale = [one for one in wanted if generations.get(one.join.child) != one.generation]
     if timers:
@@ -231,13 +229,11 @@ def _read_parents(connection: Connection, mine: Sequence[Wanted], timers: Sequen
     for child, parent, name in connection.exec_driver_sql(PARENTS, arguments):
         parents[JobId(child)][JobId(parent)] = name
     ids = [(one, run_id) for one in mine for run_id in _ids(one)]
-    rows = connection.exec_driver_sql(
-        MADE,
-        {
-            "scheduled": arrays.instants(one.join.cycle.scheduled_at for one, _ in ids),
-            "runs": arrays.ids(run_id for _, run_id in ids),
-        },
-    )
+    values = {
+        "scheduled": arrays.instants(one.join.cycle.scheduled_at for one, _ in ids),
+        "runs": arrays.ids(run_id for _, run_id in ids),
+    }
+    rows = connection.exec_driver_sql(MADE, values)
     made = {RunId(run_id): (state, reason, ended) for run_id, state, reason, ended in rows}
     return _Seen(
         timers[0][3],

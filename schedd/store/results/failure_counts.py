@@ -81,15 +81,13 @@ def count(connection: Connection, ended: Iterable[tuple[JobId, ShardId, bool, in
         connection.exec_driver_sql(SUCCEEDED, {"jobs": arrays.ids(sorted(succeeded))})
     if row:
         jobs = sorted(row)
-        connection.exec_driver_sql(
-            FAILED,
-            {
-                "jobs": arrays.ids(jobs),
-                "shards": arrays.numbers(row[job][0] for job in jobs),
-                "failures": arrays.numbers(row[job][1] for job in jobs),
-                "most": arrays.numbers(row[job][2] for job in jobs),
-            },
-        )
+        values = {
+            "jobs": arrays.ids(jobs),
+            "shards": arrays.numbers(row[job][0] for job in jobs),
+            "failures": arrays.numbers(row[job][1] for job in jobs),
+            "most": arrays.numbers(row[job][2] for job in jobs),
+        }
+        connection.exec_driver_sql(FAILED, values)
 
 
 def recount(connection: Connection, job_id: JobId, most: int) -> None:

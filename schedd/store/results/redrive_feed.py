@@ -252,22 +252,20 @@ def _made(
 ) -> list[LiveRun]:
     """Insert the runs. `now`: when the rate allowed them, also the rows' due time."""
     letters, scheduled, jobs, shards, generations, overlaps, run_ids = zip(*rows, strict=True)
-    made = connection.exec_driver_sql(
-        MAKE,
-        {
-            "letters": arrays.ids(letters),
-            "scheduled": arrays.instants(scheduled),
-            "jobs": arrays.ids(jobs),
-            "shards": arrays.numbers(shards),
-            "generations": arrays.numbers(generations),
-            "overlaps": arrays.texts(overlaps),
-            "runs": arrays.ids(run_ids),
-            "payload": payload,
-            "now": now,
-            "tenure": tenure,
-            "redrive": redrive,
-        },
-    )
+    values = {
+        "letters": arrays.ids(letters),
+        "scheduled": arrays.instants(scheduled),
+        "jobs": arrays.ids(jobs),
+        "shards": arrays.numbers(shards),
+        "generations": arrays.numbers(generations),
+        "overlaps": arrays.texts(overlaps),
+        "runs": arrays.ids(run_ids),
+        "payload": payload,
+        "now": now,
+        "tenure": tenure,
+        "redrive": redrive,
+    }
+    made = connection.exec_driver_sql(MAKE, values)
     return decoded("runs", made, live_run, run_id_of)
 
 

@@ -138,15 +138,13 @@ def scan_changes(
     if span is None:
         return MissedChanges(present, unknown=True)
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    found = connection.exec_driver_sql(
-        OF_ALL if of is None else OF_JOBS,
-        {
-            "most": most if of is None else min(most, max(LEAST, most // max(1, len(of)))),
-            "older": MOST_OLDER,
-            "jobs": ids(of or ()),
-            **span,
-        },
-    ).all()
+    values = {
+        "most": most if of is None else min(most, max(LEAST, most // max(1, len(of)))),
+        "older": MOST_OLDER,
+        "jobs": ids(of or ()),
+        **span,
+    }
+    found = connection.exec_driver_sql(OF_ALL if of is None else OF_JOBS, values).all()
     before = next((at for _, at, what in found if what == "ends"), None)
     older = [RunId(run) for run, at, _ in found if run and before and at < before]
     return MissedChanges(
