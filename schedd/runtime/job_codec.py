@@ -8,6 +8,7 @@ filled in here, at each read, so there is one place for them. A stored definitio
 validated first.
 """
 
+import enum
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -122,8 +123,7 @@ def line_id(job: job_pb2.Job, namespace: str) -> LineId:
 
 
 def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:
-    word = job_pb2.Overlap.Name(policy).removeprefix("OVERLAP_")
-    return None if word == "UNSPECIFIED" else Overlap(word)
+    return Overlap(job_pb2.Overlap.Name(policy).removeprefix("OVERLAP_")) if policy else None
 
 
 def set_by_user(job: job_pb2.Job) -> job_pb2.Job:
@@ -209,6 +209,8 @@ def stored_spec(spec: bytes) -> job_pb2.Job:
 
 
 T = TypeVar("T")
+D = TypeVar("D", timedelta, None)
+E = TypeVar("E", bound=enum.Enum)
 
 
 class _Once(Generic[T]):
@@ -298,7 +300,7 @@ class JobDefinition:
             spec=spec.SerializeToString(deterministic=True),
             pool=spec.pool,
             after=tuple(spec.after.jobs),
-            retention=_asked(spec, "retention"),
+            retention=_given(spec, "retention", None),
             line=line_id(spec, self.row.namespace),
         )
 
@@ -316,9 +318,7 @@ class JobDefinition:
             bounds=bounds_of(spec),
             exclude=_exclude(spec, row.calendars),
             catch_up=CatchUp(
-                CatchUpPolicy(
-                    _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
-                ),
+                _chosen(job_pb2.CatchUp.Policy, spec.catch_up.policy, CatchUpPolicy.LATEST),
                 _given(spec.catch_up, "window", timedelta(hours=1)),
             ),
             max_runs=spec.max_runs,
@@ -327,13 +327,11 @@ class JobDefinition:
             overlap_limit=spec.overlap_limit,
             priority=Priority(spec.priority or Priority.MEDIUM),
             retry=_retry(spec.retry),
-            delivery=Delivery(
-                _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
-            ),
+            delivery=_chosen(job_pb2.Delivery, spec.delivery, Delivery.AT_LEAST_ONCE),
             timeout=_given(spec, "timeout", timedelta(hours=1)),
-            start_deadline=_asked(spec, "start_deadline"),
-            run_timeout=_asked(spec, "run_timeout"),
-            heartbeat_timeout=_asked(spec, "heartbeat_timeout"),
+            start_deadline=_given(spec, "start_deadline", None),
+            run_timeout=_given(spec, "run_timeout", None),
+            heartbeat_timeout=_given(spec, "heartbeat_timeout", None),
             kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
             kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
             slots=spec.slots or 1,
@@ -341,9 +339,7 @@ class JobDefinition:
             handler=spec.python.handler if action == "python" else "",
             require=_matches(spec.require),
             prefer=_matches(spec.prefer),
-            placement=Placement(
-                _word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")
-            ),
+            placement=_chosen(job_pb2.Placement, spec.placement, Placement.SPREAD),
             pool=pool_key(row.namespace, spec.pool),
             notices=notices_of(spec),
             after=_after(spec),
@@ -354,7 +350,7 @@ def _after(spec: job_pb2.Job) -> ChainParents | None:
     if not spec.HasField("after"):
         return None
     said = spec.after
-    when = When(_word(job_pb2.After.When.Name(said.when), "WHEN_", "SUCCESS"))
+    when = _chosen(job_pb2.After.When, said.when, When.SUCCESS)
     return ChainParents(tuple(said.jobs), when, said.with_output)
 
 
@@ -415,10 +411,8 @@ def when(spec: job_pb2.Job) -> Schedule:
 
 def _dst(said: job_pb2.DstPolicy) -> DstPolicy:
     return DstPolicy(
-        gap=DstGap(_word(job_pb2.DstPolicy.Gap.Name(said.gap), "GAP_", "RUN_AFTER")),
-        overlap=DstOverlap(
-            _word(job_pb2.DstPolicy.Repeated.Name(said.overlap), "REPEATED_", "FIRST")
-        ),
+        gap=_chosen(job_pb2.DstPolicy.Gap, said.gap, DstGap.RUN_AFTER),
+        overlap=_chosen(job_pb2.DstPolicy.Repeated, said.overlap, DstOverlap.FIRST),
     )
 
 
@@ -453,7 +447,7 @@ def rules_of(said: calendar_service_pb2.Calendar) -> Rules:
         ranges=[(getattr(span, "from"), span.to) for span in said.ranges],
         cron=said.cron,
         zone=said.time_zone,
-        roll=Roll(_word(calendar_service_pb2.Roll.Name(said.roll), "ROLL_", "NONE")),
+        roll=_chosen(calendar_service_pb2.Roll, said.roll, Roll.NONE),
     )
 
 
@@ -470,14 +464,13 @@ def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
     )
 
 
-def _given(message: Message, field: str, default: timedelta) -> timedelta:
+def _given(message: Message, field: str, default: D) -> timedelta | D:
+    """Return the duration of this field, also zero; the default if it isn't set."""
     return seconds(getattr(message, field)) if message.HasField(field) else default
 
 
-def _asked(message: Message, field: str) -> timedelta | None:
-    return seconds(getattr(message, field)) if message.HasField(field) else None
-
-
-def _word(name: str, prefix: str, default: str) -> str:
-    word = name.removeprefix(prefix)
-    return default if word == "UNSPECIFIED" else word
+def _chosen(wire: Any, value: int, default: E) -> E:
+    """Return the value of a wire enum as the core's, whose name lacks the first word; the default
+    for UNSPECIFIED.
+    """
+    return type(default)(wire.Name(value).partition("_")[2]) if value else default
