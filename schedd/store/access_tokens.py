@@ -15,35 +15,18 @@ Invariants
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Connection,
-    FromClause,
-    Row,
-    Select,
-    Uuid,
-    any_,
-    func,
-    literal,
-    literal_column,
-    or_,
-    select,
-    tuple_,
-)
+from sqlalchemy import Connection
 
 from schedd.core.auth.rights import AccessTokenRecord, Role
 from schedd.core.ids import AccessTokenId, Id
 from schedd.core.runs.model import AuditRecord
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.schema.tables import access_tokens as tokens
-from schedd.store.statements.arrays import clean, ids
+from schedd.store.statements.arrays import clean, ids, texts
 from schedd.store.statements.rows import decoded, record_of
 from schedkit.records import dataclass, replace
 
@@ -70,8 +53,6 @@ _BY_INDEX: Final = "; ".join(
 _NO_JIT: Final = "SET LOCAL jit = off"
 """The planner would compile the lookups up to the root: their estimated cost is too high."""
 
-_made: Final = tokens.alias("made")
-_MAKER: Final = func.coalesce(tokens.c.maker, tokens.c.parent)
 _UP: Final = """(
     WITH RECURSIVE up (id, maker, revoked_at) AS (
         SELECT m.token_id, COALESCE(m.maker, m.parent), m.revoked_at FROM access_tokens m
@@ -82,12 +63,59 @@ _UP: Final = """(
     SELECT {} FROM up)
 """
 """All makers of a token, up to the root. `schedd.api` limits the depth."""
-_ALL: Final = select(
-    tokens,
-    _MAKER.label("made_by"),
-    literal_column(_UP.format("min(revoked_at)")).label("maker_revoked_at"),
-    literal_column(_UP.format("array_agg(id::text)")).label("makers"),
+ALL: Final = f"""
+SELECT *, COALESCE(maker, parent) AS made_by, {_UP.format("min(revoked_at)")} AS maker_revoked_at,
+    {_UP.format("array_agg(id::text)")} AS makers
+FROM access_tokens WHERE
+"""
+
+CREATE: Final = """
+INSERT INTO access_tokens (token_id, digest, name, role, namespaces, created_at, created_by,
+    expires_at, revoked_by, parent, maker)
+VALUES (%(id)s, %(digest)s, %(name)s, %(role)s, %(namespaces)s::text[], %(at)s, %(by)s,
+    %(expires_at)s, '', %(parent)s, %(maker)s)
+"""
+
+END_OLDEST_LOGINS: Final = """
+WITH free AS (
+    SELECT token_id FROM access_tokens WHERE token_id IN (
+        SELECT token_id FROM access_tokens
+        WHERE parent = %(parent)s AND revoked_at IS NULL AND expires_at > statement_timestamp()
+        ORDER BY created_at DESC OFFSET %(most)s - 1 LIMIT %(most)s
+    ) AND parent = %(parent)s AND revoked_at IS NULL FOR NO KEY UPDATE SKIP LOCKED
 )
+UPDATE access_tokens SET revoked_at = clock_timestamp(), revoked_by = %(by)s
+WHERE token_id IN (SELECT token_id FROM free) RETURNING token_id
+"""
+"""Rows that another transaction has locked are skipped: it ends them."""
+
+REVOKE: Final = """
+WITH RECURSIVE living (token_id) AS (
+    SELECT %(token)s::uuid
+  UNION ALL
+    SELECT m.token_id FROM living l JOIN access_tokens m
+      ON (m.maker = l.token_id OR m.parent = l.token_id)
+      AND m.revoked_at IS NULL AND m.expires_at > clock_timestamp()
+), theirs AS (SELECT token_id FROM living LIMIT %(most)s)
+UPDATE access_tokens SET revoked_at = clock_timestamp(), revoked_by = %(by)s
+WHERE token_id IN (SELECT token_id FROM theirs) AND revoked_at IS NULL RETURNING token_id
+"""
+"""The token and the valid tokens created with it, at any depth, nearest first. Ended tokens are
+skipped with everything created with them: that has ended, too. `clock_timestamp` is volatile, so
+the index of makers is used and not that of `expires_at`, which has all tokens.
+"""
+
+FORGET: Final = """
+WITH old AS (
+    SELECT token_id FROM access_tokens t
+    WHERE expires_at < statement_timestamp()
+      AND (parent IS NOT NULL OR expires_at < statement_timestamp() - %(kept)s::interval)
+      AND NOT EXISTS (SELECT FROM access_tokens m
+                      WHERE m.maker = t.token_id OR m.parent = t.token_id)
+    ORDER BY expires_at LIMIT %(limit)s
+)
+DELETE FROM access_tokens WHERE token_id IN (SELECT token_id FROM old)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +127,31 @@ class Revoked:
 
 
 def create(connection: Connection, token: AccessTokenRecord, entry: AuditRecord) -> bool:
-    """Store a new token. Returns False if its maker doesn't exist or is revoked."""
+    """Store a new token. Returns False if its maker doesn't exist or is revoked. A login beyond
+    MOST_LOGINS ends the oldest ones.
+    """
     if token.maker is not None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock_shared({_LOCK})")
         maker = find(connection, token.maker)
         if maker is None or maker.revoked:
             return False
-    row = {
-        "token_id": token.id,
+    values = {
+        "id": token.id,
         "digest": token.digest,
         "name": clean(token.name),
         "role": token.role.name,
-        "namespaces": [*token.namespaces],
-        "created_at": token.created_at,
-        "created_by": clean(token.created_by),
+        "namespaces": texts(token.namespaces),
+        "at": token.created_at,
+        "by": clean(token.created_by),
         "expires_at": token.expires_at,
-        "revoked_by": "",
         "parent": token.maker if token.login else None,
         "maker": None if token.login else token.maker,
+        "most": MOST_LOGINS,
     }
-    ended = _outdated(connection, token) if token.login and token.maker is not None else []
-    connection.execute(tokens.insert().values(row))
+    ended: Sequence[AccessTokenId] = ()
+    if token.login and token.maker is not None:
+        ended = connection.exec_driver_sql(END_OLDEST_LOGINS, values).scalars().all()
+    connection.exec_driver_sql(CREATE, values)
     of_ended = [
         replace(entry, action="logout", object=f"token/{each}", before="", after="")
         for each in ended
@@ -129,16 +161,14 @@ def create(connection: Connection, token: AccessTokenRecord, entry: AuditRecord)
 
 
 def find(connection: Connection, token: AccessTokenId) -> AccessTokenRecord | None:
-    """Return the token, None if it doesn't exist."""
-    row = connection.execute(_ALL.where(tokens.c.token_id == token)).first()
+    row = connection.exec_driver_sql(f"{ALL} token_id = %s", (token,)).first()
     return None if row is None else _token_of(row)
 
 
 def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessTokenRecord]:
     """Return these tokens, except missing ones."""
     connection.exec_driver_sql(_NO_JIT)
-    these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
-    found = connection.execute(_ALL.where(tokens.c.token_id == these))
+    found = connection.exec_driver_sql(f"{ALL} token_id = ANY (%s::uuid[])", (ids(wanted),))
     return decoded("access_tokens", found, _token_of)
 
 
@@ -147,11 +177,13 @@ def list_tokens(
 ) -> list[AccessTokenRecord]:
     """Return tokens without logins, newest first."""
     connection.exec_driver_sql(_NO_JIT)
-    at = tuple_(tokens.c.created_at, tokens.c.token_id)
-    query = _ALL.where(tokens.c.parent.is_(None)).order_by(at.desc()).limit(limit)
-    if after is not None:
-        query = query.where(at < after)
-    return decoded("access_tokens", connection.execute(query), _token_of)
+    place = "AND (created_at, token_id) < (%(at)s, %(id)s::uuid)" if after else ""
+    at, id_ = after or (None, None)
+    found = connection.exec_driver_sql(
+        f"{ALL} parent IS NULL {place} ORDER BY created_at DESC, token_id DESC LIMIT %(limit)s",
+        {"at": at, "id": id_, "limit": limit},
+    )
+    return decoded("access_tokens", found, _token_of)
 
 
 def revoke(
@@ -160,14 +192,8 @@ def revoke(
     """Revoke the token and all tokens created with it. An earlier revocation keeps its time."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     connection.exec_driver_sql(_BY_INDEX)
-    theirs = _living_of(token).limit(MOST_MARKED + 1).cte("theirs")
-    changed = (
-        tokens.update()
-        .where(tokens.c.token_id.in_(select(theirs.c.token_id)), tokens.c.revoked_at.is_(None))
-        .values(revoked_at=func.clock_timestamp(), revoked_by=clean(by))
-        .returning(tokens.c.token_id)
-    )
-    ended = {AccessTokenId(row.token_id) for row in connection.execute(changed)}
+    values = {"token": token, "by": clean(by), "most": MOST_MARKED + 1}
+    ended = set(connection.exec_driver_sql(REVOKE, values).scalars())
     found = find(connection, token)
     if found is None:
         return None
@@ -183,69 +209,15 @@ def forget_ended(connection: Connection, limit: int = 2_000) -> int:
     still exists. At most `limit`; returns how many.
     """
     connection.exec_driver_sql(_BY_INDEX)
-    now = func.statement_timestamp()
-    made = select(_made.c.token_id).where(_created_by(_made, tokens.c.token_id))
-    old = (
-        select(tokens.c.token_id)
-        .where(tokens.c.expires_at < now)
-        .where(or_(tokens.c.parent.isnot(None), tokens.c.expires_at < now - KEPT))
-        .where(~made.exists())
-        .order_by(tokens.c.expires_at)
-        .limit(limit)
-        .cte("old")
-    )
-    gone = tokens.delete().where(tokens.c.token_id.in_(select(old.c.token_id)))
-    return connection.execute(gone).rowcount
+    return connection.exec_driver_sql(FORGET, {"kept": KEPT, "limit": limit}).rowcount
 
 
-def _living_of(token: AccessTokenId) -> Select[Any]:
-    """Select the ids of the token and of the valid tokens created with it, at any depth, nearest
-    first. Ended tokens are skipped with everything created with them: that has ended, too.
-    """
-    first = select(literal(token, Uuid).label("token_id")).cte("living", recursive=True)
-    next_ = (
-        select(_made.c.token_id)
-        .where(_created_by(_made, first.c.token_id), _made.c.revoked_at.is_(None))
-        # volatile, so that the index of makers is used and not that of `expires_at`, which has all
-        .where(_made.c.expires_at > func.clock_timestamp())
-    )
-    return select(first.union_all(next_).c.token_id)
-
-
-def _outdated(connection: Connection, token: AccessTokenRecord) -> builtins.list[AccessTokenId]:
-    """End the oldest logins of a token that is about to get another one. Returns their ids. Rows
-    that another transaction has locked are skipped: it ends them.
-    """
-    living = (tokens.c.parent == token.maker, tokens.c.revoked_at.is_(None))
-    beyond = (
-        select(tokens.c.token_id)
-        .where(*living, tokens.c.expires_at > func.statement_timestamp())
-        .order_by(tokens.c.created_at.desc())
-        .offset(MOST_LOGINS - 1)
-        .limit(MOST_LOGINS)
-    )
-    free = (
-        select(tokens.c.token_id)
-        .where(tokens.c.token_id.in_(beyond), *living)
-        .with_for_update(key_share=True, skip_locked=True)
-        .cte("free")
-    )
-    ends = {"revoked_at": func.clock_timestamp(), "revoked_by": clean(token.created_by)}
-    changed = tokens.update().where(tokens.c.token_id.in_(select(free.c.token_id))).values(ends)
-    rows = connection.execute(changed.returning(tokens.c.token_id))
-    return [AccessTokenId(row.token_id) for row in rows]
-
-
-def _created_by(made: FromClause, maker: ColumnElement[Id]) -> ColumnElement[bool]:
-    """Return the condition that `maker` created the token. Each half has its own index."""
-    return or_(made.c.maker == maker, made.c.parent == maker)
-
-
-def _token_of(row: Row[Any]) -> AccessTokenRecord:
+def _token_of(row: Any) -> AccessTokenRecord:
     return record_of(
         AccessTokenRecord,
         row,
-        id=AccessTokenId(row.token_id),
+        id=row.token_id,
+        digest=bytes(row.digest),
         role=Role[row.role],
         namespaces=tuple(row.namespaces),
         maker=row.made_by,

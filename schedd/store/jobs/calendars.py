@@ -16,27 +16,28 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, func, select
-from sqlalchemy.sql.selectable import LateralFromClause
+from sqlalchemy import Connection, column, text
 
 from schedd.core.ids import JobId
 from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.schema.tables import calendar_versions, job_calendars, jobs
+from schedd.store.schema.tables import job_calendars
 from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import decoded, record_of
 from schedkit.records import dataclass, replace
 
-PINNED = """
-LEFT JOIN LATERAL (
+_OF_JOB: Final = """
     SELECT array_agg(c.name) AS names, array_agg(c.version) AS versions, array_agg(v.spec) AS specs
     FROM job_calendars c JOIN calendar_versions v USING (namespace, name, version)
-    WHERE c.job_id = j.job_id
-) pinned ON EXISTS (SELECT FROM job_calendars c WHERE c.job_id = j.job_id)
+    WHERE c.job_id = {}.job_id
+"""
+PINNED = f"""
+LEFT JOIN LATERAL ({_OF_JOB.format("j")})
+  pinned ON EXISTS (SELECT FROM job_calendars c WHERE c.job_id = j.job_id)
 """
 """A join for `jobs j`: the job's pinned calendars. Most jobs have none, and aggregate nothing."""
 
@@ -100,23 +101,12 @@ WHERE p.namespace = %(namespace)s AND p.name = %(name)s AND j.deleted_at IS NULL
 """The jobs that use any version of the calendar."""
 
 
-def pinned_lateral() -> LateralFromClause:
-    both = job_calendars.join(
-        calendar_versions,
-        (calendar_versions.c.namespace == job_calendars.c.namespace)
-        & (calendar_versions.c.name == job_calendars.c.name)
-        & (calendar_versions.c.version == job_calendars.c.version),
-    )
-    return (
-        select(
-            func.array_agg(job_calendars.c.name).label("names"),
-            func.array_agg(job_calendars.c.version).label("versions"),
-            func.array_agg(calendar_versions.c.spec).label("specs"),
-        )
-        .select_from(both)
-        .where(job_calendars.c.job_id == jobs.c.job_id)
-        .lateral("pinned")
-    )
+PINNED_LATERAL: Final = (
+    text(_OF_JOB.format("jobs"))
+    .columns(column("names"), column("versions"), column("specs"))
+    .lateral("pinned")
+)
+"""`PINNED` for SQLAlchemy, to join with `jobs` ON true."""
 
 
 def pinned(

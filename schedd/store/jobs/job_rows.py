@@ -167,7 +167,7 @@ def records() -> Select[Any]:
         live.c.job_id == timers.c.job_id,
         live.c.scheduled_at > func.statement_timestamp(),
     )
-    pinned = calendars.pinned_lateral()
+    pinned = calendars.PINNED_LATERAL
     return select(
         jobs,
         timers.c.due_at,

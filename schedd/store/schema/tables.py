@@ -36,7 +36,6 @@ _TYPES: Final[dict[str, Any]] = {
     "jsonb": JSONB(),
     "smallint": SmallInteger(),
     "text": Text(),
-    "text[]": ARRAY(Text),
     "timestamptz": DateTime(timezone=True),
     "timestamptz[]": ARRAY(DateTime(timezone=True)),
     "uuid": Uuid(),
@@ -71,10 +70,6 @@ timers = _table("""timers:
 """)
 resumptions = _table("resumptions: job_id uuid key, shard int, resume_at timestamptz")
 failing = _table("failing: job_id uuid key, shard int, failures int, most int")
-calendars = _table("""calendars:
-    namespace text key, name text key, version int, updated_at timestamptz, updated_by text,
-    deleted_at timestamptz null
-""")
 calendar_versions = _table("""calendar_versions:
     namespace text key, name text key, version int key, spec bytea, updated_at timestamptz,
     updated_by text
@@ -146,11 +141,6 @@ notices = _table("""notices:
 idempotency_keys = _table("""idempotency_keys:
     namespace text key, call text key, key text key, digest bytea, made uuid,
     created_at timestamptz
-""")
-access_tokens = _table("""access_tokens:
-    token_id uuid key, digest bytea, name text, role text, namespaces text[],
-    created_at timestamptz, created_by text, expires_at timestamptz, revoked_at timestamptz null,
-    revoked_by text, parent uuid null, maker uuid null
 """)
 audit = _table("""audit:
     seq bigint key, at timestamptz, actor text, action text, object text, outcome text,
