@@ -23,7 +23,6 @@ from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
-from schedd.store.schema.tables import job_calendars
 from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
@@ -147,7 +146,7 @@ def pin(
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    connection.execute(job_calendars.delete().where(job_calendars.c.job_id == job_id))
+    connection.exec_driver_sql("DELETE FROM job_calendars WHERE job_id = %s", (job_id,))
 
 
 def apply_calendar(

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from schedd.core.ids import JobId
 from schedd.core.jobs.chains import MOST_ANCESTORS, path_text
 from schedd.core.runs.records import ChainRefused
-from schedd.store.schema.tables import chain_arrivals, chain_edges, jobs
 from schedd.store.statements import arrays
 
 _LOCK: Final = 7_420_005
@@ -33,6 +32,21 @@ ORDER BY t.job_id FOR SHARE OF t
 """
 
 ABOVE = "SELECT child, parent FROM chain_edges WHERE child = ANY (%(jobs)s::uuid[])"
+
+NAMES = "SELECT job_id, name FROM jobs WHERE job_id = ANY (%(jobs)s::uuid[])"
+
+LINK = (
+    "DELETE FROM chain_edges WHERE child = %(job)s",
+    """
+    INSERT INTO chain_edges (child, parent)
+    SELECT %(job)s, parent FROM unnest(%(parents)s::uuid[]) b(parent)
+    """,
+    "DELETE FROM chain_arrivals WHERE child = %(job)s AND parent <> ALL (%(parents)s::uuid[])",
+)
+
+CHILDREN = """
+SELECT j.name FROM chain_edges e JOIN jobs j ON j.job_id = e.child WHERE e.parent = %s ORDER BY 1
+"""
 
 FORGET_ORPHANS = """
 DELETE FROM chain_arrivals a WHERE NOT EXISTS (
@@ -63,34 +77,27 @@ def fault(
     if way is None:
         return ChainRefused("ancestors", f"{MOST_ANCESTORS:,}")
     if way:
-        query = select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(way))
-        names = {JobId(job): name for job, name in connection.execute(query)}
+        rows = connection.exec_driver_sql(NAMES, {"jobs": arrays.ids(way)})
+        names: dict[JobId, str] = {row.job_id: row.name for row in rows}
         return ChainRefused("cycle", path_text([names[job] for job in way]))
     return parents
 
 
 def link(connection: Connection, job_id: JobId, parents: Mapping[str, JobId]) -> None:
     """Set the job's parents to exactly these."""
-    connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
-    if parents:
-        rows = [{"child": job_id, "parent": parent} for parent in parents.values()]
-        connection.execute(chain_edges.insert(), rows)
-    mine, others = (
-        chain_arrivals.c.child == job_id,
-        chain_arrivals.c.parent.not_in(list(parents.values())),
-    )
-    connection.execute(chain_arrivals.delete().where(mine, others))
+    values = {"job": job_id, "parents": arrays.ids(parents.values())}
+    for statement in LINK:
+        connection.exec_driver_sql(statement, values)
 
 
 def children(connection: Connection, job_id: JobId) -> list[str]:
-    both = chain_edges.join(jobs, jobs.c.job_id == chain_edges.c.child)
-    query = select(jobs.c.name).select_from(both).where(chain_edges.c.parent == job_id)
-    return list(connection.execute(query.order_by(jobs.c.name)).scalars())
+    """Return the names of the jobs that run after this one."""
+    return [*connection.exec_driver_sql(CHILDREN, (job_id,)).scalars()]
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
-    connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
-    connection.execute(chain_arrivals.delete().where(chain_arrivals.c.child == job_id))
+    """Delete the edges and chain events of a deleted job."""
+    link(connection, job_id, {})
 
 
 def forget_orphans(connection: Connection) -> None:

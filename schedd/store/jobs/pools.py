@@ -25,12 +25,27 @@ from schedd.core.runs.records import StoreConflict
 from schedd.store import audit
 from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import pool_limits
-from schedd.store.schema.tables import jobs, live, pool_turns, pools
+from schedd.store.schema.tables import jobs, pool_turns, pools
 from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.operations import operations
 from schedd.store.statements.rows import record_of
 from schedkit.records import dataclass, replace
+
+USERS: Final = """
+SELECT * FROM (
+    SELECT j.name, j.ephemeral, (SELECT l.run_id FROM live l
+        WHERE l.shard = %(shard)s AND l.job_id = j.job_id LIMIT 1) AS run_id
+    FROM jobs j WHERE j.namespace = %(namespace)s AND j.pool = %(name)s AND j.deleted_at IS NULL
+) u WHERE NOT ephemeral OR run_id IS NOT NULL ORDER BY ephemeral, name LIMIT %(most)s
+"""
+
+USE: Final = """
+SELECT (SELECT count(*) FROM jobs WHERE namespace = %(namespace)s AND pool = %(name)s
+        AND deleted_at IS NULL AND NOT ephemeral),
+    (SELECT count(*) FROM live l JOIN jobs j ON j.job_id = l.job_id
+     WHERE l.shard = %(shard)s AND j.namespace = %(namespace)s AND j.pool = %(name)s)
+"""
 
 LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
 
@@ -144,18 +159,13 @@ def delete_pool(
     gone = connection.execute(held).first()
     if gone is None:
         return False
-    here = (jobs.c.namespace == clean(namespace)) & (jobs.c.pool == name)
-    alive = (
-        select(live.c.run_id)
-        .where(live.c.shard == shard_of_pool(namespace, name), live.c.job_id == jobs.c.job_id)
-        .limit(1)
-    )
-    users = connection.execute(
-        select(jobs.c.name, jobs.c.ephemeral, alive.scalar_subquery().label("run_id"))
-        .where(here, jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral | alive.exists())
-        .order_by(jobs.c.ephemeral, jobs.c.name)
-        .limit(most)
-    )
+    asked = {
+        "shard": shard_of_pool(namespace, name),
+        "namespace": clean(namespace),
+        "name": name,
+        "most": most,
+    }
+    users = connection.exec_driver_sql(USERS, asked)
     if found := [
         PoolUser(run=row.run_id) if row.ephemeral else PoolUser(row.name) for row in users
     ]:
@@ -195,18 +205,14 @@ def list_pools(
 def _use(connection: Connection, record: PoolRecord) -> PoolUse:
     key = PoolKey(pool_key(record.namespace, record.name))
     usage = pool_limits.usage(connection, [key])[key]
-    here = (jobs.c.namespace == record.namespace) & (jobs.c.pool == record.name)
-    used = select(func.count()).where(here, jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral)
-    shard = shard_of_pool(record.namespace, record.name)
-    alive = (
-        select(func.count())
-        .select_from(live.join(jobs, jobs.c.job_id == live.c.job_id))
-        .where(live.c.shard == shard, here)
-    )
-    runs = connection.execute(alive).scalar_one()
-    waiting = max(0, runs - usage.running)
+    where = {
+        "shard": shard_of_pool(record.namespace, record.name),
+        "namespace": record.namespace,
+        "name": record.name,
+    }
+    used, runs = connection.exec_driver_sql(USE, where).one()
     recent = usage.recent if record.rate else 0
-    return PoolUse(connection.execute(used).scalar_one(), usage.running, waiting, recent)
+    return PoolUse(used, usage.running, max(0, runs - usage.running), recent)
 
 
 def _is(namespace: str, name: str) -> Any:

@@ -30,7 +30,6 @@ from schedd.core.jobs.notifications import (
 )
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, RunKey
-from schedd.store.schema.tables import notices
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
 
@@ -154,7 +153,7 @@ def first_time_late(
 
 def forget(connection: Connection, job_id: JobId) -> None:
     """Delete the job's memory. Notifications that wait are still delivered."""
-    connection.execute(notices.delete().where(notices.c.job_id == job_id))
+    connection.exec_driver_sql("DELETE FROM notices WHERE job_id = %s", (job_id,))
 
 
 def _memories(

@@ -17,7 +17,6 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
-from schedd.store.schema.tables import failing, resumptions
 from schedd.store.statements import arrays
 
 RESUME_AT = """
@@ -54,15 +53,15 @@ LIMIT %(limit)s
 def resume_at(connection: Connection, job_id: JobId, at: datetime | None) -> None:
     """Set when the paused job is resumed automatically; None: only by a user."""
     if at is None:
-        connection.execute(resumptions.delete().where(resumptions.c.job_id == job_id))
+        connection.exec_driver_sql("DELETE FROM resumptions WHERE job_id = %s", (job_id,))
     else:
         connection.exec_driver_sql(RESUME_AT, {"job": job_id, "at": at})
 
 
 def forget(connection: Connection, job_id: JobId) -> None:
     """Delete the counts and the automatic resume of a resumed or deleted job."""
-    for table in (resumptions, failing):
-        connection.execute(table.delete().where(table.c.job_id == job_id))
+    for table in ("resumptions", "failing"):
+        connection.exec_driver_sql(f"DELETE FROM {table} WHERE job_id = %s", (job_id,))
 
 
 def count(connection: Connection, ended: Iterable[tuple[JobId, ShardId, bool, int]]) -> None:
@@ -92,11 +91,8 @@ def count(connection: Connection, ended: Iterable[tuple[JobId, ShardId, bool, in
 
 def recount(connection: Connection, job_id: JobId, most: int) -> None:
     """Set how many failures in a row pause the job; 0: delete its count."""
-    mine = failing.c.job_id == job_id
-    if most:
-        connection.execute(failing.update().where(mine).values(most=most))
-    else:
-        connection.execute(failing.delete().where(mine))
+    change = "UPDATE failing SET most = %(most)s" if most else "DELETE FROM failing"
+    connection.exec_driver_sql(f"{change} WHERE job_id = %(job)s", {"job": job_id, "most": most})
 
 
 def read_ended_pauses(

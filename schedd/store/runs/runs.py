@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, select, true
+from sqlalchemy import Connection, select, true
 
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.jobs.definition import Overlap, Priority
@@ -23,11 +23,20 @@ from schedd.store.connection.database import RolledBack
 from schedd.store.jobs import pools
 from schedd.store.jobs.jobs import insert_job
 from schedd.store.runs.run_records import record, record_name, records
-from schedd.store.schema.tables import attempts, jobs, live, outputs, results, runs, timers
+from schedd.store.schema.tables import attempts, jobs, outputs, results, runs, timers
 from schedd.store.statements import idempotency
 from schedd.store.statements.rows import decoded, record_of
 from schedd.store.timers.run_insert import insert_run_row
 from schedkit.records import replace
+
+CANCEL = """
+WITH ended AS (
+    UPDATE runs SET state = 'CANCELLED', reason = 'BY_USER', cancelling = true,
+        finished_at = clock_timestamp() WHERE run_id = %s RETURNING shard, job_id, run_id
+)
+DELETE FROM live l USING ended e
+WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+"""
 
 ATTEMPT = (
     attempts.c.attempt,
@@ -147,22 +156,7 @@ def cancel_run(
     if was is None:
         return None
     if was.run.state in (State.PENDING, State.RETRYING):
-        ended = connection.execute(
-            runs.update()
-            .where(runs.c.run_id == run_id)
-            .values(
-                state=State.CANCELLED.value,
-                reason=Reason.BY_USER.value,
-                cancelling=True,
-                finished_at=func.clock_timestamp(),
-            )
-            .returning(runs.c.shard, runs.c.job_id)
-        ).one()
-        connection.execute(
-            live.delete().where(
-                live.c.shard == ended.shard, live.c.job_id == ended.job_id, live.c.run_id == run_id
-            )
-        )
+        connection.exec_driver_sql(CANCEL, (run_id,))
     elif was.run.state is State.RUNNING and not was.run.cancelling:
         connection.execute(runs.update().where(runs.c.run_id == run_id).values(cancelling=True))
     else:

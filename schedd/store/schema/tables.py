@@ -69,17 +69,6 @@ timers = _table("""timers:
     paused bool, fired int, line bigint null, line_generation int null
 """)
 resumptions = _table("resumptions: job_id uuid key, shard int, resume_at timestamptz")
-failing = _table("failing: job_id uuid key, shard int, failures int, most int")
-calendar_versions = _table("""calendar_versions:
-    namespace text key, name text key, version int key, spec bytea, updated_at timestamptz,
-    updated_by text
-""")
-job_calendars = _table("job_calendars: job_id uuid key, name text key, namespace text, version int")
-chain_edges = _table("chain_edges: child uuid key, parent uuid key")
-chain_arrivals = _table("""chain_arrivals:
-    child uuid key, scheduled_at timestamptz key, root uuid key, parent uuid key, run_id uuid,
-    state text, arrived_at timestamptz, look_at timestamptz
-""")
 pools = _table("""pools:
     namespace text key, name text key, shard int, run_limit int null, rate_count int null,
     rate_seconds float8 null, version int, paused bool, pause_note text, paused_by text,
@@ -133,10 +122,6 @@ redrives = _table("""redrives:
     payload bytea null, total int, made int, open bool, fed_until timestamptz null,
     looked_at timestamptz null, created_at timestamptz, created_by text,
     stopped_at timestamptz null, stopped_by text, finished_at timestamptz null, submitted bool null
-""")
-notices = _table("""notices:
-    job_id uuid key, failures int, notified bool, failure_at timestamptz null,
-    dead_letter_at timestamptz null, recovery_at timestamptz null, late_at timestamptz null
 """)
 idempotency_keys = _table("""idempotency_keys:
     namespace text key, call text key, key text key, digest bytea, made uuid,
