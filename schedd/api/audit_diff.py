@@ -71,7 +71,6 @@ def _rest(spec: bytes) -> str:
 
 
 def _set(spec: Spec) -> dict[str, Any]:
-    """Return the set fields by their JSON names."""
     return {
         field.json_name: value
         for field, value in spec.ListFields()

@@ -202,7 +202,6 @@ async def _find(services: Services, namespace: str, name: str, version: int) -> 
 
 
 def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
-    """Return the changed fields before and after, for the audit log."""
     new = wire.Calendar.FromString(spec)
     if before is None:
         return "", audit_diff.whole(new)
@@ -210,7 +209,6 @@ def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
 
 
 def _whole(record: CalendarRecord) -> str:
-    """Return all fields, for the audit log."""
     return audit_diff.whole(wire.Calendar.FromString(record.spec))
 
 

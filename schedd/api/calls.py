@@ -96,9 +96,7 @@ def methods() -> list[MethodDescriptor]:
 
 
 def _functions(*, streaming: bool) -> dict[str, Any]:
-    """Return full name of a method → its function: `create_job` of one of these modules for
-    CreateJob. A method without a function is left out.
-    """
+    """Return full name of a method → its function: `create_job` for CreateJob."""
     defined = {name: one for module in _MODULES for name, one in vars(module).items()}
     named = {
         method.full_name: re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()

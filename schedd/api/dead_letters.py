@@ -242,7 +242,6 @@ def _redrive_message(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
 
 
 def _stopped_state(redrive: RedriveRecord) -> str:
-    """Return whether the redrive is stopped, for the audit log."""
     by = {} if redrive.open else {"by": redrive.stopped_by}
     return compact({"namespace": redrive.namespace, "stopped": not redrive.open} | by)
 
@@ -273,9 +272,7 @@ def _check_chosen(request: Choosing) -> None:
 
 
 def _chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> LetterFilter:
-    """Return the filter of a call that changes dead letters. Raises InvalidArgument for an
-    incomplete group.
-    """
+    """Return the filter of a call. Raises InvalidArgument for an incomplete group."""
     return LetterFilter(
         namespace_of(request.namespace),
         request.job,
@@ -320,7 +317,6 @@ async def _check_job(services: Services, choice: LetterFilter) -> None:
 
 
 def _more_than_expected(choice: LetterFilter) -> AbortedError:
-    """Return the error for a selection that has grown beyond `at_most`."""
     return AbortedError(
         f"the selection now has more than {choice.at_most:,} dead letters",
         reason="MORE_THAN_EXPECTED",
@@ -354,5 +350,4 @@ def _audit_state(choice: LetterFilter) -> dict[str, object]:
 
 
 def _counted(what: dict[str, object], name: str, count: int) -> str:
-    """Return the selection with the number of changed letters, for the audit log."""
     return compact({key: value for key, value in what.items() if value} | {name: count})

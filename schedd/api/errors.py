@@ -64,9 +64,7 @@ def refuse(
     reason: str,
     remedy: str = "correct the field and call again; nothing was stored",
 ) -> None:
-    """Raise InvalidArgumentError if there are violations. The message has the first and a count of
-    the others.
-    """
+    """Raise InvalidArgumentError if there are violations. Its message has the first of them."""
     if violations:
         first, more = violations[0], len(violations) - 1
         raise InvalidArgumentError(

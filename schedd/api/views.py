@@ -104,7 +104,6 @@ def set_own(job: job_pb2.Job, job_id: JobId, name: str, created_at: datetime) ->
 
 
 def _next_run_within(record: JobRecord, definition: JobDefinition) -> datetime | None:
-    """`next_run`, or the due time of the stored timer where that takes more than `NEXT_RUN`."""
     if not (record.early or definition.spec.HasField("exclude")):
         return record.due_at
     try:

@@ -154,7 +154,6 @@ class ListenConfig:
         return {"grpc": self.grpc, "http": self.http, **tokens}
 
     def _shared(self) -> Iterator[ConfigProblem]:
-        """Yield a problem for each two addresses with the same host and port."""
         seen: list[tuple[str, str, int]] = []
         for key, address in self.bound().items():
             if [*_unread(key, address)]:

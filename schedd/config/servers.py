@@ -73,7 +73,6 @@ class Postgres:
 
 
 def _against(dsn: str) -> Iterator[str]:
-    """Yield why this DSN isn't valid, without a connection."""
     from schedd.store.connection.dsn import faults  # slow, and not always needed
 
     return faults(dsn)

@@ -148,7 +148,6 @@ class AuthInterceptor:
         return who
 
     def _certified(self, context: Context) -> CallerIdentity | UnknownSubject | None:
-        """Return the identity in the certificate of the connection."""
         assert self._authentication is not None
         properties = context.auth_context()
         pem = properties.get("x509_pem_cert")

@@ -101,7 +101,6 @@ def check_known(request: Message) -> None:
 
 
 def _caller_of(context: Context) -> Caller:
-    """Return the caller of a call, its address and its deadline."""
     left = context.time_remaining()
     deadline = None if left is None else max(0.0, left - MARGIN)
     return Caller(caller(), source=context.peer(), deadline=deadline)

@@ -151,9 +151,7 @@ class SlowJoins:
         return [part for part in (plain, tried) if part]
 
     def waiting_joins(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[ChainJoin]:
-        """Return known slow joins that must wait for another step. They are put off, so that others
-        are read meanwhile.
-        """
+        """Return known slow joins that wait for another step: others are read meanwhile."""
         keys = ((one.join, key_of(one.join)) for one in wanted)
         return [join for join, key in keys if key in self._times and key not in judged]
 
@@ -311,7 +309,6 @@ class Chains(OwnerPart):
 
 
 def _ended_parents(one: ChainJoin) -> Mapping[JobId, ParentEnded]:
-    """Return the parents' runs that have ended: recorded with a skip, and arrived since."""
     return {**one.skipped_by, **one.arrived}
 
 

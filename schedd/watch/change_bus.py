@@ -110,9 +110,7 @@ class RunWaiter:
         self.event.set()
 
     async def wait(self, timeout: float) -> None:
-        """Return when one of its runs may have changed since the last time, at the latest after
-        `timeout` seconds.
-        """
+        """Return when a run may have changed since the last time, or after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 await self.event.wait()

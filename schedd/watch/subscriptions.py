@@ -79,7 +79,6 @@ class RunPages:
         return ChangePage(self._one(change) for change in read)
 
     def _one(self, change: Change) -> Change:
-        """Return the earlier object if nothing changed."""
         before = self._known.get(change.run_id)
         if before is not None and before.same(change):
             return before
@@ -387,7 +386,6 @@ class Subscriptions:
 
 
 def _gap(missed: MissedChanges) -> ChangeGap | None:
-    """Return the gap for the changes that a snapshot can't find."""
     if missed.unknown:
         return ChangeGap(OTHER_DATABASE)
     return ChangeGap(ENDED_UNSEEN, missed.before) if missed.before is not None else None

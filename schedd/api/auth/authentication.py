@@ -328,9 +328,7 @@ class Authentication:
         return self._rows.row(token)
 
     async def _row_lately(self, token: AccessTokenId) -> AccessTokenRecord | None:
-        """Return the cached row if PostgreSQL doesn't answer in time. The lookup continues: its
-        result counts for the next call.
-        """
+        """Return the cached row if PostgreSQL doesn't answer soon. The lookup continues."""
         if self._fresh(token):
             return self._rows.row(token)
         lookup = self._pending.get(token)

@@ -79,9 +79,7 @@ def _rule(who: CallerIdentity, method: str) -> Rule:
 
 
 async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Message) -> set[str]:
-    """Return the namespaces of the objects that the request names, or EVERY if it names none.
-    Raises NotFoundError for an object that the caller may not view.
-    """
+    """Return the namespaces of the named objects, or EVERY if none is named."""
     beside: set[str] = set()
     if of.beside is not None and (not of.ids(request) or getattr(request, of.beside.path)):
         beside = of.beside.namespaces_of(request)
@@ -101,7 +99,6 @@ async def _of_named(services: Services, who: CallerIdentity, of: Of, request: Me
 
 
 async def _namespaces_of(services: Services, what: What, ids: Sequence[Id]) -> dict[Id, str]:
-    """Return the namespace of each of these objects that exists."""
     if what is What.RUN:
         runs = await services.store.get_runs([RunId(each) for each in ids])
         return {record.run.key.run_id: record.namespace for record in runs}

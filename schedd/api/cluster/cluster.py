@@ -90,9 +90,7 @@ async def list_members(
 
 
 async def _unfenced_view(services: Services) -> ClusterView:
-    """Return the view without members whose tenure is fenced. While etcd is unavailable, the view
-    still has them after their leases have ended.
-    """
+    """Return the view without fenced members: without etcd it keeps ended ones."""
     view = services.cluster.view()
     fenced = await services.membership.fenced([member.tenure for member in view.members])
     members = tuple(member for member in view.members if member.tenure not in fenced)
@@ -215,9 +213,7 @@ async def running_incarnations(services: Services) -> list[Incarnation]:
 
 
 async def _workers(services: Services) -> list[wire.Worker]:
-    """Return running workers, workers lost within the retention, and drained workers that aren't
-    running.
-    """
+    """Return running and drained workers, and workers lost within the retention."""
     workers = [_worker(view) for view in await running_workers(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}

@@ -95,7 +95,6 @@ async def resume_cluster(
 
 
 def _since(services: Services, request: wire.ResumeClusterRequest) -> datetime | None:
-    """Return the time since when runs are caught up; None if the request has none."""
     chosen = request.HasField("catch_up_since")
     if chosen + request.catch_up + request.catch_up_nothing > 1:
         raise _wrong(
@@ -122,7 +121,6 @@ def _wrong(problem: str, *, remedy: str) -> InvalidArgumentError:
 
 
 def _pause_state(pauses: Pauses) -> dict[str, object]:
-    """Return the pause state, for the audit log."""
     present = pauses.present
     if present is None:
         return {"paused": False}
@@ -234,9 +232,7 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
 
 
 def _fittest(view: ClusterView, old: MemberView) -> MemberView:
-    """Return a member with workers if there is one, then by weight, then by name. Weight 0 is never
-    chosen.
-    """
+    """Return a member with workers if there is one, then by weight (never 0), then by name."""
     able = [one for one in view.members if one != old and not _unfit(one) and one.weight > 0]
     if not able:
         raise FailedPreconditionError(
@@ -344,6 +340,5 @@ def _rebalance_response(
 
 
 def _shares(view: ClusterView, owners: Owners) -> dict[str, object]:
-    """Return the number of shards of each member, by name."""
     names = {member.tenure: member.name for member in view.members}
     return dict(sorted(Counter(names.get(o, "") if o else "" for o in owners.values()).items()))

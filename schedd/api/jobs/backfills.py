@@ -159,7 +159,6 @@ async def cancel_backfill(
 
 
 def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, str]:
-    """Return the state before, and the cancelled runs, for the audit log."""
     running = sum(run.state is State.RUNNING for run in changed)
     before = {
         "namespace": was.namespace,

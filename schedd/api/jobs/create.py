@@ -152,7 +152,6 @@ async def _checked(
 def _noted(
     caller: Caller, request: wire.CreateJobRequest, namespace: str, after: str
 ) -> tuple[Idempotency | None, AuditRecord]:
-    """Return the key and the audit entry of a request."""
     job = request.job
     return (
         stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),

@@ -91,9 +91,7 @@ def _describe_backfilled(record: RunRecord) -> str:
 
 
 def _covers(asked: ExplainRequest, row: RunRecord) -> bool:
-    """Return whether a row covers this time. The span of a merged row also has other times in
-    between.
-    """
+    """Return whether the row is for this time: the span of a merged row has others too."""
     if row.run.key.scheduled_at == asked.at or asked.is_instant:
         return True
     return row.reason == Reason.EDITED or asked.changed_since(row.scheduled_until or asked.at)
@@ -272,7 +270,6 @@ def _counted_out(asked: ExplainRequest) -> str:
 
 
 async def _unaccounted(asked: ExplainRequest) -> str:
-    """Describe a time at or after the timer of the job."""
     record = asked.record
     present = await asked.services.pauses.present()
     if record.definition.paused:

@@ -220,9 +220,7 @@ def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
 async def list_next_instants(
     services: Services, caller: Caller, request: wire.ListNextInstantsRequest
 ) -> wire.ListNextInstantsResponse:
-    """Return the next scheduled times of a job that will run. With `max_runs`, the remaining ones,
-    from its next run on.
-    """
+    """Return the next scheduled times of a job that will run; with `max_runs`, those left."""
     count = paging.coming(request.count)
     record = await stored_jobs.find(services, request.namespace, request.job)
     after = services.clock.now()
@@ -246,9 +244,7 @@ async def list_next_instants(
 def _coming(
     record: JobRecord, after: datetime, count: int, *, excluded: bool
 ) -> list[tuple[Occurrence, str]]:
-    """Return the next `count` times that run; with `excluded`, also the excluded ones in between,
-    each with the calendar or expression that excludes it.
-    """
+    """Return the next `count` times that run; with `excluded`, also those in between, and why."""
     definition = JobDefinition.read(record.definition)
     compiled, most = definition.schedule, definition.parsed.max_runs
     if most:

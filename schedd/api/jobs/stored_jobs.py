@@ -61,9 +61,7 @@ async def find(services: Services, namespace: str, job: str) -> JobRecord:
 
 
 async def schedule_of(caller: Caller, definition: JobDefinition) -> CompiledSchedule:
-    """Return the schedule of a stored job. Raises InvalidArgumentError if it isn't valid: an
-    earlier version accepted it.
-    """
+    """Return the schedule of a stored job. Raises InvalidArgumentError if it isn't valid."""
     try:
         return await compute(caller, lambda: definition.schedule)
     except ScheduleError as error:
@@ -169,18 +167,14 @@ def unknown(job: str) -> NotFoundError:
 
 
 def check_seen(stored: StoredDefinition, etags: str) -> None:
-    """Raise AbortedError unless the etag matches one of `etags`, comma-separated as in `If-Match`.
-    Empty: no check.
-    """
+    """Raise AbortedError unless the etag matches one of `etags`, as in `If-Match`, if any."""
     seen = {one.strip() for one in etags.split(",")}
     if etags and views.etag(stored.job_id, stored.generation) not in seen:
         raise edited_meanwhile(stored.name)
 
 
 def deleted_pool(what: str) -> FailedPreconditionError:
-    """Return the error for another run of work whose pool was deleted. Such a run would wait
-    without limit.
-    """
+    """Return the error for another run of a deleted pool, which would wait without limit."""
     return FailedPreconditionError(
         f"{what} was deleted",
         reason="NO_SUCH_POOL",

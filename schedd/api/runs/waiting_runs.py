@@ -200,7 +200,6 @@ def grouped(found: Sequence[FullWait], holders: Sequence[SlotHolder]) -> tuple[F
 
 
 def _by_job(holders: Sequence[SlotHolder]) -> tuple[SlotHolder, ...]:
-    """Return one holder for each job, at the worker where its first run started."""
     found = dict[tuple[str, str], SlotHolder]()
     for one in sorted(holders, key=lambda one: one.since):
         key = (one.namespace, one.name)

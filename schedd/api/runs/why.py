@@ -338,7 +338,6 @@ def _few(texts: Iterable[str]) -> list[str]:
 
 
 def _holders(workers: Collection[str]) -> str:
-    """Return the command that lists the runs in the slots of these workers."""
     of = f" --worker {next(iter(workers))}" if len(workers) == 1 else ""
     return f"schedctl run list --state RUNNING{of}"
 

@@ -62,11 +62,9 @@ class PeerService:
         put(server, gate, "schedd.v1.PeerService", table)
 
     async def _examine(self, _request: object, _context: object) -> wire.ExamineResponse:
-        """Return the state that only this member knows."""
         return self._stands()
 
     async def _wake_up(self, request: wire.WakeUpRequest, _context: object) -> wire.WakeUpResponse:
-        """Wake this member's loops for these rows."""
         self._here.jobs_changed([JobId(Id.parse(text)) for text in request.job_ids])
         self._here.runs_ready([ShardId(shard) for shard in request.shards])
         self._here.runs_changed([(RunId(Id.parse(text)), None) for text in request.run_ids])
@@ -84,7 +82,6 @@ class PeerService:
     async def _refusals(
         self, request: wire.RefusalsRequest, _context: object
     ) -> wire.RefusalsResponse:
-        """Return the refusals of a job that this member received."""
         said = self._workers.refusals(JobId(Id.parse(request.job_id)), request.generation)
         refused = [
             wire.RefusalsResponse.Refused(incarnation=str(incarnation), why=why)
@@ -102,7 +99,6 @@ class PeerService:
     async def _stream_changes(
         self, request: wire.ChangesRequest, context: Context
     ) -> AsyncIterator[wire.ChangesResponse]:
-        """Stream the runs that change at this member."""
         try:
             with self._places.taken(context.peer()):
                 async for answer in peer_changes.changes(self._changes, request):

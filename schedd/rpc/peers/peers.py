@@ -155,7 +155,6 @@ class Peers:
 
 
 def _within_bounds(answer: A, endpoint: str, call: str) -> A:
-    """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
     if found := FRAME.violations(answer):
         raise Unavailable(f"member {endpoint} sent an invalid answer to {call}: {problem(found)}")
     return answer

@@ -133,7 +133,6 @@ class WakeUpSender:
         return self._gathered[member.grpc]
 
     async def _send(self, endpoint: str) -> None:
-        """Send everything queued for one peer."""
         try:
             while (what := self._gathered.pop(endpoint, None)) is not None:
                 request = wire.WakeUpRequest(

@@ -170,9 +170,7 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
 def run_batch(
     batch: DispatchedBatch, known: Sequence[CachedDefinition]
 ) -> worker_service_pb2.RunBatch:
-    """Return assignments as sent to a worker that reads batches. `known`: the definition of each;
-    they have one text.
-    """
+    """Return assignments of one definition text, for a worker that reads batches."""
     common = assignment(Assigned(batch.first, None), known[0])
     for name in ("key", "due_at", "traceparent"):
         common.ClearField(name)
@@ -375,7 +373,6 @@ def last_rank(granted: worker_service_pb2.Granted) -> float:
 
 
 def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
-    """Return the output as stored: its pieces, and the location of the whole log."""
     if not result.output:
         return None
     output = run_pb2.Output(pieces=result.output)
@@ -385,7 +382,6 @@ def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 
 
 def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
-    """Return the result as stored, or its location."""
     if result.HasField("stored_result"):
         kept = _kept(result.stored_result, token)
         return run_pb2.StoredResult(object=kept).SerializeToString()

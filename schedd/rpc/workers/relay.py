@@ -129,7 +129,6 @@ class Relay:
     async def _relay(
         self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, CachedDefinition]]
     ) -> list[Assigned]:
-        """Relay these. Return those whose worker is certainly not attached to any member."""
         waiting = deque(frames.assignment(assigned, known) for assigned, known in theirs)
         unsent = iter(theirs)
         batches = []
@@ -147,7 +146,6 @@ class Relay:
     async def _ask_each(
         self, incarnation: IncarnationId, requests: Sequence[down.MemberFrame]
     ) -> list[list[wire.RelayResponse | None]]:
-        """Ask all peers at once about each of these frames."""
         of = str(incarnation)
         asked = [wire.RelayRequest(incarnation=of, frame=frame) for frame in requests]
         return await self._peers.call_all(asked, wire.RelayResponse)
@@ -182,7 +180,6 @@ async def pass_on(
 
 
 def _cut(whole: Sequence[T]) -> list[Sequence[T]]:
-    """Return pieces that fit into one frame each."""
     return [whole[at : at + MOST_IN_FRAME] for at in range(0, len(whole), MOST_IN_FRAME)]
 
 
