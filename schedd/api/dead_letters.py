@@ -24,9 +24,9 @@ from schedd.api.errors import (
     refuse,
     wrong,
 )
-from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.jobs.stored_jobs import namespace_of
+from schedd.api.request_bounds import id_of
 from schedd.api.runs.runs import key_of, run_id_of
 from schedd.api.services import Caller, Services, compact
 from schedd.core.cluster.partition import shard_of

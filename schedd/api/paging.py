@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from google.protobuf.message import Message
 
 from schedd.api.errors import FieldViolation, InvalidArgumentError
-from schedd.api.field_bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
+from schedd.api.request_bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 from schedd.core.ids import Id
 
 KeyId = TypeVar("KeyId")

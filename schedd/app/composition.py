@@ -51,8 +51,7 @@ from schedd.rpc.peers.wake_ups import WakeUpSender
 from schedd.rpc.request_decoding import put
 from schedd.rpc.server import recognize_by
 from schedd.rpc.workers.attach import ClusterTerms, WorkerService
-from schedd.rpc.workers.relay import Relay
-from schedd.rpc.workers.worker_views import AskedRefusals
+from schedd.rpc.workers.relay import AskedRefusals, Relay
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.dependency_health import DependencyHealth

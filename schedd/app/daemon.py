@@ -27,7 +27,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import grpc.aio
 from starlette.applications import Starlette
 
-from schedd.api.availability import DUPLICATE_NAME
+from schedd.api.cluster.cluster import DUPLICATE_NAME
 from schedd.api.views import paused
 from schedd.app import composition
 from schedd.app.composition import Foundations, MemberParts, serve

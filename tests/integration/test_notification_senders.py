@@ -22,7 +22,7 @@ from aiohttp import web
 from aiosmtpd.controller import Controller
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from schedd.config.servers import Smtp
+from schedd.config.member_config import Smtp
 from schedd.core.ids import JobId, RunId, ShardId, new_id
 from schedd.core.jobs.notifications import (
     Notice,

@@ -21,8 +21,7 @@ from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import WakeUpSender
 from schedd.rpc.workers.frame_queue import MOST_IN_FRAME, WorkerFrameQueue
-from schedd.rpc.workers.relay import Relay
-from schedd.rpc.workers.worker_views import AskedRefusals
+from schedd.rpc.workers.relay import AskedRefusals, Relay
 from schedproto.v1 import job_pb2
 from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from schedd.app.recover import recover
-from schedd.config.member_config import Config
-from schedd.config.servers import Etcd, Postgres
+from schedd.config.member_config import Config, Etcd, Postgres
 from schedd.core.cluster import data_loss_check
 from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.cluster.membership import MAP

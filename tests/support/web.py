@@ -33,7 +33,7 @@ from schedd.results.objects import StoredObjects
 from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import WakeUpSender
-from schedd.rpc.workers.worker_views import AskedRefusals
+from schedd.rpc.workers.relay import AskedRefusals
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.store.connection.database import Database
 from schedd.store.postgres import Stores

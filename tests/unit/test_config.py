@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 
 from schedd.app.composition import reach, tell_who_is_asked
-from schedd.config.member_config import Config, ListenConfig
-from schedd.config.servers import Etcd, Postgres, ResultStoreConfig, TlsConfig
+from schedd.config.member_config import (
+    Config,
+    Etcd,
+    ListenConfig,
+    Postgres,
+    ResultStoreConfig,
+    TlsConfig,
+)
 from schedd.etcd.access import EtcdAccess
 from schedkit.clock import utcnow
 from schedkit.config.loader import Untimely

@@ -17,7 +17,7 @@ from schedd.api.errors import (
     not_found,
     refuse,
 )
-from schedd.api.field_bounds import id_of
+from schedd.api.request_bounds import id_of
 from schedd.api.services import Caller, Services, compact
 from schedd.core.auth.rights import (
     EVERY,

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from schedd.api.auth.policy import POLICY, In, Of, Rule, What
 from schedd.api.errors import NotFoundError, PermissionDeniedError
-from schedd.api.field_bounds import id_of
+from schedd.api.request_bounds import id_of
 from schedd.api.services import Services
 from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
 from schedd.core.ids import BackfillId, Id, RedriveId, RunId

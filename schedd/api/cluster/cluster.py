@@ -1,18 +1,19 @@
 """Calls on the cluster: its state, members, shards, workers and their drains, and audit log."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
-from schedd.api import availability, paging, views
+from schedd.api import paging, views
 from schedd.api.definitions import validation
-from schedd.api.errors import cut, not_found, wrong
-from schedd.api.field_bounds import id_of
+from schedd.api.errors import MemberUnavailableError, cut, not_found, wrong
+from schedd.api.request_bounds import id_of
 from schedd.api.services import Caller, Services
+from schedd.cluster.observer import Observer
 from schedd.core.cluster.cluster_events import Losses
-from schedd.core.cluster.dependency import Dependency
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.runs.model import AuditRecord, Incarnation
@@ -56,7 +57,7 @@ async def get_cluster(
         lost_until=views.stamp(pause.lost_until) if pause else None,
         lost_members=[one.name for one in lost.members],
         lost_workers=[one.worker for one in lost.workers],
-        problems=availability.problems(
+        problems=problems(
             view,
             trusted=services.cluster.trusted(),
             owned=owned,
@@ -340,3 +341,55 @@ def _drain_entry(
     return caller.changed(
         action, f"worker/{request.worker}", state(before), now, request.request_id
     )
+
+
+# Problems of the cluster, as a member reports them.
+#
+# A member whose lease isn't trusted still answers reads, with a warning: an old view is better than
+# none. It rejects changes that need a current view of the cluster.
+
+UNTRUSTED = (
+    "this member's lease in etcd isn't trusted, because it may have expired: the member fires no"
+    " jobs, and its view of members, leader and shards may be outdated"
+)
+DUPLICATE_NAME = (
+    "another daemon uses this member's name ({}): this member fires no jobs; stop one of the two,"
+    " or give it another name"
+)
+
+
+def problems(
+    view: ClusterView,
+    *,
+    trusted: bool,
+    owned: int | None,
+    workers: int | None,
+    duplicate: str = "",
+    failures: Sequence[DependencyFailure] = (),
+) -> list[str]:
+    """Return the problems that may delay runs. A pause isn't one: it is intended, and shown
+    separately.
+
+    `owned`: shards with a live owner; `workers`: connected workers; None: not known yet.
+    `duplicate`: the address of another daemon with this member's name.
+    """
+    found = [str(failure) for failure in failures]
+    found += [DUPLICATE_NAME.format(duplicate)] if duplicate else [] if trusted else [UNTRUSTED]
+    if view.member(view.leader) is None:
+        found.append("the cluster has no leader")
+    if owned is not None and owned < SHARDS:
+        found.append(f"{SHARDS - owned} of {SHARDS} shards have no live owner")
+    if workers == 0:
+        found.append("no worker is running")
+    return found
+
+
+def require_trusted(cluster: Observer) -> None:
+    """Raise MemberUnavailableError if this member's view of the cluster may be old."""
+    if not cluster.trusted():
+        raise MemberUnavailableError(
+            "this member may have lost its lease in etcd: its view of the cluster may be outdated",
+            reason="NOT_TRUSTED",
+            remedy="see `schedctl cluster doctor`; call again when etcd answers, or call another"
+            " member",
+        )

@@ -13,8 +13,8 @@ from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import audit_diff, availability
-from schedd.api.cluster.cluster import get_cluster, name_of
+from schedd.api import audit_diff
+from schedd.api.cluster.cluster import get_cluster, name_of, require_trusted
 from schedd.api.definitions import validation
 from schedd.api.errors import (
     AbortedError,
@@ -151,7 +151,7 @@ async def transfer_leader(
     began = boottime()
     requested: dict[str, object] = {"leader": cut(request.member), "reason": request.reason}
     async with audit_diff.audited(services, caller, *_TRANSFER, request.request_id, requested):
-        availability.require_trusted(services.cluster)
+        require_trusted(services.cluster)
         old, heir = parties(view, request.member)
         before: dict[str, object] = {"leader": old.name, "term": view.term}
         requested["leader"] = heir.name
@@ -276,7 +276,7 @@ async def rebalance_cluster(
 async def _rebalance(
     services: Services, caller: Caller, request: wire.RebalanceClusterRequest
 ) -> wire.RebalanceClusterResponse:
-    availability.require_trusted(services.cluster)
+    require_trusted(services.cluster)
     view = services.cluster.view()
     wanted = assign(view.members)
     if view.member(view.leader) is None or not wanted:

@@ -19,8 +19,8 @@ from schedd.api.errors import (
     refuse,
     wrong,
 )
-from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
+from schedd.api.request_bounds import id_of
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import BackfillId, new_id

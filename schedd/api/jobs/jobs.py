@@ -15,10 +15,10 @@ from schedd.api import audit_diff, paging, views
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import notifications, references, validation
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut, refuse, wrong
-from schedd.api.field_bounds import MOST_COMING
 from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker_warnings
 from schedd.api.jobs.timer_edit import MissedOnEdit
 from schedd.api.jobs.update_masks import masked
+from schedd.api.request_bounds import MOST_COMING
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId, RunId, new_id

@@ -17,9 +17,9 @@ from schedd.api.errors import (
     not_found,
     wrong,
 )
-from schedd.api.field_bounds import id_of
 from schedd.api.jobs import stored_jobs
 from schedd.api.jobs.stored_jobs import namespace_of
+from schedd.api.request_bounds import id_of
 from schedd.api.runs import logs
 from schedd.api.runs.logs import LogPosition, bad_cursor, damaged
 from schedd.api.runs.why import explain

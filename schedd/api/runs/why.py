@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from schedd.api import availability, views
-from schedd.api.cluster.cluster import lost_now, running_workers
+from schedd.api import views
+from schedd.api.cluster.cluster import UNTRUSTED, lost_now, running_workers
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import Need, able, need_of
 from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
@@ -184,7 +184,7 @@ def _checks_of_waiting_run(
     run = record.run
     if not services.cluster.trusted():
         question = "Is this member's view of the cluster current?"
-        yield _check(question, availability.UNTRUSTED, "schedctl cluster doctor")
+        yield _check(question, UNTRUSTED, "schedctl cluster doctor")
     if pause is None:
         yield _check("Is the cluster paused?", "no")
     else:

@@ -17,7 +17,7 @@ from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schedd.config.servers import Smtp
+from schedd.config.member_config import Smtp
 from schedd.core.jobs.notifications import Notice, NotificationChannel, OutboxNotification
 from schedd.notify.senders import command
 from schedd.notify.senders.mail import Mail

@@ -15,7 +15,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from schedd.config.servers import Smtp
+from schedd.config.member_config import Smtp
 from schedd.core.jobs.notifications import OutboxNotification
 from schedd.notify.senders.message import subject, text
 

@@ -16,8 +16,8 @@ from schedd.rpc.peers import peer_changes
 from schedd.rpc.peers.wake_ups import WakeUpTargets
 from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, Context, put, streaming, unary
 from schedd.rpc.status import abort, abort_with
-from schedd.rpc.workers import frames, worker_views
-from schedd.rpc.workers.relay import pass_on
+from schedd.rpc.workers import frames
+from schedd.rpc.workers.relay import pass_on, reported
 from schedd.watch.change_bus import ChangeBus
 from schedkit.bounds import FRAME
 from schedproto.v1 import peer_service_pb2 as wire
@@ -94,7 +94,7 @@ class PeerService:
     ) -> wire.WorkersResponse:
         ids = {IncarnationId(Id(one)) for one in request.incarnations}
         views = [view for view in self._workers.workers() if view.incarnation.id in ids]
-        return wire.WorkersResponse(received=map(worker_views.reported, views))
+        return wire.WorkersResponse(received=map(reported, views))
 
     async def _stream_changes(
         self, request: wire.ChangesRequest, context: Context

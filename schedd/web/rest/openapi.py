@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from schedd.api.definitions.validation import NAME
-from schedd.api.field_bounds import IDS, MAY_BE_EMPTY, MISSING, NUMBERS, if_empty
+from schedd.api.request_bounds import IDS, MAY_BE_EMPTY, MISSING, NUMBERS, if_empty
 from schedd.web.rest.http_rules import WHOLE, Route
 from schedd.web.rest.requests import HEADERS, NEWEST
 from schedkit.bounds.rules import END_OF_TIME, FIRST_TIME
@@ -24,7 +24,7 @@ from schedkit.protojson.scalars import bare_name
 from schedkit.protojson.write import BASE64, MATCHES, TOKENS, UNKNOWN, is_map, map_value
 
 # Schemas that don't follow from descriptors: values, ids, parameters, errors, security. Other
-# limits are in `api/field_bounds`, which the calls check.
+# limits are in `api/request_bounds`, which the calls check.
 
 Schema: TypeAlias = dict[str, Any]
 

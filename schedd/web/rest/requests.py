@@ -30,7 +30,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from schedd.api.errors import FieldViolation
-from schedd.api.field_bounds import IDS, MAY_BE_EMPTY, if_empty
+from schedd.api.request_bounds import IDS, MAY_BE_EMPTY, if_empty
 from schedd.web.rest import problems
 from schedd.web.rest.bodies import wrong
 from schedd.web.rest.http_rules import WHOLE, RouteMatch

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from schedd.api.errors import InvalidArgumentError
-from schedd.api.field_bounds import MOST_COMING
 from schedd.api.jobs.explain import explanation
+from schedd.api.request_bounds import MOST_COMING
 from schedproto.v1 import job_service_pb2 as wire
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -15,11 +15,10 @@ import grpc.aio
 import pytest
 
 from faults.hostile import calls
-from schedd.rpc import call_acceptance
+from schedd.rpc import server as call_acceptance
 from schedd.rpc.auth_interceptor import AuthInterceptor
-from schedd.rpc.call_acceptance import AcceptedCall, UnrecognizedCalls
 from schedd.rpc.request_decoding import put, unary
-from schedd.rpc.server import make_server, recognize_by
+from schedd.rpc.server import AcceptedCall, UnrecognizedCalls, make_server, recognize_by
 from schedproto.v1 import job_service_pb2 as wire
 from support.wait import wait_until_async
 
@@ -190,7 +189,7 @@ async def test_a_queued_call_whose_deadline_has_passed_is_not_started(
 async def test_half_of_the_calls_are_kept_for_recognized_callers(
     server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.rpc.call_acceptance.MOST_UNRECOGNIZED", 3)
+    monkeypatch.setattr("schedd.rpc.server.MOST_UNRECOGNIZED", 3)
     held = [ask(channels[0], UNKNOWN) for _ in range(3)]
     await wait_until_async(lambda: server.started["Bearer unknown"] == 3, 10, "three calls")
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -205,7 +204,7 @@ async def test_half_of_the_calls_are_kept_for_recognized_callers(
 async def test_calls_past_the_most_at_a_time_are_rejected(
     server: Server, channels: list[grpc.aio.Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.rpc.call_acceptance.MOST_CALLS", 5)
+    monkeypatch.setattr("schedd.rpc.server.MOST_CALLS", 5)
     server.recognized.clear()
     monkeypatch.setattr(server.grpc._server, "recognize", lambda *_: True)
     held = [ask(channels[0], UNKNOWN) for _ in range(5)]

@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 
 from schedd.api.calls import STREAMING, UNARY, methods
-from schedd.api.field_bounds import MOST_COMING
+from schedd.api.request_bounds import MOST_COMING
 from schedd.web.rest import openapi, rest
 from schedd.web.rest.http_rules import Routes
 from schedd.web.rest.rest import STATUSES

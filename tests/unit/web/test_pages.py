@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schedd.api import availability
+from schedd.api.cluster import cluster as cluster_calls
 from schedd.api.runs.waiting_runs import WaitSummary
 from schedd.core.checkup.facts import FullWorkers
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
@@ -115,7 +115,7 @@ def test_the_page_shows_problems_in_the_words_of_the_call() -> None:
     view = StubCluster(leader=None, members=[member("m1")]).view()
     state = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
     page = glance(state, view, None, trusted=False, away=False, now=NOW).problems
-    call = availability.problems(view, trusted=False, owned=128, workers=0)
+    call = cluster_calls.problems(view, trusted=False, owned=128, workers=0)
     assert len(call) == 4
     assert [*page[1:]] == call
     assert page[0].startswith("the cluster is paused")

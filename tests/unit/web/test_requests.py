@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schedd.api import calls
-from schedd.api.field_bounds import IDS
+from schedd.api.request_bounds import IDS
 from schedd.web.rest.http_rules import RouteMatch, Routes
 from schedd.web.rest.problems import RequestProblem
 from schedd.web.rest.requests import message_of

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Final
 
-from schedd.api import availability, paging
+from schedd.api import paging
+from schedd.api.cluster import cluster as cluster_calls
 from schedd.api.cluster.cluster import lost_now
 from schedd.api.runs.waiting_runs import NO_WAITS, WaitSummary, read_wait_summary
 from schedd.api.services import DEFAULT_NAMESPACE
@@ -255,7 +256,7 @@ def glance(
     own = view.member(me)
     by_state = Counter(run.state for run in stored.runs)
     live = {member.name for member in view.members}
-    unavailable = availability.problems(
+    unavailable = cluster_calls.problems(
         view,
         trusted=trusted,
         owned=sum(shard.owner in live for shard in stored.shards) if stored.read else None,
