@@ -162,7 +162,9 @@ def show_facts(session: Session, facts: Iterable[tuple[str, Any]]) -> None:
     shown = [(head, _cell(session, value)) for head, value in facts if value not in (None, "", {})]
     width = max((len(head) for head, _ in shown), default=0)
     for head, cell in shown:
-        _echo(f"{head + ':':<{width + 1}} {_coloured(session, cell)}")
+        mark, colour = MARKS.get(cell, ("", ""))
+        text = click.style(f"{mark} {cell}", fg=colour) if mark and session.colour else cell
+        _echo(f"{head + ':':<{width + 1}} {text}")
 
 
 def show_rows(session: Session, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -282,11 +284,6 @@ def _rich_table(session: Session, heads: Sequence[str], rows: Sequence[Sequence[
         table.add_row(*cells)
     # full width: the terminal wraps long lines, and ids can still be copied
     Console(force_terminal=True, highlight=False, width=UNBOUNDED).print(table)
-
-
-def _coloured(session: Session, cell: str) -> str:
-    mark, colour = MARKS.get(cell, ("", ""))
-    return click.style(f"{mark} {cell}", fg=colour) if mark and session.colour else cell
 
 
 def _echo(text: str, *, end: str = "\n") -> None:

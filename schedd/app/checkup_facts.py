@@ -35,7 +35,7 @@ from schedd.runtime.dependency_health import DependencyHealth, failed_read
 from schedd.store.postgres import Stores
 from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured, Rejected, Unavailable
-from schedkit.net.certificates import not_after
+from schedkit.net.certificates import first_of
 from schedkit.net.channel import TLS
 from schedkit.records import dataclass
 from schedproto.v1 import peer_service_pb2 as wire
@@ -266,7 +266,7 @@ def _ends(tls: TLS | None) -> datetime | None:
     if tls is None:
         return None
     try:
-        return not_after(tls.read()[1] or b"")
+        return first_of(tls.read()[1] or b"").not_after
     except (Misconfigured, ValueError):
         return datetime.fromtimestamp(0, UTC)
 

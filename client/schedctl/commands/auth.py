@@ -302,13 +302,10 @@ def _subject(
             "give each name or address of the member: --host NAME",
         )
     for host in hosts:
-        if not _HOST.fullmatch(host) and not _is_v6(host):
+        try:
+            named = ipaddress.IPv6Address(host).scope_id is None
+        except ValueError:
+            named = bool(_HOST.fullmatch(host))
+        if not named:
             raise wrong(f"host {host!r} isn't valid", "give a name or an address, without a port")
     return replace(Subject(name, [uri_of(IdentityKind(kind), name)]), hosts=hosts)
-
-
-def _is_v6(host: str) -> bool:
-    try:
-        return ipaddress.IPv6Address(host).scope_id is None
-    except ValueError:
-        return False

@@ -113,10 +113,14 @@ def delete(session: Session, names: tuple[str, ...]) -> None:
 
 
 def _spec(flags: dict[str, Any]) -> CalendarSpec:
+    spans = [text.partition("..") for text in flags["ranges"]]
     spec: CalendarSpec = {
         "dates": list(flags["dates"]),
         "weekdays": list(flags["weekdays"]),
-        "ranges": [_range(text) for text in flags["ranges"]],
+        "ranges": [
+            {"from": first.strip(), "to": (last if dots else first).strip()}
+            for first, dots, last in spans
+        ],
         "cron": list(flags["cron"]),
     }
     if flags["tz"] is not None:
@@ -124,11 +128,6 @@ def _spec(flags: dict[str, Any]) -> CalendarSpec:
     if flags["roll"] is not None:
         spec["roll"] = flags["roll"]
     return spec
-
-
-def _range(text: str) -> dict[str, str]:
-    first, dots, last = text.partition("..")
-    return {"from": first.strip(), "to": (last if dots else first).strip()}
 
 
 def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:

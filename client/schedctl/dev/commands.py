@@ -150,8 +150,10 @@ def reset(directory: Path | None) -> None:
     folder = _folder(directory)
     state = folder.load()
     cluster.reset(folder, say=message)
-    if state is not None:
-        _forget(_context(folder, own=directory is None), state)
+    name = _context(folder, own=directory is None)
+    known = contexts.load().known.get(name) if state is not None else None
+    if known and state and known.endpoints == tuple(_endpoints(state)):  # not of another cluster
+        contexts.delete(name)
     message(f"deleted the cluster in {folder.root}")
 
 
@@ -198,13 +200,6 @@ def _context(folder: ClusterFolder, *, own: bool) -> str:
 
 def _endpoints(state: ClusterState) -> list[str]:
     return [member.address("grpc") for member in state.parts_of_kind(PartKind.MEMBER)]
-
-
-def _forget(name: str, state: ClusterState) -> None:
-    """Delete the context of a deleted cluster, unless it is of another cluster."""
-    known = contexts.load().known.get(name)
-    if known is not None and known.endpoints == tuple(_endpoints(state)):
-        contexts.delete(name)
 
 
 def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) -> None:

@@ -146,10 +146,12 @@ def complete(before: ClusterState | None, requested: Requested) -> ClusterState:
     order = list(PartKind)
     names = sorted(wanted, key=lambda name: (order.index(wanted[name]), len(name), name))
     parts = {name: known.parts.get(name) or ClusterPart(name, wanted[name]) for name in names}
+    texts = (*known.overrides, *requested.overrides)  # the later one wins
+    overrides = {text.partition("=")[0].strip(): text for text in texts}
     return ClusterState(
         parts=_with_ports(parts),
         slots=requested.slots or known.slots,
-        overrides=_merged(known.overrides, requested.overrides),
+        overrides=tuple(overrides.values()),
         foreign_dsn=dsn,
         tls=known.tls if requested.tls is None else requested.tls,
         password=known.password or secrets.token_hex(24),
@@ -218,11 +220,6 @@ def _count(requested: int | None, before: ClusterState | None, kind: PartKind, d
     if requested is not None:
         return requested
     return default if before is None else len(before.parts_of_kind(kind))
-
-
-def _merged(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one text for each key; the later wins."""
-    return tuple({text.partition("=")[0].strip(): text for text in (*known, *more)}.values())
 
 
 def _with_ports(parts: Mapping[str, ClusterPart]) -> dict[str, ClusterPart]:

@@ -124,7 +124,10 @@ class ClusterFolder:
             stored = json.loads(self.state.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        stored["parts"] = {name: _part(entry) for name, entry in stored["parts"].items()}
+        for entry in stored["parts"].values():
+            entry["kind"] = PartKind(entry["kind"])
+            entry["process"] = entry["process"] and DevProcess(**entry["process"])
+        stored["parts"] = {name: ClusterPart(**part) for name, part in stored["parts"].items()}
         stored["overrides"] = tuple(stored["overrides"])
         return ClusterState(**stored)
 
@@ -161,11 +164,6 @@ def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
         "members": daemons(PartKind.MEMBER),
         "workers": daemons(PartKind.WORKER),
     }
-
-
-def _part(entry: Mapping[str, Any]) -> ClusterPart:
-    process = DevProcess(**entry["process"]) if entry["process"] else None
-    return ClusterPart(entry["name"], PartKind(entry["kind"]), entry["ports"], process)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -9,20 +9,16 @@ Source: RFC 5280, 4.1; times in 4.1.2.5; alternative names in 4.2.1.6; DER lengt
 """
 
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final
 
 from schedkit.records import dataclass
 
 MOST_NAMES: Final = 4
 """Names of a certificate that a message lists; a valid one of a worker may have more."""
 LONGEST_NAME: Final = 140
-
-T = TypeVar("T")
-_Fields: TypeAlias = list[tuple[int, bytes]]
-"""Fields of a certificate from its serial number on, as tag and content."""
 
 _VERSION: Final = 0xA0
 _EXTENSIONS: Final = 0xA3
@@ -46,14 +42,20 @@ def first_of(pem: bytes, file: Path | None = None) -> Certificate:
     """Return the first certificate in this PEM. `file`: its file, for the error. Raises ValueError:
     no certificate in it can be read.
     """
-    return _read(pem, lambda fields: Certificate(*_validity(fields), tuple(_uris(fields))), file)
-
-
-def not_after(pem: bytes) -> datetime:
-    """Return the end of validity of the first certificate in this PEM. Raises ValueError: no
-    certificate in it can be read.
-    """
-    return _read(pem, lambda fields: _validity(fields)[1])
+    try:
+        text = pem.decode("latin-1")  # text around the certificate may have any encoding
+        start = text.index(_BEGIN)
+        first = text[start : text.index(_END, start) + len(_END)]
+        ((_, certificate),) = _parts(ssl.PEM_cert_to_DER_cert(first))
+        fields = [part for part in _parts(next(_parts(certificate))[1]) if part[0] != _VERSION]
+        begins, ends = _parts(fields[3][1])  # from the serial number on
+        return Certificate(_instant(begins), _instant(ends), tuple(_uris(fields)))
+    except (ValueError, IndexError, StopIteration) as error:
+        where = f"the file {file}" if file is not None else "the PEM text"
+        raise ValueError(
+            f"{where} contains no readable certificate: {error!r}; give the PEM file of a"
+            " certificate"
+        ) from error
 
 
 def listed_names(uris: Sequence[str]) -> str:
@@ -77,34 +79,13 @@ def unfit(cert: Path, key: Path) -> str:
     return ""
 
 
-def _read(pem: bytes, reading: Callable[[_Fields], T], file: Path | None = None) -> T:
-    try:
-        text = pem.decode("latin-1")  # text around the certificate may have any encoding
-        start = text.index(_BEGIN)
-        first = text[start : text.index(_END, start) + len(_END)]
-        ((_, certificate),) = _parts(ssl.PEM_cert_to_DER_cert(first))
-        body = next(_parts(certificate))[1]
-        return reading([part for part in _parts(body) if part[0] != _VERSION])
-    except (ValueError, IndexError, StopIteration) as error:
-        where = f"the file {file}" if file is not None else "the PEM text"
-        raise ValueError(
-            f"{where} contains no readable certificate: {error!r}; give the PEM file of a"
-            " certificate"
-        ) from error
-
-
-def _validity(fields: _Fields) -> tuple[datetime, datetime]:
-    begins, ends = _parts(fields[3][1])
-    return _instant(begins), _instant(ends)
-
-
 def _instant(time: tuple[int, bytes]) -> datetime:
     kind, written = time
     form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return datetime.strptime(written.decode("ascii"), form).replace(tzinfo=UTC)
 
 
-def _uris(fields: _Fields) -> Iterator[str]:
+def _uris(fields: Sequence[tuple[int, bytes]]) -> Iterator[str]:
     for tag, content in fields:
         if tag != _EXTENSIONS:
             continue

@@ -7,7 +7,6 @@ A client learns only after the handshake that its own certificate was refused (T
 
 import socket
 import ssl
-from pathlib import Path
 from typing import Final
 
 from schedkit.clock import utcnow
@@ -71,8 +70,16 @@ def out_of_time(tls: TLS) -> str:
     no certificate.
     """
     _, cert, _ = tls.read()
-    why = _untimely(cert, tls.cert) if cert is not None else ""
-    return f"the client certificate {tls.cert} {why}" if why else ""
+    if cert is None:
+        return ""
+    found, now = first_of(cert, tls.cert), utcnow()
+    ours = f"the client certificate {tls.cert}"
+    if found.not_after <= now:
+        return f"{ours} expired at {found.not_after:%Y-%m-%d %H:%M} UTC"
+    if now < found.not_before:
+        begins = f"{ours} isn't valid before {found.not_before:%Y-%m-%d %H:%M} UTC"
+        return f"{begins}, and this host's clock shows {now:%Y-%m-%d %H:%M}"
+    return ""
 
 
 def is_tls(endpoint: str) -> bool:
@@ -97,17 +104,6 @@ def in_words(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or str(error)).lower().replace("_", " ")
-
-
-def _untimely(cert: bytes, file: Path | None) -> str:
-    """Return why a certificate isn't valid now; empty if it is. Raises ValueError."""
-    found, now = first_of(cert, file), utcnow()
-    if found.not_after <= now:
-        return f"expired at {found.not_after:%Y-%m-%d %H:%M} UTC"
-    if now < found.not_before:
-        begins = f"isn't valid before {found.not_before:%Y-%m-%d %H:%M} UTC"
-        return f"{begins}, and this host's clock shows {now:%Y-%m-%d %H:%M}"
-    return ""
 
 
 def _tried(

@@ -29,7 +29,7 @@ from schedkit.protojson.scalars import (
     read_token,
     shown,
 )
-from schedkit.protojson.write import BASE64, MATCHES, TOKENS, fields_of, is_map, map_value
+from schedkit.protojson.write import BASE64, MATCHES, TOKENS, is_map, map_value
 from schedkit.text.json_text import TooDeep, check_depth
 
 M = TypeVar("M", bound=Message)
@@ -109,7 +109,7 @@ class _Reader:
             field = names.get(key) if isinstance(key, str) else None
             if field is None:
                 style = self.snake and (self.strings or "_" in str(key))
-                known = [f.name if style else f.json_name for f in fields_of(message)]
+                known = [f.name if style else f.json_name for f in message.DESCRIPTOR.fields]
                 self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
             elif value is None:
                 continue

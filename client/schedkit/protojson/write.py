@@ -4,10 +4,10 @@ descriptor ──once──▶ a writer for each field        message ──▶ 
 """
 
 import base64
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -37,10 +37,6 @@ def fields_to_json(message: Message, names: Collection[str]) -> dict[str, Any]:
     """Return only these fields, by their JSON names, as `to_json` does. Others aren't computed."""
     writers = _writers(message.DESCRIPTOR, False)
     return {key: write(message) for key, write in writers if key in names}
-
-
-def fields_of(message: Message) -> Sequence[FieldDescriptor]:
-    return cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)  # upb's class is equal
 
 
 def payload_value(payload: Message) -> Any:
@@ -85,13 +81,16 @@ def _field(field: FieldDescriptor, snake: bool) -> Callable[[Message], Any]:
     single = _single(field, snake)
     if field.is_repeated:
         if field.message_type is not None and field.message_type.full_name in MATCHES:
-            return lambda message: _matches(value(message))
+            return lambda message: {
+                one.key: one.any_of[0] if len(one.any_of) == 1 else list(one.any_of)
+                for one in value(message)
+            }
         return lambda message: [single(one) for one in value(message)]
     if field.name in TOKENS:
-        single = _unless_zero
-    elif field.type == FieldDescriptor.TYPE_STRING and not field.has_presence:
+        return lambda message: str(value(message)) if value(message) else None
+    if field.type == FieldDescriptor.TYPE_STRING and not field.has_presence:
         return lambda message: value(message) or None
-    elif (flag := UNKNOWN.get(field.full_name)) is not None:
+    if (flag := UNKNOWN.get(field.full_name)) is not None:
         return lambda message: value(message) or (None if getattr(message, flag) else 0)
     if not field.has_presence:
         return lambda message: single(value(message))
@@ -110,16 +109,8 @@ def _single(field: FieldDescriptor, snake: bool) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _unless_zero(number: int) -> str | None:
-    return str(number) if number else None
-
-
 MATCHES: Final = frozenset({"schedd.v1.LabelMatch"})
 """Lists of these are written as an object: `{"disk": "ssd", "region": ["eu", "us"]}`."""
-
-
-def _matches(matches: Iterable[Any]) -> dict[str, Any]:
-    return {one.key: one.any_of[0] if len(one.any_of) == 1 else list(one.any_of) for one in matches}
 
 
 WRITERS: Final[dict[str, Callable[[Any], Any]]] = {

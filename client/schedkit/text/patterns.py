@@ -28,12 +28,9 @@ class Pattern:
         try:
             self._compiled: Any = re2.compile(text.encode(), _QUIET)
         except re2.error as wrong:
-            raise ValueError(_reason(wrong)) from None
+            said = wrong.args[0] if wrong.args else ""
+            reason = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            raise ValueError(reason) from None
 
     def found_in(self, data: bytes) -> bool:
         return self._compiled.search(data) is not None
-
-
-def _reason(wrong: Exception) -> str:
-    said = wrong.args[0] if wrong.args else ""
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)

@@ -44,7 +44,7 @@ from schedd.store.access_tokens import AccessTokenStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.group_commit import GroupCommit
-from schedkit.net.certificates import listed_names, not_after
+from schedkit.net.certificates import first_of, listed_names
 from schedkit.records import dataclass, replace
 from schedkit.tasks import Loop
 
@@ -276,7 +276,7 @@ class Authentication:
             self._certificates[pem] = (
                 UnknownSubject(listed_names(uris))
                 if who is None
-                else replace(who, until=not_after(pem))
+                else replace(who, until=first_of(pem).not_after)
             )
             while len(self._certificates) > MOST:
                 self._certificates.popitem(last=False)

@@ -14,7 +14,7 @@ from schedctl.authority import Authority, Subject
 from schedctl.failure import UnfitEnvironment
 from schedd.core.auth.rights import IdentityKind, Role, identity_of, uri_of, uris_of_user
 from schedkit.clock import utcnow
-from schedkit.net.certificates import not_after
+from schedkit.net.certificates import first_of
 
 DAY = timedelta(days=1)
 
@@ -67,7 +67,7 @@ def test_a_certificate_ends_at_the_given_time_and_has_its_issuer(
 ) -> None:
     tls = authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path, DAY)
     assert tls.cert is not None
-    assert abs(not_after(tls.cert.read_bytes()) - utcnow() - DAY) < timedelta(minutes=1)
+    assert abs(first_of(tls.cert.read_bytes()).not_after - utcnow() - DAY) < timedelta(minutes=1)
     assert tls.ca.read_bytes() == authority.certificate.read_bytes()
     read(tls.cert).verify_directly_issued_by(read(authority.certificate))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.net.certificates import first_of, not_after
+from schedkit.net.certificates import first_of
 from support.certs import Authority
 
 
@@ -30,7 +30,7 @@ def test_the_expiry_equals_that_of_openssl(tmp_path: Path) -> None:
         text=True,
     ).stdout.removeprefix("notAfter=")
     expected = datetime.strptime(said.strip(), "%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
-    assert not_after(tls.cert.read_bytes()) == expected
+    assert first_of(tls.cert.read_bytes()).not_after == expected
 
 
 def test_the_start_and_the_uris_equal_those_given_to_openssl(tmp_path: Path) -> None:
@@ -40,12 +40,11 @@ def test_the_start_and_the_uris_equal_those_given_to_openssl(tmp_path: Path) -> 
     found = first_of("# für m1\n".encode() + tls.cert.read_bytes())
     assert found.uris == ("schedd://member/m1", "https://elsewhere/")
     assert timedelta(0) <= datetime.now(UTC) - found.not_before < timedelta(minutes=5)
-    assert found.not_after == not_after(tls.cert.read_bytes())
     assert first_of(authority.issue("plain").cert.read_bytes()).uris == ()
 
 
 def test_years_past_2049_are_read(tmp_path: Path) -> None:
-    ends = not_after(issued(tmp_path, 20_000))
+    ends = first_of(issued(tmp_path, 20_000)).not_after
     assert abs(ends - datetime.now(UTC) - timedelta(days=20_000)) < timedelta(days=1)
 
 
@@ -61,11 +60,11 @@ def test_years_past_2049_are_read(tmp_path: Path) -> None:
 )
 def test_an_invalid_certificate_is_rejected(pem: bytes) -> None:
     with pytest.raises(ValueError, match="readable certificate"):
-        not_after(pem)
+        first_of(pem)
 
 
 def test_a_truncated_certificate_is_rejected(tmp_path: Path) -> None:
     der = ssl.PEM_cert_to_DER_cert(issued(tmp_path, 2).decode())
     for end in range(0, 200, 7):
         with pytest.raises(ValueError, match="readable certificate"):
-            not_after(ssl.DER_cert_to_PEM_cert(der[:end]).encode())
+            first_of(ssl.DER_cert_to_PEM_cert(der[:end]).encode())
