@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry.recorder import Telemetry
-from schedd.web import links, login, refusals, templating
+from schedd.web import links, refusals, templating
 from schedd.web.guard import (
     STRAIGHT,
     AtATime,
@@ -41,7 +41,7 @@ from schedd.web.guard import (
     SecurityHeaders,
     host_of,
 )
-from schedd.web.http_auth import FIGURES, IDENTITY, HttpAuth
+from schedd.web.http_auth import FIGURES, IDENTITY, HttpAuth, login_routes
 from schedd.web.pages.cluster import cluster, overview, workers
 from schedd.web.pages.jobs import cron, forecast, job, jobs, new_job
 from schedd.web.pages.page import Page
@@ -125,7 +125,7 @@ def build(
             *_daemon(telemetry, health_routes(readiness, notes)),
             *site.routes(),
             *templating.assets(),
-            *login.routes(services, site.back_with),
+            *login_routes(services, site.back_with),
             Under("/api/", Rest(services, closing)),
         ],
         middleware=[

@@ -41,7 +41,6 @@ HEADERS: Final = {
 
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
-
 MOST_AT_A_TIME: Final = 64
 """Requests of one host whose answer hasn't begun: each may take a database connection. A proxy
 counts as one host, unless it is trusted to report its clients.

@@ -22,7 +22,6 @@ from starlette.types import Receive, Scope, Send
 KEEPALIVE: Final = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy ends the stream."""
 
-
 HERE: Final = b": here\n\n"
 """A comment: browsers don't report it to scripts."""
 BEAT_EVERY: Final = 10.0

@@ -23,7 +23,7 @@ from schedd.api.calls import UNARY
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.services import Caller
 from schedd.core.auth.rights import ANONYMOUS, CallerIdentity, IdentityKind, Role
-from schedd.web import login as login_face
+from schedd.web import http_auth as login_face
 from schedd.web.app import PAGES
 from schedd.web.pages.page import PageRequest
 from schedd.web.server import bound
@@ -358,7 +358,7 @@ async def test_failed_logins_are_logged_once_a_second_at_most_with_their_number(
         assert (await log_in(web, "schedd_x")).status == 403
     monkeypatch.setattr(log_rate_limit.LimitedLine, "every", 0.0)
     assert (await log_in(web, "schedd_x")).status == 403
-    lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
+    lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.http_auth"]
     pattern = r"login failed: peer=127\.0\.0\.1:\d+ failures=(\d+) "
     pattern += r"error=the access token isn't valid in this cluster"
     counts = [found[1] for line in lines if (found := re.fullmatch(pattern, line))]

@@ -129,7 +129,6 @@ PROBLEM_SCHEMA: Final[Schema] = {
     "required": ["type", "title", "status", "detail", "reason", "remedy", "violations"],
 }
 
-
 BEARER: Final = "accessToken"
 CERTIFICATE: Final = "certificate"
 SCHEMES: Final[Mapping[str, Schema]] = {

@@ -124,7 +124,6 @@ DOCUMENT_OPERATIONS: Final[Mapping[str, Any]] = {
 }
 """Operations that aren't calls, by path and method."""
 
-
 log = logging.getLogger(__name__)
 
 FIRST_WITHIN: Final = 1.0

@@ -70,7 +70,6 @@ JOB_ACTIONS: Final = (
     Action("/jobs/{job}/delete", _delete),
 )
 
-
 ROWS: Final = 30
 RESULTS: Final = 14
 """Newest runs in the row of a job."""
