@@ -1,16 +1,7 @@
 """A member as a process: start, serving, hand-over and end, from its configuration.
 
-Stores  EtcdClient          adapters
-└────┬────────┘
-DatabaseClock  Observer            time and view
-│
-Workers  ResultCollector  Greeting  as long as the daemon runs: results count without a tenure
-Owner (fire dispatch rescue)       within each tenure
-│
-gRPC: calls, Attach, wake-ups      HTTP: pages, REST, metrics, health
-
-`composition` creates the parts and connects them; `grpc_services` serves them by gRPC. Listeners,
-readiness, status for the service manager and garbage collection are here.
+`composition` creates the parts, connects them and serves them by gRPC. Listeners, readiness, status
+for the service manager and garbage collection are here.
 """
 
 import asyncio
@@ -91,9 +82,6 @@ class Listeners:
             (f"connection limit at {port}", ConnectionLimit(port, most).run) for port in self.ports
         ]
         return [("grpc", lambda: served(self.grpc)), *limits]
-
-    async def serve_http(self, page: Starlette) -> NoReturn:
-        await self.http.serve(page, self.connections, self.https, self.proxies)
 
 
 @asynccontextmanager
@@ -494,7 +482,8 @@ async def _live(
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
-        tasks.append(group.create_task(doors.serve_http(page), name="http"))
+        serving = doors.http.serve(page, doors.connections, doors.https, doors.proxies)
+        tasks.append(group.create_task(serving, name="http"))
         await parts.member.run(daemon.draining)
         for task in tasks:
             task.cancel()

@@ -25,12 +25,13 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry.recorder import Telemetry
-from schedd.web import links, refusals, templating
+from schedd.web import links, refusals
 from schedd.web.guard import (
     STRAIGHT,
     AtATime,
@@ -50,6 +51,7 @@ from schedd.web.pages.site import Site
 from schedd.web.refusals import NextLink
 from schedd.web.rest import problems
 from schedd.web.rest.rest import Rest
+from schedd.web.templating import STATIC
 
 # The list of all pages.
 
@@ -124,7 +126,7 @@ def build(
         routes=[
             *_daemon(telemetry, health_routes(readiness, notes)),
             *site.routes(),
-            *templating.assets(),
+            Mount("/static", StaticFiles(directory=STATIC)),
             *login_routes(services, site.back_with),
             Under("/api/", Rest(services, closing)),
         ],

@@ -13,8 +13,6 @@ from urllib.parse import quote, urlencode
 from google.protobuf.timestamp_pb2 import Timestamp
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.routing import BaseRoute, Mount
-from starlette.staticfiles import StaticFiles
 
 from schedd.web import formatting
 
@@ -56,10 +54,6 @@ def stamped(html: str) -> str:
     forms that came by a stream, the script sets its own.
     """
     return html.replace(_UNSTAMPED, _STAMP.format(secrets.token_hex(16)))
-
-
-def assets() -> list[BaseRoute]:
-    return [Mount("/static", StaticFiles(directory=STATIC))]
 
 
 def linker(namespace: str) -> Callable[..., str]:

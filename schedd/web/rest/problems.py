@@ -30,7 +30,6 @@ from schedd.api.calls import methods
 from schedd.api.errors import CallError, FieldViolation, dependency_error
 from schedkit.errors import Unavailable
 from schedkit.protojson import FormErrors
-from schedproto.v1 import common_pb2
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -163,16 +162,14 @@ def within(body: str, path: str) -> str:
     return path.removeprefix(f"{body}.")
 
 
-def errors_of(batch: Message) -> Iterator[common_pb2.CallError]:
+def rename_outcomes(batch: Message) -> None:
+    """Rename the fields in the errors of a batch's answer."""
     results: Iterable[Any] = getattr(batch, "results", ())
-    return (one.error for one in results if one.HasField("error"))
-
-
-def rename_outcome(error: common_pb2.CallError) -> None:
-    found = [FieldViolation(one.field, one.problem) for one in error.violations]
-    error.message = renamed_detail(error.message, found)
-    for one in error.violations:
-        one.field = field(one.field)
+    for error in (one.error for one in results if one.HasField("error")):
+        found = [FieldViolation(one.field, one.problem) for one in error.violations]
+        error.message = renamed_detail(error.message, found)
+        for one in error.violations:
+            one.field = field(one.field)
 
 
 @cache

@@ -174,14 +174,15 @@ def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, 
     """Return the fields in parameters; dots separate nested fields."""
     form: dict[str, Any] = {}
     refused: list[FieldViolation] = []
-    inner = _body_of(cls, found)
+    part = found.route.body
+    inner = None if part in ("", WHOLE) else type(getattr(cls(), part))
     for key, value in query:
         field = _field(cls, key)
         if field is None and inner is not None and _field(inner, key) is not None:
             refused.append(FieldViolation(key, "must be in the body, not in the address"))
         elif field is None:
             refused.append(FieldViolation(key, "unknown parameter"))
-        elif found.route.body in (WHOLE, field.name):
+        elif part in (WHOLE, field.name):
             refused.append(FieldViolation(key, "must be in the body, not in the address"))
         elif not value and field.type == field.TYPE_STRING and field.name not in MAY_BE_EMPTY:
             what = "an id" if field.name in IDS else "a key" if field.name == KEYED else "a value"
@@ -191,11 +192,6 @@ def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, 
     if refused:
         raise _refusal(refused)
     return from_json(form, cls, strings=True)
-
-
-def _body_of(cls: type[Message], found: RouteMatch) -> type[Message] | None:
-    field = found.route.body
-    return None if field in ("", WHOLE) else type(getattr(cls(), field))
 
 
 def _field(cls: type[Message], key: str) -> FieldDescriptor | None:

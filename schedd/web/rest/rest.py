@@ -42,29 +42,31 @@ from schedproto.v1 import job_pb2, run_service_pb2
 # OpenAPI operations of the requests in `documents`.
 
 _TEXT: Final = {"type": "string", "minLength": 1}
+_TEXT_OR_NULL: Final = {**_TEXT, "type": ["string", "null"]}
 _INSTANT: Final = {"type": ["string", "null"], "format": "date-time"}
 
 
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": [*properties]}
+def _object(*required: str, **properties: Any) -> dict[str, Any]:
+    """Return the schema of an object; without names, all of its keys are required."""
+    keys = list(required or properties)
+    return {"type": "object", "properties": properties, "required": keys}
 
 
 DOCUMENT_OPERATIONS: Final[Mapping[str, Any]] = {
     "/api/v1/jobs": {
         "post": {
             "requestBody": asked(
-                {
-                    "type": "object",
+                _object(
+                    *("name", "cron", CALLBACK),
+                    name=_TEXT,
+                    cron=_TEXT,
+                    callback_url={"type": "string", "format": "uri"},
+                    priority={"type": "string", "enum": ["LOW", "MEDIUM", "HIGH"]},
+                    payload={},
+                )
+                | {
                     "description": "A job that posts its payload to a URL; other fields of a job"
                     " are allowed, too.",
-                    "properties": {
-                        "name": _TEXT,
-                        "cron": _TEXT,
-                        CALLBACK: {"type": "string", "format": "uri"},
-                        "priority": {"type": "string", "enum": ["LOW", "MEDIUM", "HIGH"]},
-                        "payload": {},
-                    },
-                    "required": ["name", "cron", CALLBACK],
                 }
             ),
             "responses": answered(201, _object(job_id=_TEXT, next_fire_time=_INSTANT)),
@@ -97,26 +99,19 @@ DOCUMENT_OPERATIONS: Final[Mapping[str, Any]] = {
             "tags": ["Run"],
             "summary": "Run a Python handler once",
             "requestBody": asked(
-                {
-                    "type": "object",
-                    "properties": {
-                        "taskName": _TEXT,
-                        "payload": {},
-                        "delayMs": {
-                            "type": ["integer", "null"],
-                            "minimum": 0,
-                            "maximum": LONGEST_DELAY,
-                        },
-                        "priority": {
-                            "description": "1 HIGH, 2 MEDIUM, 3 LOW",
-                            "enum": [*PRIORITIES, None],
-                        },
-                        "customJobId": {**_TEXT, "type": ["string", "null"]},
-                        "namespace": {**_TEXT, "type": ["string", "null"]},
+                _object(
+                    "taskName",
+                    taskName=_TEXT,
+                    payload={},
+                    delayMs={"type": ["integer", "null"], "minimum": 0, "maximum": LONGEST_DELAY},
+                    priority={
+                        "description": "1 HIGH, 2 MEDIUM, 3 LOW",
+                        "enum": [*PRIORITIES, None],
                     },
-                    "required": ["taskName"],
-                    "additionalProperties": False,
-                }
+                    customJobId=_TEXT_OR_NULL,
+                    namespace=_TEXT_OR_NULL,
+                )
+                | {"additionalProperties": False}
             ),
             "responses": answered(202, _object(job_id=_TEXT, run_id=_TEXT)),
         }
@@ -158,7 +153,14 @@ class Rest:
     @cached_property
     def _openapi(self) -> tuple[bytes, str]:
         """Return the document and its etag, made at the first request for it."""
-        content = _described(self.routes, self._services.version)
+        made = openapi.document(
+            [one for one in self.routes.all if one.method.full_name in {**UNARY, **STREAMING}],
+            self._services.version,
+            statuses=STATUSES,
+            streaming=STREAMING,
+            words=DOCUMENT_OPERATIONS,
+        )
+        content = _json(made).encode()
         return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
     def _document(self, request: Request) -> Response:
@@ -217,8 +219,7 @@ class Rest:
             return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, caller_of(request), message)
         if name in BATCHES:
-            for error in problems.errors_of(answer):
-                problems.rename_outcome(error)
+            problems.rename_outcomes(answer)
         status = STATUSES.get(name, 200)
         content = await converted(answer.ByteSize(), lambda: _json(to_json(answer)))
         return _json_response(content, status, _headers(answer, status))
@@ -277,14 +278,6 @@ class Rest:
                 remedy="use a path below /api/v1/, such as /api/v1/jobs",
             )
         raise _not_allowed(request, found)
-
-
-def _described(routes: Routes, version: str) -> bytes:
-    there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
-    made = openapi.document(
-        there, version, statuses=STATUSES, streaming=STREAMING, words=DOCUMENT_OPERATIONS
-    )
-    return _json(made).encode()
 
 
 def _only(request: Request, verb: str) -> None:

@@ -312,7 +312,10 @@ def _old_concerns(stored: Stored, now: datetime) -> Iterable[str]:
 
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
     """Yield problems of a working cluster: lost work, then work that can't start."""
-    yield from _losses(stored)
+    if members := stored.lost.members:
+        yield _lost("member", [(one.name, one.lost_at) for one in members])
+    if workers := stored.lost.workers:
+        yield _lost("worker", [(one.worker, one.lost_at) for one in workers])
     for worker in [one for one in _live(stored) if one.refusal_reason][:NAMED]:
         yield f"worker {worker.name} takes no new runs: {worker.refusal_reason}"
     if text := stored.missed.summary(now):
@@ -325,13 +328,6 @@ def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
         yield f"{waiting:,} runs wait, but every worker is draining"
     elif live and stored.pause is None:
         yield from _waiting_concerns(stored.waits, now)
-
-
-def _losses(stored: Stored) -> Iterable[str]:
-    if members := stored.lost.members:
-        yield _lost("member", [(one.name, one.lost_at) for one in members])
-    if workers := stored.lost.workers:
-        yield _lost("worker", [(one.worker, one.lost_at) for one in workers])
 
 
 def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:

@@ -157,7 +157,7 @@ def foreseen(
     return ForecastSeen(
         days=tuple(f"{day:%a %d %b}" for day in days_of(grid)),
         hours=tuple(hours_of(found, grid)),
-        hottest=tuple(_hot(hot) for hot in found.hottest),
+        hottest=tuple(map(_hot, found.hottest)),
         total=found.total,
         counted=len(rows),
         left_out=(*listed, *([f"all but the newest {len(jobs):,}"] if more else [])),
