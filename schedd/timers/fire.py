@@ -25,15 +25,16 @@ count. More urgent timers don't wait for the rest.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from schedd.cluster.owner_transactions import Failed
-from schedd.core.cluster.statistics import LATE, Behind, behind
+from schedd.core.cluster.statistics import Behind, behind
 from schedd.core.dispatch.batch_size import LEAST, BatchSize
 from schedd.core.events import RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
@@ -480,17 +481,12 @@ class FireLoop(OwnerPart):
         """Return this owner's overdue timers, as far as memory knows."""
         if self._cluster_pause.is_paused:
             return Behind()
-        now, owned = self._clock.now(), self._run_index.ownership.epochs
-        held = chain(self._open.values(), self._run_index.timers.values(), self.plans.timers)
-        late = now - LATE
-        return behind(
-            [
-                timer.due_at
-                for timer in held
-                if timer.due_at is not None and timer.due_at < late and timer.shard in owned
-            ],
-            now,
-        )
+        owned = self._run_index.ownership.epochs
+        apart = chain(self._open.values(), self.plans.timers)
+        its = [timer for timer in apart if timer.shard in owned]
+        its += self._run_index.timers.values()  # 100,000: counted without a Python call for each
+        dues: Counter[datetime | None] = Counter(map(attrgetter("due_at"), its))
+        return behind(dues, self._clock.now())
 
     def _close(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:

@@ -163,7 +163,7 @@ class TimerLoader(OwnerPart):
             self._full_at, self._last = now + FULL_EVERY, None
             self._read, self._unread = set(), []
         timers = self._run_index.timers
-        again = self._left_out | self._read - timers.keys()
+        again = self._left_out | timers.missing(self._read)
         self._newer, self._left_out, self._fired_since = set(), set(), 0
         try:
             loaded = await self._read_rows(shards, self.until(now), again, with_latest)
@@ -190,8 +190,8 @@ class TimerLoader(OwnerPart):
         """Return due timers that the run index lacks, packed, soonest first."""
         loaded: list[bytes] = []
         if not self._left_some:
-            room = max(LOAD_LIMIT, WHOLE_LIMIT - len(self._run_index.timers))
-            since = self._last
+            since, known = self._last, len(self._run_index.timers)
+            room = WHOLE_LIMIT if since is None else max(LOAD_LIMIT, WHOLE_LIMIT - known)
             loaded, oldest = await self._store.new_timers(shards, until, room, since, again)
             self._last, self._left_some = LastLoad(oldest, until), len(loaded) == room
         if self._left_some:

@@ -1,6 +1,7 @@
 """Statistics that an owner reads of its queues and pools, and the leader of the database. Pure."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -23,9 +24,12 @@ class Behind:
     since: timedelta = timedelta(0)
 
 
-def behind(late: Collection[datetime], now: datetime) -> Behind:
-    """Count timers that are behind, by the due times before `now` minus `LATE`."""
-    return Behind(min(len(late), MOST), now - min(late)) if late else Behind()
+def behind(timers: Counter[datetime | None], now: datetime) -> Behind:
+    """Count timers that are behind. `timers`: the number of timers by due time."""
+    late = [at for at in timers if at is not None and at < now - LATE]
+    if not late:
+        return Behind()
+    return Behind(min(sum(timers[at] for at in late), MOST), now - min(late))
 
 
 @dataclass(frozen=True, slots=True)

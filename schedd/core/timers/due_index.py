@@ -120,6 +120,10 @@ class DueIndex(Generic[K, V]):
     def keys(self) -> KeysView[K]:
         return self._entries.keys()
 
+    def missing(self, keys: set[K]) -> set[K]:
+        """Return those of these keys that aren't in the index."""
+        return keys.difference(self._entries)
+
     def values(self) -> list[V]:
         """Return all values, in no order."""
         return [*map(itemgetter(2), self._entries.values())]

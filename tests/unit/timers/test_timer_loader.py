@@ -331,6 +331,22 @@ async def test_a_load_reads_only_timers_that_are_new_since_the_last_load() -> No
     assert {one.job_id: one for one in world.run_index.timers.values()} == rows.due
 
 
+async def test_all_due_timers_are_read_again_while_memory_is_nearly_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timer_loader, "WHOLE_LIMIT", 2 * LOAD_LIMIT)
+    rows = Herd(count=2 * LOAD_LIMIT - 1)
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=5)
+    await world.near.step()
+    world.clock.time += timer_loader.FULL_EVERY
+
+    await world.near.step()
+
+    assert rows.calls == ["load", "load"]
+    assert rows.rows_read == 2 * len(rows.due)
+
+
 async def test_a_timer_beyond_the_horizon_is_read_when_it_is_within() -> None:
     """Memory forgets it when it is read again, because a load will find it in time."""
     rows = Herd(count=1)
