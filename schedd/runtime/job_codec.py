@@ -28,12 +28,12 @@ from schedd.core.jobs.definition import (
     CatchUpPolicy,
     Definition,
     Delivery,
+    Match,
     Overlap,
     Placement,
     Priority,
     RetryPolicy,
 )
-from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import LATE_AFTER, Notice, Notices
 from schedd.core.runs.failure_kinds import kind
 from schedd.core.runs.pools import pool_key

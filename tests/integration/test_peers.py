@@ -334,7 +334,7 @@ async def test_a_workers_view_comes_from_the_member_that_receives_its_heartbeats
     assert view.silent >= there.silent
     assert view.lease_age >= there.lease_age >= 1.5
     ages = {"lease_age": view.lease_age, "silent": view.silent}
-    assert view == replace(there, attached_here=False, **ages)
+    assert view == replace(there, **ages)
 
 
 async def test_about_a_thousand_workers_each_member_is_asked_once(

@@ -12,8 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from schedd.core.dispatch.placement import Need, SlotOffer, Unable, able, need_of, refused, weight
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.ids import Id, IncarnationId, JobId
-from schedd.core.jobs.definition import Definition, Placement
-from schedd.core.jobs.labels import Match
+from schedd.core.jobs.definition import Definition, Match, Placement
 from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 

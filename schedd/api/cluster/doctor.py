@@ -13,8 +13,7 @@ from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, Stuc
 from schedd.core.cluster.cluster_events import Losses
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.ids import JobId
-from schedd.core.jobs import labels
-from schedd.core.jobs.definition import Definition
+from schedd.core.jobs.definition import Definition, matches_text
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
 from schedd.core.runs.records import StoredDefinition, WaitingRuns
@@ -123,7 +122,7 @@ def _need(definition: Definition, wait: WaitingRuns) -> str:
         return f"runs for worker {wait.target}"
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     what += f" of {definition.slots} slots" if definition.slots > 1 else ""
-    what += f" with {labels.matches_text(definition.require)}" if definition.require else ""
+    what += f" with {matches_text(definition.require)}" if definition.require else ""
     return f"{what} of namespace {definition.namespace!r}"
 
 

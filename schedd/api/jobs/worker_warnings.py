@@ -13,8 +13,7 @@ from schedd.api import views
 from schedd.api.cluster.cluster import running_incarnations
 from schedd.api.services import Services
 from schedd.core.dispatch.placement import able, asked_of_worker
-from schedd.core.jobs import labels
-from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap
+from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap, matches_text
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import JobRecord
 from schedd.runtime.job_codec import JobDefinition
@@ -75,5 +74,5 @@ def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:
         return f"no running worker has handler {need.handler!r}; {waits}"
     if not any(able(worker, replace(need, slots=1)) for worker in handles):
         what = f"handler {need.handler!r}" if need.handler else f"the {need.action} executor"
-        return f"no running worker with {what} has {labels.matches_text(need.require)}; {waits}"
+        return f"no running worker with {what} has {matches_text(need.require)}; {waits}"
     return f"no running worker that fits has {need.slots} slots; {waits}"

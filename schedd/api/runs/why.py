@@ -11,8 +11,7 @@ from schedd.api.services import Services
 from schedd.core.dispatch.placement import Need, able, need_of
 from schedd.core.dispatch.worker_refusals import Refusal, refusal_of
 from schedd.core.ids import NO_TOKEN, IncarnationId
-from schedd.core.jobs import labels
-from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap
+from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap, matches_text
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.overlap import BUFFERS, limit_of, policy_of
@@ -269,7 +268,7 @@ async def _no_worker(
     """
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     if any(able(one.incarnation, replace(need, require=())) for one in workers):
-        what += f" and has {labels.matches_text(need.require)}"
+        what += f" and has {matches_text(need.require)}"
     elif any(able(one.incarnation, replace(need, slots=1)) for one in workers):
         most = max(one.incarnation.slots for one in workers)
         what = f"jobs of {need.slots} slots: the largest has {most}"

@@ -67,11 +67,6 @@ class ClusterTime:
         best = min(self.samples, key=lambda sample: sample.trip)
         object.__setattr__(self, "best", best)
 
-    @property
-    def uncertainty(self) -> float:
-        """Maximum seconds by which the followed offset may be behind the database's."""
-        return self.best.trip
-
     def offset(self, at: float) -> float:
         """Return the offset shown at the monotonic time `at`, not before `anchor`."""
         elapsed = max(0.0, at - self.anchor)

@@ -20,8 +20,7 @@ from math import inf
 from typing import Final, TypeAlias
 
 from schedd.core.ids import IncarnationId, JobId
-from schedd.core.jobs.definition import Definition, Placement
-from schedd.core.jobs.labels import Match
+from schedd.core.jobs.definition import Definition, Match, Placement
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.pools import NO_POOL, PoolKey
 from schedkit.records import dataclass, replace

@@ -33,8 +33,7 @@ from schedd.core.dispatch.placement import (
     weight,
 )
 from schedd.core.ids import IncarnationId, JobId
-from schedd.core.jobs.definition import Definition, Placement
-from schedd.core.jobs.labels import Match
+from schedd.core.jobs.definition import Definition, Match, Placement
 from schedd.core.runs.model import Incarnation
 from schedkit.records import dataclass
 

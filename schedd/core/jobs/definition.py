@@ -2,12 +2,12 @@
 a `Job` message; `schedd/runtime/job_codec.py` converts between the two.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import timedelta
 from enum import IntEnum, StrEnum
 
 from schedd.core.jobs.chains import ChainParents
-from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.failure_kinds import FailureKind
 from schedd.core.runs.pools import NO_POOL, PoolKey
@@ -58,6 +58,26 @@ class CatchUpPolicy(StrEnum):
     LATEST = "LATEST"
     ALL = "ALL"
     NONE = "NONE"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A condition on the labels of a worker: `gpu=a100`, `region in (eu, us)`."""
+
+    key: str
+    any_of: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if len(self.any_of) == 1:
+            return f"{self.key}={self.any_of[0]}"
+        return f"{self.key} in ({', '.join(self.any_of)})"
+
+    def fits(self, labels: Mapping[str, str]) -> bool:
+        return labels.get(self.key) in self.any_of
+
+
+def matches_text(matches: Iterable[Match]) -> str:
+    return " and ".join(str(match) for match in matches)
 
 
 @dataclass(frozen=True, slots=True)

@@ -474,7 +474,6 @@ class WorkerView:
     """A worker, as seen by the member that received its last heartbeat."""
 
     incarnation: Incarnation
-    attached_here: bool
     draining: bool
     free: int
     running: int
@@ -500,7 +499,7 @@ class WorkerView:
 
 def view_without_heartbeats(one: Incarnation) -> WorkerView:
     return WorkerView(
-        one, False, draining=False, free=0, running=0, lease_age=0.0, heartbeats_missing=True
+        one, draining=False, free=0, running=0, lease_age=0.0, heartbeats_missing=True
     )
 
 

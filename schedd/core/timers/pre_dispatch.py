@@ -28,7 +28,7 @@ from schedd.core.dispatch.priority_order import rank
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import NO_TOKEN, RunId, ShardId, scheduled_run_id
 from schedd.core.jobs.definition import Definition, Delivery, Overlap, Placement, Priority
-from schedd.core.runs.deadlines import START_WITHIN
+from schedd.core.runs.deadlines import START_WITHIN, hurried
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.overlap import LINED_UP, policy_of
@@ -68,7 +68,6 @@ class Lookahead:
 
 
 NEVER: Final = Lookahead()
-AT_MOST_ONCE: Final = Delivery.AT_MOST_ONCE
 
 
 def may_go_early(run: LiveRun) -> bool:
@@ -81,12 +80,9 @@ def may_go_early(run: LiveRun) -> bool:
 
 def may_be_pre_dispatched(run: LiveRun, definition: Definition, schedule: CompiledSchedule) -> bool:
     """Return whether nothing known here can prevent the run's start at its due time."""
-    policy = policy_of(run, definition)
-    if policy in LINED_UP or definition.pool != NO_POOL:
+    if _may_be_prevented(definition, policy_of(run, definition)):
         return False
-    if policy is Overlap.ALLOW and definition.pause_after_failures:
-        return False  # a concurrent run may fail and so pause the job
-    if definition.placement is Placement.BROADCAST or definition.delivery is AT_MOST_ONCE:
+    if definition.placement is Placement.BROADCAST:
         return False
     return run.generation == definition.generation or schedule.runs_at(run.key.scheduled_at)
 
@@ -96,14 +92,19 @@ def may_be_fired_running(definition: Definition) -> bool:
     has no other live run: nothing else can prevent its start, nothing limits it, and it may go to
     any able worker.
     """
-    if definition.overlap in LINED_UP or definition.pool != NO_POOL or definition.max_runs:
-        return False
-    if definition.overlap is Overlap.ALLOW and definition.pause_after_failures:
+    if _may_be_prevented(definition, definition.overlap) or definition.max_runs:
         return False
     if definition.placement is not Placement.SPREAD or definition.prefer:
         return False
-    limited = definition.start_deadline is not None or definition.run_timeout is not None
-    return not limited and definition.delivery is not AT_MOST_ONCE
+    return not hurried(definition)
+
+
+def _may_be_prevented(definition: Definition, policy: Overlap) -> bool:
+    """Return whether another run, or a lost worker, may decide about a start that isn't due."""
+    # Under ALLOW a concurrent run may fail and so pause the job.
+    paused = policy is Overlap.ALLOW and definition.pause_after_failures
+    lined_up = policy in LINED_UP or definition.pool != NO_POOL
+    return bool(lined_up or paused) or definition.delivery is Delivery.AT_MOST_ONCE
 
 
 def start_not_before(run: LiveRun) -> datetime | None:

@@ -103,7 +103,6 @@ class Attached:
         quiet = max(0.0, now - self.beat_at)
         return WorkerView(
             incarnation=self.incarnation,
-            attached_here=True,
             draining=self.draining,
             free=self.free,
             running=self.running,

@@ -253,7 +253,6 @@ def reported(view: WorkerView) -> _Reported:
 def _view(one: Incarnation, reported: _Reported) -> WorkerView:
     return WorkerView(
         one,
-        attached_here=False,
         draining=reported.draining,
         free=reported.free,
         running=reported.running,

@@ -26,7 +26,7 @@ async def api_with_worker(api):
     one = incarnation(worker="w1")
     await api.world.store.workers.register(one)
     api.lines.attached = [
-        WorkerView(one, True, False, free=2, running=2, lease_age=0.0, unstored_results=3)
+        WorkerView(one, False, free=2, running=2, lease_age=0.0, unstored_results=3)
     ]
     return api
 

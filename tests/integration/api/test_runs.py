@@ -276,7 +276,7 @@ async def test_a_cancel_that_changes_nothing_isnt_audited(api):
 
 async def test_a_run_that_needs_more_slots_than_any_worker_has_is_explained(api):
     registered = incarnation(slots=2)
-    api.lines.attached = [WorkerView(registered, True, False, free=2, running=0, lease_age=0.0)]
+    api.lines.attached = [WorkerView(registered, False, free=2, running=0, lease_age=0.0)]
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]), slots=99)
     run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
     why = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
@@ -288,7 +288,7 @@ async def test_a_run_that_each_worker_rejected_is_explained(api):
     run = await api("SubmitRun", submit())
     one, other = incarnation(), incarnation(worker="worker-2")
     api.lines.attached = [
-        WorkerView(each, True, False, free=2, running=0, lease_age=0.0) for each in (one, other)
+        WorkerView(each, False, free=2, running=0, lease_age=0.0) for each in (one, other)
     ]
 
     async def why(*refused: Incarnation) -> wire.ExplainRunResponse:
@@ -309,9 +309,7 @@ async def test_a_run_that_each_worker_rejected_is_explained(api):
 async def test_a_run_is_explained_when_its_workers_disks_are_full(api):
     run = await api("SubmitRun", submit())
     full = "spool rejects writes: No space left on device"
-    one = WorkerView(
-        incarnation(), True, False, free=2, running=0, lease_age=0.0, refusal_reason=full
-    )
+    one = WorkerView(incarnation(), False, free=2, running=0, lease_age=0.0, refusal_reason=full)
     other = replace(one, incarnation=incarnation(worker="worker-2"))
 
     async def why(*attached: WorkerView) -> wire.ExplainRunResponse.Check:
@@ -354,13 +352,13 @@ async def test_a_run_whose_worker_sends_no_heartbeats_is_explained(api):
         return answer.checks[-1]
 
     assert (await why()).answer == "no, no member receives heartbeats of worker-1"
-    busy = WorkerView(incarnation(worker="worker-2"), True, False, 0, running=1, lease_age=0.0)
+    busy = WorkerView(incarnation(worker="worker-2"), False, 0, running=1, lease_age=0.0)
     api.lines.attached = [busy]
     answer = "no, all slots of 2 workers are in use (no member receives heartbeats of worker-1)"
     assert (await why()).answer == answer
     api.lines.attached = [replace(busy, free=1)]
     assert (await why()).answer == "yes, 2 can"
-    api.lines.attached = [WorkerView(one, True, False, 1, running=0, lease_age=0.0, silent=40.2)]
+    api.lines.attached = [WorkerView(one, False, 1, running=0, lease_age=0.0, silent=40.2)]
     assert (await why()).answer == "no, worker-1 has sent no heartbeat for 40 s"
 
 
@@ -379,7 +377,7 @@ async def test_a_run_is_explained_when_its_only_worker_is_lost_or_drained_and_st
         await store.register(each)
     await store.note_seen([had.id])
     await store.lose([had.id], EventKind.WORKER_LOST)
-    api.lines.attached = [WorkerView(incarnation(), True, False, 1, running=0, lease_age=0.0)]
+    api.lines.attached = [WorkerView(incarnation(), False, 1, running=0, lease_age=0.0)]
 
     async def why() -> wire.ExplainRunResponse.Check:
         answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))

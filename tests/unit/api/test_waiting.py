@@ -104,7 +104,7 @@ def test_a_run_that_no_worker_may_execute_is_stuck() -> None:
 
 
 async def test_a_run_for_a_worker_that_takes_no_new_runs_is_held_up() -> None:
-    view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
+    view = WorkerView(W1, False, free=1, running=0, lease_age=0.0)
     full = replace(view, refusal_reason="spool rejects writes: No space left on device")
     assert await read_wait_summary(World(view).services()) == WaitSummary(since=OLD)
     held_up = WaitSummary(held_up=WaitSummary(1, (("default", "etl"),)))
@@ -112,7 +112,7 @@ async def test_a_run_for_a_worker_that_takes_no_new_runs_is_held_up() -> None:
         assert await read_wait_summary(World(refuses).services()) == held_up
 
 
-FULL = WorkerView(replace(W1, slots=4), True, False, free=0, running=4, lease_age=0.0)
+FULL = WorkerView(replace(W1, slots=4), False, free=0, running=4, lease_age=0.0)
 HANG = SlotHolder("w1", "default", "hang", 3, OLD - timedelta(minutes=1))
 
 

@@ -12,7 +12,7 @@ from support.runs import worker
 
 def test_a_child_reports_that_its_worker_rejected_it() -> None:
     one = worker()
-    views = [WorkerView(one, True, draining=False, free=1, running=0, lease_age=0.0)]
+    views = [WorkerView(one, draining=False, free=1, running=0, lease_age=0.0)]
     need = Need("shell", worker=one.worker)
     [check] = waits_for(need, views, {one.id: "no such limits"})
     assert (check.question, check.answer) == (
@@ -25,7 +25,7 @@ def test_a_child_reports_that_its_worker_rejected_it() -> None:
 
 def test_a_child_reports_why_its_worker_takes_no_work_and_the_remedy() -> None:
     one, full = worker(), "spool rejects writes: No space left on device"
-    views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refusal_reason=full)]
+    views = [WorkerView(one, False, free=1, running=0, lease_age=0.0, refusal_reason=full)]
     [check] = waits_for(Need("shell", worker=one.worker), views, {})
     assert check.answer == (f"worker {one.worker} accepts no runs: {full}")
     assert check.remedy.startswith("free space on the spool's disk")

@@ -115,7 +115,7 @@ ALL_BLOCKED = "handlers block all 8 event loops of this worker: export"
 
 def worker(name: str, version: str, **changes: Any) -> WorkerView:
     found = incarnation(id=IncarnationId(Id.from_int(1)), worker=name, version=version)
-    return WorkerView(found, True, False, free=1, running=0, lease_age=0.0, **changes)
+    return WorkerView(found, False, free=1, running=0, lease_age=0.0, **changes)
 
 
 W1 = worker("w1", "1.0", disk_free=9000 * MIB)

@@ -16,8 +16,7 @@ from schedd.core.dispatch.placement import (
 )
 from schedd.core.dispatch.slot_index import SlotIndex
 from schedd.core.ids import Id, IncarnationId, JobId
-from schedd.core.jobs.definition import Definition, Placement
-from schedd.core.jobs.labels import Match, matches_text
+from schedd.core.jobs.definition import Definition, Match, Placement, matches_text
 from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 

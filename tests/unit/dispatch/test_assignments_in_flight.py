@@ -10,7 +10,7 @@ import pytest
 
 from schedd.core.dispatch.batch_size import LEAST
 from schedd.core.ids import JobId, ShardId, Token
-from schedd.core.jobs.labels import Match
+from schedd.core.jobs.definition import Match
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.workers.remote_workers import NoRemoteWorkers

@@ -12,8 +12,7 @@ import pytest
 from schedd.core.dispatch.placement import Unable
 from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId
-from schedd.core.jobs.definition import Placement, Priority
-from schedd.core.jobs.labels import Match
+from schedd.core.jobs.definition import Match, Placement, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import PoolKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses

@@ -573,7 +573,7 @@ async def test_no_member_is_asked_about_a_thousand_workers_that_are_received_her
 async def test_other_members_are_asked_at_once_about_all_workers_not_attached_here(clock: SetClock):
     world = World(clock)
     world.other.beats = [
-        WorkerView(worker(3), False, draining=True, free=0, running=4, lease_age=2.0, silent=2.0)
+        WorkerView(worker(3), draining=True, free=0, running=4, lease_age=2.0, silent=2.0)
     ]
     here, nobodys, theirs = await world.views(1, 2, 3)
     assert world.other.asked == [[2, 3]]
@@ -610,7 +610,7 @@ async def test_the_newest_report_of_a_silent_worker_counts(clock: SetClock):
     """A line that was cut in silence may stand for long before it breaks."""
     world = World(clock)
     world.boot += SILENT_AFTER + 1
-    fresh = WorkerView(worker(1), False, draining=False, free=3, running=1, lease_age=0.5)
+    fresh = WorkerView(worker(1), draining=False, free=3, running=1, lease_age=0.5)
     world.other.beats = [fresh]
     assert await world.views(1) == [fresh]
     world.other.beats = [replace(fresh, silent=SILENT_AFTER + 2)]

@@ -11,8 +11,7 @@ from schedd.core.cluster.statistics import PoolStats, QueueStats
 from schedd.core.dispatch.placement import Need
 from schedd.core.events import QueueStatsRead
 from schedd.core.ids import JobId, ShardId
-from schedd.core.jobs.definition import Placement
-from schedd.core.jobs.labels import Match
+from schedd.core.jobs.definition import Match, Placement
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.reconcile.queue_stats import QueueStatsLoop

@@ -18,11 +18,11 @@ from schedd.core.jobs.definition import (
     CatchUp,
     CatchUpPolicy,
     Delivery,
+    Match,
     Overlap,
     Placement,
     Priority,
 )
-from schedd.core.jobs.labels import Match
 from schedd.core.runs.deadlines import START_WITHIN
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, Firing, NewRun, Timer
