@@ -366,7 +366,7 @@ def without(
     zone = found.instants[0].tzinfo if found.instants else after.tzinfo
     runs = [one.nominal for one in islice(compiled.walk_after(after), count)]
     until = runs[-1] if len(runs) == count else after + FARTHEST
-    left_out = compiled.whole.count(after, until, 0)[0] - len(runs)
+    left_out = compiled.whole.count(after, until) - len(runs)
     whole = takewhile(lambda one: one.nominal < until, compiled.whole.walk_after(after))
     excluded = (one.nominal for one in whole if compiled.excludes(one.nominal))
     notes = [

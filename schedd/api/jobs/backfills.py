@@ -41,6 +41,8 @@ from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_service_pb2 as wire
 
 _TICK: Final = timedelta(microseconds=1)
+_COUNTED: Final = timedelta(days=36_500)
+"""The longest range whose times are counted for the error."""
 
 
 async def backfill_job(
@@ -195,10 +197,9 @@ async def _instants(
     walk = partial(schedule.instants_between, first - _TICK, last, most)
     found = [one.nominal for one in await compute(caller, walk)]
     if len(found) == most:
-        count, reached = await compute(
-            caller, partial(schedule.count, first - _TICK, last, 10 * MOST_INSTANTS)
-        )
-        many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
+        end = last if last - first < _COUNTED else first + _COUNTED
+        count = await compute(caller, partial(schedule.count, first - _TICK, end))
+        many = f"{max(count, len(found)):,}" + (" or more" if end < last else "")
         raise InvalidArgumentError(
             f"the range of the backfill has {many} scheduled times; at most {MOST_INSTANTS:,} are"
             " allowed",

@@ -35,11 +35,7 @@ WHEN: Final = frozenset(
 )
 """Fields whose edit resets the timer; all others keep it."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-COUNTED: Final = 100_000
-"""Scheduled times that are counted one by one, at most."""
 _TICK: Final = timedelta(microseconds=1)
-MOST_MERGED: Final = 20
-"""Steps in which the times of a pause are counted; beyond them the count is a lower bound."""
 
 
 def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | None]:
@@ -109,8 +105,7 @@ def left_after(
     """Return how many of `max_runs` runs are left later than `after`. Skipped ones don't count."""
     if record.nominal is None:
         return 0
-    before, _ = schedule.count(record.nominal - _TICK, after, COUNTED)
-    return max(0, max_runs - record.fired - before)
+    return max(0, max_runs - record.fired - schedule.count(record.nominal - _TICK, after))
 
 
 def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
@@ -167,30 +162,21 @@ def _merged(
     newest = schedule.newest(head.nominal, now) or head.nominal
     spared = newest > now or (spares is not None and newest <= spares)
     until = now if spared else due_until(schedule, head, now)
-    following: Occurrence | None = head
-    merged: list[fire_plan.MergedTimes] = []
-    while following is not None and following.due <= until and len(merged) < MOST_MERGED:
-        times, following = fire_plan.merge_until(schedule, following, until, state, reason)
-        merged += [times] if times else []
-    end = merged[-1].last if merged else None
-    if following is not None and following.due <= until:  # the count is a lower bound from here on
-        end = fire_plan.newest_due(schedule, following, until)
-        following = schedule.next_after(end)
+    times, following = fire_plan.merge_until(schedule, head, until, state, reason)
     if following is not None and compiled.excludes(following.nominal):
         following = compiled.following(following.nominal - _TICK)
-    if not merged or end is None:
+    if times is None:
         return None, following
-    first = merged[0]
-    if compiled.excluding and not compiled.newest(first.first - _TICK, end):
+    if compiled.excluding and not compiled.newest(times.first - _TICK, times.last):
         state, reason = State.SKIPPED, Reason.CALENDAR
-        by = compiled.excluded_by(first.first)
+        by = compiled.excluded_by(times.first)
     return NewRun(
-        RunKey(first.first, scheduled_run_id(record.definition.job_id, first.first)),
-        first.due,
+        RunKey(times.first, scheduled_run_id(record.definition.job_id, times.first)),
+        times.due,
         state=state,
         reason=reason,
-        count=sum(times.count for times in merged),
-        scheduled_until=end,
+        count=times.count,
+        scheduled_until=times.last,
         excluded_by=by,
     ), following
 

@@ -227,19 +227,13 @@ class CompiledSchedule:
             return self.instants.newest(low, until if end is None else min(until, end))
         return newest(self._next_nominal, after, until)
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """Return how many scheduled times lie in (after, reached], and `reached`: `until`, or an
-        earlier time if more than `limit` times would have to be examined singly.
-        """
-        low, high = after, until
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many scheduled times lie in (after, until]."""
         if self.bounds.start is not None:
-            low = max(low, self.bounds.start - _TICK)
+            after = max(after, self.bounds.start - _TICK)
         if self.bounds.end is not None:
-            high = min(high, self.bounds.end)
-        if low >= high:
-            return 0, until
-        count, reached = self.instants.count(low, high, limit)
-        return count, until if reached == high else reached
+            until = min(until, self.bounds.end)
+        return self.instants.count(after, until) if after < until else 0
 
     def due(self, nominal: datetime) -> datetime:
         """Return the due time of this scheduled time.

@@ -34,10 +34,8 @@ class Instants(Protocol):
         """
         ...
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """Return how many times lie in (after, reached], and `reached`: `until`, or the last time
-        counted. A set that must examine each time stops after `limit` of them.
-        """
+    def count(self, after: datetime, until: datetime) -> int:
+        """Return how many times lie in (after, until], without a walk through them."""
         ...
 
 
@@ -62,12 +60,11 @@ class CronInstants:
             found |= expression.times_on_day(day, self.dst)
         return found
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit  # the count is computed, without a walk
+    def count(self, after: datetime, until: datetime) -> int:
         low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
         if len(self.expressions) == 1:
-            return self.expressions[0].count(low, high, self.dst), until
-        return day_bits.count(self.times_on_day, low, high), until
+            return self.expressions[0].count(low, high, self.dst)
+        return day_bits.count(self.times_on_day, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +86,8 @@ class EveryInstants:
         begin = (self._time_of(first) - start) // _MILLISECOND
         return _seconds_of(begin, self.interval // _MILLISECOND)
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit  # the count is computed, without a walk
-        first, last = self._index(after), self._index(until)
-        return last - first, until
+    def count(self, after: datetime, until: datetime) -> int:
+        return self._index(until) - self._index(after)
 
     def _index(self, instant: datetime) -> int:
         """Return the number of the last time that isn't after `instant`."""
@@ -132,10 +127,9 @@ class DailyInstants:
             number += 1
         return found
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit  # the count is computed, without a walk
+    def count(self, after: datetime, until: datetime) -> int:
         low, high = (max(FIRST + NEAR, (at - _EPOCH) // _SECOND) for at in (after, until))
-        return day_bits.count(self.times_on_day, low, high), until
+        return day_bits.count(self.times_on_day, low, high)
 
     def _index(self, second: int) -> int:
         """Return the number of the last time that isn't after `second`."""
@@ -168,9 +162,8 @@ class OneInstant:
         at, second = divmod((self.instant - _EPOCH) // _SECOND, day_bits.DAY)
         return 1 << second if at == day else 0
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        del limit
-        return int(after < self.instant <= until), until
+    def count(self, after: datetime, until: datetime) -> int:
+        return int(after < self.instant <= until)
 
 
 @lru_cache(maxsize=64)

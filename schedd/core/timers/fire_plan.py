@@ -9,8 +9,8 @@ Invariants
 - Each scheduled time from the timer's to the last due one is recorded exactly once: by a run or in
   one merged row (`MergedTimes`). `FirePlan.next` is the first time that isn't recorded.
 - Nothing fires before it is due, minus `ahead`.
-- The work of a plan is bounded, however long the outage was. Long spans are counted, not walked. If
-  a span must be walked, the plan ends early: its `next` is already due, and the owner plans again.
+- However long the outage was, its times are counted, not walked. A plan that fires as many runs as
+  its limit allows ends early: its `next` is already due, and the owner plans again.
 - All plans of a catch-up measure the window at the time of the first (`looked`), so a time that was
   inside the window doesn't fall out of it.
 """
@@ -29,9 +29,6 @@ GRACE: Final = timedelta(seconds=1)
 FIRES: Final = 1000
 
 NOT_EARLY: Final = timedelta(0)
-
-WALKED: Final = 10_000
-"""The most scheduled times that one plan looks at one by one."""
 
 _TICK: Final = timedelta(microseconds=1)
 
@@ -152,7 +149,7 @@ class _Planner:
         last = newest_due(self.compiled, head, self.late_before - _TICK)
         if self.policy.policy is CatchUpPolicy.NONE:
             times = _merged_times(self.compiled, head, last, State.MISSED, Reason.CATCH_UP_NONE)
-            return self._after_merged((), times, last)
+            return self._on_time((times,), (), self.compiled.next_after(last))
         return self._windowed(head, last)
 
     def _windowed(self, head: Occurrence, last: datetime) -> FirePlan:
@@ -162,9 +159,9 @@ class _Planner:
             end = min(last, self.opens - _TICK)
             outside = self.compiled.newest(head.nominal, end) or head.nominal
             times = _merged_times(self.compiled, head, outside, State.MISSED, Reason.WINDOW)
-            following = self.compiled.next_after(times.last)
-            if outside == last or times.last != outside or following is None:
-                return self._after_merged((), times, outside)
+            following = self.compiled.next_after(outside)
+            if outside == last or following is None:
+                return self._on_time((times,), (), following)
             merged, head = (times,), following
         if self.policy.policy is not CatchUpPolicy.ALL:
             return self._latest(merged, head, last)
@@ -194,18 +191,7 @@ class _Planner:
         if older is not None:
             times = _merged_times(self.compiled, head, older, State.COALESCED, None, into)
             merged = (*merged, times)
-            if times.last != older:
-                return FirePlan(merged, (), self.compiled.next_after(times.last))
         return self._on_time(merged, fires, following)
-
-    def _after_merged(
-        self, merged: tuple[MergedTimes, ...], times: MergedTimes, meant: datetime
-    ) -> FirePlan:
-        """Continue after a merged row of late times. Stop there if it ended before `meant`."""
-        following = self.compiled.next_after(times.last)
-        if times.last != meant:
-            return FirePlan((*merged, times), (), following)
-        return self._on_time((*merged, times), (), following)
 
     def _on_time(
         self,
@@ -237,6 +223,5 @@ def _merged_times(
     reason: Reason | None,
     into: datetime | None = None,
 ) -> MergedTimes:
-    """Return the merged row from `head` to `last`, or to `WALKED` counted times."""
-    count, reached = compiled.count(head.nominal, last, WALKED)
-    return MergedTimes(state, reason, head.nominal, reached, count + 1, head.due, into)
+    count = 1 + compiled.count(head.nominal, last)
+    return MergedTimes(state, reason, head.nominal, last, count, head.due, into)

@@ -105,9 +105,9 @@ def _cut(compiled: CompiledSchedule, inner: FirePlan, group: "_TimeGroup") -> It
         if (first, last) == (times.first, times.last):
             yield times
         elif first <= last:
-            more, _ = compiled.whole.count(first, last, fire_plan.WALKED)
+            count = 1 + compiled.whole.count(first, last)
             due = times.due if first == times.first else compiled.due(first)
-            yield replace(times, first=first, last=last, count=1 + more, due=due)
+            yield replace(times, first=first, last=last, count=count, due=due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,5 @@ def _groups(
             edge = following
         stop = until if following is None else following - _TICK
         last = newest(every.next_after, start, stop) or start
-        more, reached = every.count(start, last, MOST_BORDERS)
-        yield _TimeGroup(decider, start, reached, 1 + more)
-        if reached != last:
-            return
+        yield _TimeGroup(decider, start, last, 1 + every.count(start, last))
         start = following

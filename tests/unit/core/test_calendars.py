@@ -133,7 +133,7 @@ def test_a_date_without_a_year_recurs_yearly_and_29_february_in_leap_years():
     assert nexts(of, "2027-12-24T10:00", 1) == ["12-26 09:00"]
     assert nexts(of, "2031-12-24T10:00", 1) == ["12-26 09:00"]
     # three 25ths of December, and one 29th of February
-    assert of.count(at("2026-01-01T00:00"), at("2029-01-01T00:00"), 9999)[0] == 3 * 365 + 1 - 4
+    assert of.count(at("2026-01-01T00:00"), at("2029-01-01T00:00")) == 3 * 365 + 1 - 4
 
 
 def test_days_are_in_the_zone_of_the_calendar_or_of_the_job():
@@ -201,7 +201,7 @@ def test_runs_moved_to_the_same_time_are_one_run():
     ]
     daily = compiled("0 9 * * *", off)
     assert nexts(daily, "2026-05-01T10:00", 2) == ["05-04 09:00", "05-05 09:00"]
-    assert daily.count(at("2026-05-01T10:00"), at("2026-05-05T10:00"), 99)[0] == 2
+    assert daily.count(at("2026-05-01T10:00"), at("2026-05-05T10:00")) == 2
 
 
 def test_a_run_without_an_open_day_within_a_month_does_not_run():
@@ -464,7 +464,7 @@ def test_a_schedule_open_every_other_minute_is_walked_and_counted_quickly() -> N
     found = of.instants_between(first, last, 10_001)
     assert len(found) == 10_001
     assert found[-1].nominal == first + timedelta(minutes=20_001)
-    assert of.count(first, last, 100_000) == (90 * 24 * 30, last)
+    assert of.count(first, last) == 90 * 24 * 30
     assert process_time() - began < 1.0
 
 
@@ -476,4 +476,4 @@ def test_times_between_seconds_are_counted_on_their_side_of_a_cut(cut: timedelta
     for second in range(12):
         after, until = start + timedelta(seconds=second) + cut, start + timedelta(seconds=20) + cut
         there = of.instants_between(after, until, 100)
-        assert of.count(after, until, 100) == (len(there), until)
+        assert of.count(after, until) == len(there)

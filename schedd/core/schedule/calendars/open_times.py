@@ -51,14 +51,13 @@ class AllInstants:
                 found |= 1 << (second_of(instant) - day * DAY)
         return found
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        count, reached = self.base.count(after, until, limit)
-        before = after
-        for one in merge(*(moved.between(after, reached) for moved in self.moved)):
+    def count(self, after: datetime, until: datetime) -> int:
+        count, before = self.base.count(after, until), after
+        for one in merge(*(moved.between(after, until) for moved in self.moved)):
             if one != before and self.base.next_after(one - _TICK) != one:
                 count += 1
             before = one
-        return count, reached
+        return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +134,10 @@ class OpenInstants:
                 yield found
             first = self.next_after(instant_of((day + 1) * DAY) - _TICK)
 
-    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
-        """Count day by day, `limit` days at most."""
+    def count(self, after: datetime, until: datetime) -> int:
         low, high = second_of(after), min(second_of(until), LAST)
-        end = min(high - 1, low + limit * DAY)
-        counted = day_bits.count(self.times_on_day, low, end)
-        for second in {low, high} if end >= high - 1 else {low}:  # in part outside (after, until]
+        counted = day_bits.count(self.times_on_day, low, high - 1)
+        for second in {low, high}:  # in part outside (after, until]
             found = self.next_in(max(after, instant_of(second) - _TICK), until)
             counted += found is not None and found <= until and second_of(found) == second
-        return counted, until if end >= high - 1 else instant_of(end + 1) - _TICK
+        return counted
