@@ -70,8 +70,8 @@ class EtcdFailure:
     """
 
     error: ScheddError
-    remedy: EtcdRemedy
-    distrust: bool
+    remedy: EtcdRemedy = EtcdRemedy.NONE
+    distrust: bool = False
 
 
 class EtcdCallFailed(Exception):
@@ -106,9 +106,7 @@ class LoginBackoff:
     def timed_out(self, login: Login) -> None:
         """Remember that this login got no answer within a call's deadline."""
         silent = EtcdFailure(
-            Unavailable("etcd: the login timed out; schedd retries the login after 2 s"),
-            EtcdRemedy.NONE,
-            distrust=False,
+            Unavailable("etcd: the login timed out; schedd retries the login after 2 s")
         )
         self.failed(EtcdCallFailed(silent), login)
 
@@ -166,17 +164,17 @@ def judge(
     words = details or code.name
     message = f"etcd: {words}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
-        return EtcdFailure(_denied(words, access), EtcdRemedy.TOKEN, distrust=False)
+        return EtcdFailure(_denied(words, access), EtcdRemedy.TOKEN)
     if details.endswith("authentication is not enabled"):
         off = RightsOff("auth_disabled", f"etcd's authentication is off: {words}", _LOGIN_REMEDY)
-        return EtcdFailure(off, EtcdRemedy.NONE, distrust=False)
+        return EtcdFailure(off)
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
-        return EtcdFailure(_denied(words, access), EtcdRemedy.NONE, distrust=False)
+        return EtcdFailure(_denied(words, access))
     if details.startswith(_NOT_APPLIED):
         return EtcdFailure(Unavailable(message), EtcdRemedy.ELSEWHERE, distrust=True)
     if code in _AWAY:
         return _away(code, message, writes=writes)
-    return EtcdFailure(_answered(code, details, message), EtcdRemedy.NONE, distrust=False)
+    return EtcdFailure(_answered(code, details, message))
 
 
 def _denied(words: str, access: EtcdAccess | None) -> AccessDenied:
@@ -196,7 +194,7 @@ def _denied(words: str, access: EtcdAccess | None) -> AccessDenied:
 def _away(code: StatusCode, message: str, *, writes: bool) -> EtcdFailure:
     if writes:
         unknown = OutcomeUnknown(f"{message} (the request may have been applied)")
-        return EtcdFailure(unknown, EtcdRemedy.NONE, distrust=True)
+        return EtcdFailure(unknown, distrust=True)
     spent = code is StatusCode.DEADLINE_EXCEEDED
     return EtcdFailure(
         Unavailable(message), EtcdRemedy.NONE if spent else EtcdRemedy.ELSEWHERE, distrust=True

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+from sqlalchemy import Connection
+
 from schedd.core.checkup.facts import HeldLock
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store import access_tokens
@@ -104,8 +106,8 @@ class Stores:
             lambda: self.database.call(pool_limits.forget_orphans),
             lambda: self.database.call(chains.forget_orphans),
             lambda: self.database.call(cluster_events.prune),
-            self._forget_tokens,
-            self._forget_keys,
+            lambda: self._forget(access_tokens.forget_ended),
+            lambda: self._forget(idempotency.forget_old),
             self._forget_incarnations,
         )
         for chore in chores:
@@ -114,18 +116,14 @@ class Stores:
             except TookTooLong as error:
                 log.warning("database maintenance timed out: %s; it is repeated", error)
 
-    async def _forget_tokens(self) -> None:
-        while await self.database.call(access_tokens.forget_ended):
+    async def _forget(self, some: Callable[[Connection], int]) -> None:
+        while await self.database.call(some):
             pass
 
     async def _forget_incarnations(self) -> None:
         after: str | None = ""
         while after is not None:
             after = await self.database.call(workers.forget_lost, after)
-
-    async def _forget_keys(self) -> None:
-        while await self.database.call(idempotency.forget_old):
-            pass
 
     def close(self) -> None:
         self.database.close()

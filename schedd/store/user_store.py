@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.runs.model import AuditRecord, NewRun
+from schedd.core.runs.model import AuditRecord
 from schedd.core.runs.records import (
     ChainRefused,
     Create,
@@ -16,7 +16,6 @@ from schedd.core.runs.records import (
     StoreConflict,
     StoredDefinition,
     Submit,
-    TimerEdit,
 )
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
@@ -109,18 +108,7 @@ class UserStore:
     update_job = in_transaction(jobs.update_job)
     pause_job = in_transaction(job_pauses.pause_job)
 
-    async def resume_job(
-        self,
-        job_id: JobId,
-        timer: TimerEdit,
-        skipped: NewRun | None,
-        audit: AuditRecord,
-        seen_generation: int | None = None,
-        noted: Callable[[JobRecord], str] | None = None,
-    ) -> JobRecord | StoreConflict | None:
-        edit = (job_id, timer, skipped, audit, seen_generation)
-        return await self.database.call(job_pauses.resume_job, *edit, noted=noted)
-
+    resume_job = in_transaction(job_pauses.resume_job)
     delete_job = in_transaction(jobs.delete_job)
 
     async def submit_run(self, submit: Submit) -> RunRecord | StoreConflict | None:

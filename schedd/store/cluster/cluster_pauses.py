@@ -28,18 +28,13 @@ from schedd.store.statements.operations import operations
 from schedd.store.timers import run_quota
 from schedkit.records import dataclass, replace
 
-LOOK = """
+_READ = """
 SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
-    p.lost_until, p.caught_up_since
-FROM cluster c LEFT JOIN LATERAL (SELECT * FROM pauses ORDER BY id DESC LIMIT 1) p ON true
+    p.lost_until, p.caught_up_since FROM cluster c LEFT JOIN
 """
+LOOK = f"{_READ} LATERAL (SELECT * FROM pauses ORDER BY id DESC LIMIT 1) p ON true"
 """The newest pause only: the cost doesn't depend on the number of pauses."""
-
-ALL = """
-SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
-    p.lost_until, p.caught_up_since
-FROM cluster c LEFT JOIN pauses p ON true ORDER BY p.id
-"""
+ALL = f"{_READ} pauses p ON true ORDER BY p.id"
 
 LOCK_ALL_SHARDS = "SELECT 1 FROM shards ORDER BY id FOR NO KEY UPDATE"
 

@@ -71,10 +71,10 @@ def resume_job(
     skipped: NewRun | None,
     entry: AuditRecord,
     seen_generation: int | None = None,
-    until: datetime | None = None,
-    *,
-    tenure: TenureId | None = None,
     noted: Callable[[JobRecord], str] | None = None,
+    *,
+    until: datetime | None = None,
+    tenure: TenureId | None = None,
 ) -> JobRecord | StoreConflict | None:
     """Resume the job with `timer`, and account for the scheduled times in the pause.
     `StoreConflict`: the generation isn't the one that `timer` was computed from. `until`: when the

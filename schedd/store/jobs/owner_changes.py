@@ -39,16 +39,8 @@ def read_due_pause_changes(
 def resume(connection: Connection, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
     done: list[JobId] = []
     for one in sorted(ended, key=lambda one: one.job_id):
-        answer = job_pauses.resume_job(
-            connection,
-            one.job_id,
-            one.timer,
-            one.skipped,
-            one.entry,
-            one.generation,
-            one.until,
-            tenure=claim.tenure,
-        )
+        edit = (one.job_id, one.timer, one.skipped, one.entry, one.generation)
+        answer = job_pauses.resume_job(connection, *edit, until=one.until, tenure=claim.tenure)
         done += [one.job_id] if isinstance(answer, JobRecord) else []
     return done
 

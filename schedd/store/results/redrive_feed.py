@@ -20,25 +20,19 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.jobs.chains import OF_SCHEDULES
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import AuditRecord, Claim, LiveRun, NewRun, RunKey, Trigger
 from schedd.core.runs.records import StoreConflict
-from schedd.core.runs.redrive import (
-    MOST_IN_LINE,
-    LetterOutcome,
-    OpenRedrive,
-    RedriveLine,
-    allowance,
-)
+from schedd.core.runs.redrive import MOST_IN_LINE, OpenRedrive, RedriveLine, allowance
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.jobs import pools
 from schedd.store.runs.run_records import record, records
-from schedd.store.schema.tables import dead_letters, live, runs, timers
+from schedd.store.schema.tables import runs
 from schedd.store.statements import arrays
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of
@@ -130,6 +124,16 @@ WITH b AS MATERIALIZED (
     FROM b, redrives d WHERE l.run_id = b.letter AND d.redrive_id = %(redrive)s
 )
 SELECT * FROM inserted
+"""
+
+DEAD = """
+SELECT scheduled_at, job_id, priority, payload, root, trigger FROM runs WHERE run_id = %s LIMIT 1
+"""
+
+RESOLVE = """
+UPDATE dead_letters SET resolution = 'REDRIVEN', resolved_at = clock_timestamp(),
+    resolved_by = %(by)s, became = %(made)s
+WHERE run_id = %(run)s AND resolution IS NULL
 """
 
 FED = """
@@ -282,52 +286,31 @@ def once_more(
     caller has checked that the run may be redriven: ended runs never change.
     """
     made = redriven_run_id(run_id)
-    dead = connection.execute(
-        select(
-            runs.c.scheduled_at,
-            runs.c.job_id,
-            runs.c.priority,
-            runs.c.payload,
-            runs.c.root,
-            runs.c.trigger,
-        )
-        .where(runs.c.run_id == run_id)
-        .limit(1)
-    ).one()
-    connection.execute(
-        select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
-    )
-    shard = _place(connection, JobId(dead.job_id), made, line)
+    dead = connection.exec_driver_sql(DEAD, (run_id,)).one()
+    old = None if dead.payload is None else bytes(dead.payload)
+    connection.exec_driver_sql("SELECT 1 FROM dead_letters WHERE run_id = %s FOR UPDATE", (run_id,))
+    shard = _place(connection, dead.job_id, made, line)
     if isinstance(shard, StoreConflict) and shard.what == "pool":  # a repeated call: the run exists
         return _stored(connection, made) or shard
     if shard is None or isinstance(shard, StoreConflict):
         return shard
-    new = NewRun(
-        RunKey(dead.scheduled_at, made),
-        connection.execute(select(func.clock_timestamp())).scalar_one(),
-    )
+    now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    new = NewRun(RunKey(dead.scheduled_at, made), now)
     inserted = insert_run_row(
         connection,
-        JobId(dead.job_id),
-        shard,
-        line.generation,
-        new,
-        Trigger.MANUAL,
-        Priority(dead.priority),
-        dead.payload if payload is None else payload,
-        line.overlap,
+        *(dead.job_id, shard, line.generation, new, Trigger.MANUAL, Priority(dead.priority)),
+        *(old if payload is None else payload, line.overlap),
         redrive_of=run_id,
         root=dead.root or (OF_SCHEDULES if dead.trigger == Trigger.SCHEDULE else run_id),
     )
     if inserted:
-        _resolve_dead_letter(connection, run_id, by, made)
+        connection.exec_driver_sql(RESOLVE, {"run": run_id, "by": clean(by), "made": made})
         audit.write_all(connection, [entry])
     stored = _stored(connection, made)
-    if stored is not None and not inserted and payload is not None:
-        its = select(runs.c.payload).where(runs.c.run_id == made)
-        if connection.execute(its).scalar_one() != payload:
-            return StoreConflict("payload")
-    return stored
+    if stored is None or inserted or payload is None:
+        return stored
+    its = connection.exec_driver_sql(DEAD, (made,)).one().payload
+    return stored if its is not None and bytes(its) == payload else StoreConflict("payload")
 
 
 def _stored(connection: Connection, run_id: RunId) -> RunRecord | None:
@@ -339,10 +322,8 @@ def _place(
     connection: Connection, job: JobId, made: RunId, line: RedriveLine
 ) -> ShardId | StoreConflict | None:
     """Return the shard of the job's runs. Locks the definition until the transaction ends."""
-    timer = connection.execute(
-        select(timers.c.shard, timers.c.generation)
-        .where(timers.c.job_id == job)
-        .with_for_update(read=True)
+    timer = connection.exec_driver_sql(
+        "SELECT shard, generation FROM timers WHERE job_id = %s FOR SHARE", (job,)
     ).first()
     if timer is None:
         return None
@@ -350,22 +331,11 @@ def _place(
         return StoreConflict("etag", job)
     if not pools.hold_of(connection, job):
         return StoreConflict("pool", job)
-    waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == job)
-    crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
-    full = line.most is not None and len(crowded) == MOST_WAITING
-    if full and made not in {row.run_id for row in crowded}:
+    found = connection.exec_driver_sql(
+        "SELECT run_id FROM live WHERE shard = %s AND job_id = %s LIMIT %s",
+        (timer.shard, job, MOST_WAITING),
+    )
+    waiting = set(found.scalars())
+    if line.most is not None and len(waiting) == MOST_WAITING and made not in waiting:
         return StoreConflict("line", job)
     return ShardId(timer.shard)
-
-
-def _resolve_dead_letter(connection: Connection, run_id: RunId, by: str, made: RunId) -> None:
-    connection.execute(
-        dead_letters.update()
-        .where(dead_letters.c.run_id == run_id, dead_letters.c.resolution.is_(None))
-        .values(
-            resolution=LetterOutcome.REDRIVEN.value,
-            resolved_at=func.clock_timestamp(),
-            resolved_by=clean(by),
-            became=made,
-        )
-    )

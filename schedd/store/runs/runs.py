@@ -8,6 +8,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import Connection, select, true
@@ -38,20 +39,7 @@ DELETE FROM live l USING ended e
 WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
 """
 
-ATTEMPT = (
-    attempts.c.attempt,
-    attempts.c.token,
-    attempts.c.generation,
-    attempts.c.worker,
-    attempts.c.assigned_at,
-    attempts.c.started_at,
-    attempts.c.finished_at,
-    attempts.c.state,
-    attempts.c.reason,
-    attempts.c.exit_code,
-    attempts.c.error,
-    attempts.c.digest,
-)
+ATTEMPT = (*(attempts.c[each.name] for each in fields(AttemptRecord)), attempts.c.digest)
 """The columns of an attempt, which the newest one has in the run's row."""
 
 
