@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NoReturn
 
-import workerd.stream.stream
+import workerd.stream.streams
 from bench.connections import apart
 from bench.numbers import from_zero, plain_parser, positive, seconds_from_zero
 from schedkit.clock import boottime, utcnow
@@ -42,8 +42,7 @@ from workerd.core.outcome import SUCCESS
 from workerd.delivery.result_sender import RESEND_AFTER
 from workerd.frame_queue import MemberFrameQueue
 from workerd.runs.assignments import MOST_LISTED
-from workerd.stream.stream import MemberStream
-from workerd.stream.streams import Attach
+from workerd.stream.streams import Attach, MemberStream
 
 AT_A_TIME: Final = 20
 """Workers started in each `STEP` seconds, because a real fleet doesn't start at one time."""
@@ -331,7 +330,7 @@ def main(arguments: Sequence[str]) -> int:
         "--lasts", type=seconds_from_zero, default=0.0, help="duration of a run, in seconds"
     )
     options = asked.parse_args(arguments)
-    workerd.stream.stream.connect = apart
+    workerd.stream.streams.connect = apart
     asyncio.run(live(options))
     # grpcio's own threads needn't be waited for.
     sys.stdout.flush()

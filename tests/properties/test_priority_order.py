@@ -32,7 +32,7 @@ from support.runs import NOW, RecordingLine, worker
 from workerd import messages
 from workerd.core.ids import Address
 from workerd.core.slot_split import deal
-from workerd.stream.stream import MemberStream
+from workerd.stream.streams import MemberStream
 
 NOT_LATE = 0.0
 """When everything happens: no member takes so long that nothing is kept for it any more."""

@@ -246,13 +246,14 @@ async def _any_method(
         )
     metadata = metadata_of(attempt)
     method = await reflection.find(channel, service, name, metadata, _remaining_seconds(attempt))
-    data = await _unary(channel, method.path, await method.request(given.json), attempt)
+    request = await asyncio.to_thread(method.request, given.json)
+    data = await _unary(channel, method.path, request, attempt)
     if len(data) > KEEP:
         note = f"the answer isn't kept: it has {len(data):,} bytes, at most {KEEP:,} are kept\n"
         return AttemptOutcome(
             AttemptVerdict.SUCCEEDED, output=(_piece(note.encode(), stderr=True),)
         )
-    text = await method.json_of_answer(data)
+    text = await asyncio.to_thread(method.json_of_answer, data)
     if text is None:
         return _succeeded(data, json=False, most=attempt.most_result)
     return await beside(partial(_succeeded, text.encode(), json=True, most=attempt.most_result))

@@ -70,16 +70,10 @@ class ReflectedMethod:
     pool: DescriptorPool
     descriptor: MethodDescriptor
 
-    async def request(self, text: str) -> bytes:
-        """Return the request message for this JSON; an empty message for an empty text. Raises
-        MethodNotCallable: the JSON doesn't fit the type.
+    def request(self, text: str) -> bytes:
+        """Return the request message for this JSON; an empty message for an empty text. Blocks.
+        Raises MethodNotCallable: the JSON doesn't fit the type.
         """
-        return await asyncio.to_thread(self._request, text)
-
-    async def json_of_answer(self, data: bytes) -> str | None:
-        return await asyncio.to_thread(self._json_of_answer, data)
-
-    def _request(self, text: str) -> bytes:
         message: Any = GetMessageClass(self.descriptor.input_type)()
         try:
             json_format.Parse(
@@ -93,7 +87,8 @@ class ReflectedMethod:
                 " correct the payload"
             ) from None
 
-    def _json_of_answer(self, data: bytes) -> str | None:
+    def json_of_answer(self, data: bytes) -> str | None:
+        """Return the JSON of an answer; None if it isn't valid. Blocks."""
         message: Any = GetMessageClass(self.descriptor.output_type)()
         try:
             message.ParseFromString(data)
@@ -108,7 +103,7 @@ async def find(
     """Ask the server for a method. `timeout` in seconds.
 
     Raises:
-        NotThere: the server doesn't have the method.
+        MethodNotFound: the server doesn't have the method.
         MethodNotCallable: the method streams, or its description is invalid or too large.
         AioRpcError: the call failed.
     """

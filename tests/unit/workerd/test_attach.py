@@ -33,8 +33,7 @@ from workerd.delivery.spool import Spool
 from workerd.metrics import WorkerMetrics
 from workerd.runs.assignments import HeldRuns
 from workerd.stream import streams as module
-from workerd.stream.stream import MemberStream
-from workerd.stream.streams import Attach
+from workerd.stream.streams import Attach, MemberStream
 
 SLOTS = 4
 NEVER = 3600.0

@@ -11,7 +11,7 @@ from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.ids import Address
-from workerd.stream.stream import MemberStream, StreamEnd
+from workerd.stream.streams import MemberStream, StreamEnd
 
 
 class Recorded:
@@ -90,7 +90,7 @@ class SilentStream:
 async def test_a_stream_that_accepts_no_frames_ends_while_its_reader_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workerd.stream.stream.STATUS_WITHIN", 0.05)
+    monkeypatch.setattr("workerd.stream.streams.STATUS_WITHIN", 0.05)
     _, link, _ = await beating()
     link.beat()
     async with asyncio.timeout(5):
