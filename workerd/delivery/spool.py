@@ -65,11 +65,8 @@ class Spool:
     """The directory, locked for this process from construction to `close`."""
 
     def __init__(self, directory: Path) -> None:
-        """Lock the directory.
-
-        Raises:
-            Misconfigured: another process has locked it, or it can't be written.
-            NotNow: it is new, and its disk is full.
+        """Lock the directory. Raises Misconfigured: another process has locked it, or it can't be
+        written; NotNow: it is new, and its disk is full.
         """
         self.directory = directory
         try:
@@ -133,10 +130,8 @@ class Spool:
         return sorted(found, key=_number)
 
     def write(self, frame: pb.WorkerFrame, results: Mapping[Path, int] | None = None) -> Path:
-        """Store a batch durably. Remove acknowledged `results` before: that makes room.
-
-        Raises:
-            OSError: the disk is full, or failed. Write it again: a second copy does no harm.
+        """Store a batch durably. Remove acknowledged `results` before: that makes room. Raises
+        OSError: the disk is full, or failed. Write it again: a second copy does no harm.
         """
         with suppress(OSError):  # `unremoved`
             self.acknowledged(results or {})
@@ -162,10 +157,8 @@ class Spool:
         trial.unlink()
 
     def acknowledged(self, results: Mapping[Path, int]) -> None:
-        """Count acknowledged results by file; remove files without any left.
-
-        Raises:
-            OSError: a file can't be removed. All were counted; the next call retries.
+        """Count acknowledged results by file; remove files without any left. Raises OSError: a file
+        can't be removed. All were counted; the next call retries.
         """
         for path, count in results.items():
             self._batches[path] -= count

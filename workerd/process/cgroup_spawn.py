@@ -380,11 +380,8 @@ class _Running:
             os.close(folder)
 
     def receive(self, timeout: float) -> tuple[int, int]:
-        """Return the PID of the new starter, or 0 and the errno.
-
-        Raises:
-            TimeoutError, BlockingIOError: no answer within so many seconds.
-            OSError: the process has ended.
+        """Return the PID of the new starter, or 0 and the errno. Raises TimeoutError,
+        BlockingIOError: no answer within so many seconds; OSError: the process has ended.
         """
         self._socket.settimeout(timeout)
         pid, number, _ = BORN.unpack(_received(self._socket, BORN.size))
