@@ -102,7 +102,7 @@ class ProcessSupervisor:
     def start(
         self, program: Program, key: AssignmentKey, out: int, err: int
     ) -> PlainProgram | Starter:
-        """Start an attempt's program. Call `began` directly after it.
+        """Start an attempt's program. Call `add_attempt` directly after it.
 
         Raises:
             OSError: it can't be started. Nothing is running, or, if a `Begun`, it is being killed.
