@@ -214,6 +214,7 @@ class Owner:
             self.definition_cache.forget(changed)
             self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
+            self._loops.rescue.jobs_changed(changed)
             self._loops.auto_pause.loop.wake()
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:

@@ -89,8 +89,10 @@ class Assigner(OwnerPart):
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         for answer in failed:
             # The transaction failed or is in doubt: either way the statement checks these runs
-            # again.
-            self._run_index.put_runs([draft.run for draft in answer.items], now)
+            # again, or a scan finds that they run.
+            runs = [draft.run for draft in answer.items]
+            self._run_index.put_runs(runs, now)
+            self._run_index.read_again(runs)
             self._pools.forget({draft.terms.pool for draft in answer.items})
         if unpushed:
             await self._send_elsewhere(unpushed)
@@ -182,10 +184,11 @@ class Assigner(OwnerPart):
         jobs: set[JobId] = {run.job_id for run, _ in refused}
         self._definition_cache.forget(jobs)
         newest = await self._definition_cache.newest(jobs)
-        again = [
-            run
-            for run, made_from in refused
-            if (entry := newest.get(run.job_id)) is not None
-            and entry.definition.generation != made_from.definition.generation
-        ]
+        again: list[LiveRun] = []
+        in_doubt: list[LiveRun] = []
+        for run, made_from in refused:
+            entry = newest.get(run.job_id)
+            same = entry is None or entry.definition.generation == made_from.definition.generation
+            (in_doubt if same else again).append(run)
+        self._run_index.read_again(in_doubt)
         return self._run_index.put_runs(again, self._clock.now()) > 0

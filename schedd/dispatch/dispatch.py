@@ -250,8 +250,11 @@ class Dispatch(OwnerPart):
         going: list[_Going] = []
         for run in batch:
             entry = known.get(run.job_id)
-            if entry is None or run.key.run_id in taken:
-                continue  # its definition can't be read; the scan reads the run again
+            if run.key.run_id in taken:
+                continue
+            if entry is None:  # its definition can't be read
+                self._run_index.read_again([run])
+                continue
             text = entry.text
             generation = text.definition.generation
             if (text.hurried or run.generation < generation) and entry.ends(run, now) is not None:

@@ -14,7 +14,7 @@ A run that is due later is in `early` as soon as it may be pre-dispatched, and a
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import chain
@@ -29,7 +29,7 @@ from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.runs.model import DispatchedBatch, LiveRun
+from schedd.core.runs.model import DispatchedBatch, LiveKey, LiveRun
 from schedd.core.timers.due_index import DueIndex
 from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_early
 from schedd.dispatch.held_timers import HERD, HeldTimers
@@ -95,6 +95,8 @@ class RunIndex:
         self._held = BlockedRuns()
         self._judged: dict[JobId, int] = {}
         """Runs ended meanwhile, by job whose runs are being checked."""
+        self._doubtful: dict[LiveKey, None] = {}
+        """Runs that must be read again, in order."""
         ownership.listen(self._shards_changed)
 
     @contextmanager
@@ -161,14 +163,12 @@ class RunIndex:
             self._held.add(run)
         return False
 
-    def unsure(self, run_ids: Set[bytes]) -> list[LiveRun]:
-        """Return those of these runs that `put_again` may sort in elsewhere."""
-        ready = self.ready.unsorted()
-        here = [ready[run_id] for run_id in ready.keys() & run_ids]
-        waits = [self.waiting.get(run_id) for run_id in self.waiting.keys() & run_ids]
+    def unsure(self) -> list[LiveRun]:
+        """Return the runs that `put_again` may sort in elsewhere."""
+        here = self.ready.unsorted().values()
         return [
             *[run for run in here if run.line is not None or self._need_of(run) is not None],
-            *[found[1] for found in waits if found is not None],
+            *self.waiting.values(),
         ]
 
     def put_again(self, runs: Iterable[LiveRun], now: datetime) -> None:
@@ -197,6 +197,45 @@ class RunIndex:
     def were_read(self, shards: Iterable[ShardId]) -> None:
         """Note that all live runs of these shards were sorted in."""
         self.read.update(self.ownership.epochs.keys() & set(shards))
+
+    def missing(self, keys: Iterable[LiveKey]) -> list[LiveKey]:
+        """Return which of these runs aren't here, or wait here under another shard."""
+        elsewhere = (self.running.ids, self.broadcasts, self._over)
+        return [
+            key
+            for key in keys
+            if not any(key.run_id in place for place in elsewhere)
+            and ((run := self._find_waiting(key)) is None or run.shard != key.shard)
+        ]
+
+    def find(self, key: LiveKey) -> LiveRun | None:
+        """Return the run as it is here: it waits, runs, or is a broadcast that has begun."""
+        run_id = key.run_id
+        run = self.running.get(run_id) or self.broadcasts.get(run_id)
+        return run or self._find_waiting(key)
+
+    def _find_waiting(self, key: LiveKey) -> LiveRun | None:
+        run = self.ready.get(key.run_id) or self._held.get(key.run_id, key.job_id)
+        if run is None and (found := self.waiting.get(key.run_id)) is not None:
+            run = found[1]
+        return run
+
+    def forget_unchanged(self, run: LiveRun) -> int:
+        """Remove a run that has ended or is paused, if it is here as before; return the same as
+        `forget`.
+        """
+        here = self.find(run.live_key)
+        same = here is not None and (here.token, here.shard) == (run.token, run.shard)
+        return self.forget(run.key.run_id, run.job_id) if same else 0
+
+    def read_again(self, runs: Iterable[LiveRun]) -> None:
+        """Let the next scan read the rows of these runs, which may not be as known here."""
+        self._doubtful.update((run.live_key, None) for run in runs)
+
+    def take_doubtful(self) -> list[LiveKey]:
+        """Remove and return the runs that must be read again."""
+        taken, self._doubtful = self._doubtful, {}
+        return [*taken]
 
     def ripen(self, now: datetime) -> int:
         """Queue runs that have become ready, and let due runs be pre-dispatched. Return how many
@@ -431,6 +470,7 @@ class RunIndex:
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.early.drop_shards(gone)
         self.ready.drop_shards(gone)
+        self._doubtful = {key: None for key in self._doubtful if key.shard not in gone}
         self.running.drop_shards(gone)
         self.broadcasts = {run: r for run, r in self.broadcasts.items() if r.shard not in gone}
         for job, kept in list(self._kept.items()):

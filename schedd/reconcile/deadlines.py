@@ -76,7 +76,7 @@ class Deadlines(OwnerPart):
         """Check runs that wait in rows only, as a scan has just found them. The loop ends a limited
         number of those past their deadline; a later scan finds the others.
         """
-        asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
+        asked = [*filter(_may_end, runs)]
         if self._cluster_pause.is_paused or not asked:
             return
         try:
@@ -97,7 +97,9 @@ class Deadlines(OwnerPart):
         passed = dict(self._passed)  # more may arrive meanwhile
         waiting, whole = passed, began >= self._look_at
         if whole:
-            waiting = {run.key.run_id: run for run in self._run_index.waiting_runs()} | passed
+            waiting = {
+                run.key.run_id: run for run in self._run_index.waiting_runs() if _may_end(run)
+            } | passed
             self._look_for_workers(waiting.values())
         runs = waiting.values()
         await self._read(
@@ -121,7 +123,7 @@ class Deadlines(OwnerPart):
         for end in ends:
             if end.key in ended:
                 run_id, job = end.key.run_id, end.job_id
-                apart = run_id in self._passed  # dispatch took it off the run index
+                apart = self._passed.pop(run_id, None)  # dispatch took it off the run index
                 ready += (
                     self._run_index.release_after_end(job)
                     if apart
@@ -146,8 +148,8 @@ class Deadlines(OwnerPart):
             self._emit(DeadLettered(tuple(runs)))
 
     def _drop(self, runs: Iterable[RunId]) -> None:
-        for run_id in runs:
-            self._passed.pop(run_id, None)
+        """Give up runs that weren't ended. A scan reads those again that are off the queue."""
+        self._run_index.read_again(self._passed.pop(one) for one in [*runs] if one in self._passed)
 
     async def _judged(self, waiting: Iterable[LiveRun]) -> list[DeadlineExpiry]:
         """Return the ends of runs past their deadline, by cached definitions."""
@@ -203,6 +205,11 @@ class Deadlines(OwnerPart):
 
 ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}
 """States of runs that end while they wait, by reason; FAILED for other reasons."""
+
+
+def _may_end(run: LiveRun) -> bool:
+    """Return whether the run may end while it waits, as far as its row says."""
+    return run.line is None or bool(run.line & HURRIED) or run.parent is not None
 
 
 def _ending(run: LiveRun, definition: Definition, reason: Reason) -> DeadlineExpiry:

@@ -14,29 +14,30 @@ Lost workers are found in a list that is read after the rows (P6.4), so a run th
 dispatched after the list was read is never taken for lost. The rescuing transaction commits the
 loss of an incarnation, and the loss is final.
 
-A scan reads parts of about `PART` rows and takes a tenth of the time; a long scan is followed by a
-pause of ten seconds. So no statement comes near its timeout and no other work is blocked, however
-many runs wait. Runs that were in the index before the scan and aren't among its rows are removed.
-Runs that don't fit into the index are checked while they are read (`on_left`). Once few are left in
-the index, the next ones are read, in the order of the queue (`_refill`).
+A scan reads the runs whose rows in `live` were written since the last one, and compares the
+assignments that are known here with their rows: so it finds what others have changed, also without
+a hint. If few runs wait, each scan also compares the ids of all with the index, else more rarely
+(`_compare`): so a wrong entry of the index doesn't last.
 
-For runs whose rows haven't changed since the last scan, or are as they were created, only the id is
-read, and for running ones the id and the token. Such runs are compared as sets, without a step for
-each. Each `FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index
-doesn't last. While runs are left in their rows, all rows are read more often: the pause is `REST`
-times the duration of such a scan. Between two such scans, a lost hint of a run whose row hasn't
-changed isn't made up for, and `on_left` checks only runs whose rows have changed.
+All rows are read after a takeover, after an error, each `FULL_EVERY`, and more often while runs are
+left in their rows. A full scan reads parts of about `PART` rows, and removes the runs that were in
+the index before and aren't among the rows. Runs that don't fit into the index are checked while
+they are read (`on_left`). Once few are left in the index, the next ones are read, in the order of
+the queue (`_refill`).
+
+Scans take a tenth of the time at most, so no other work is blocked, however many runs wait.
 """
 
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from schedd.cluster.owner_transactions import Failed
 from schedd.cluster.ownership import Ownership
@@ -49,12 +50,12 @@ from schedd.core.events import (
     RunsRescued,
     dead_run,
 )
-from schedd.core.ids import SHARDS, Id, IncarnationId, JobId, RunId, ShardId, epoch_of
+from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId, epoch_of
 from schedd.core.runs.broadcast import own
 from schedd.core.runs.change_stream import Cursor
 from schedd.core.runs.deadlines import START_WITHIN
-from schedd.core.runs.lifecycle import State
-from schedd.core.runs.model import LiveRun, Loss, RunKey
+from schedd.core.runs.lifecycle import LIVE
+from schedd.core.runs.model import LiveKey, LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import after_loss, fingerprint, reissue_after
 from schedd.dispatch.overlap import OverlapEnforcer, crowded, piled_up
@@ -129,6 +130,8 @@ class UnconfirmedAssignments:
         return max(0.0, min((wait.total_seconds() for wait in waits), default=IDLE))
 
 
+T = TypeVar("T")
+
 SCAN_EVERY: Final = 1.0
 BACK_WITHIN: Final = 1.0
 """Longest pause in seconds before the next scan, after a dependency was unavailable."""
@@ -138,17 +141,16 @@ starts a scan at once.
 """
 LONGEST_REST: Final = 10.0
 """Upper limit of that pause, in seconds."""
-ID, TOKEN = 16, 8
 FULL_EVERY: Final = 60.0
 """Seconds between two scans that read all rows in full; at most so many while runs are left."""
+COMPARE_REST: Final = 49
+"""Minimum pause before all ids are compared again, as a multiple of the time that it took."""
 PART: Final = 2_000
 """Rows that one statement of a scan should read."""
 FIRST_PARTS: Final = 8
 """Parts of the first scan, before the number of waiting runs is known."""
 SORTED_AT_ONCE: Final = 200
 """Runs that are sorted in between two turns of the event loop."""
-WAITING: Final = (State.PENDING, State.RETRYING)
-ALL: Final = (*WAITING, State.RUNNING)
 
 
 class Rescue(OwnerPart):
@@ -162,20 +164,29 @@ class Rescue(OwnerPart):
         self._left: Sequence[Callable[[Sequence[LiveRun]], Awaitable[None]]] = ()
         self._look_at: set[ShardId] = set()
         self._scan_at = 0.0
-        self._scan_again_at = 0.0
-        """Earliest time of a scan because a refill found too few runs."""
         self._short = False
         """Whether few waiting runs are left in the index and more are in rows."""
+        self._refilled_none = False
         self._took = 0.0
-        """Duration of the last scan, in seconds."""
+        """Duration of the last full scan, in seconds."""
         self._parts = FIRST_PARTS
         self._since: Cursor | None = None
-        """Changes committed before it are in the run index; None: unknown."""
-        self._read_until = datetime.min.replace(tzinfo=UTC)
-        """Until when runs become ready that the last scan looked at."""
-        self._full_at = 0.0
-        self._left_at = 0.0
-        """When a scan reads all rows again because some runs are left there; 0: the next does."""
+        """All that was committed before it is in the run index; None: unknown."""
+        self._written: set[LiveKey] = set()
+        """Runs that scans since the cursor have found."""
+        self._changed: set[JobId] = set()
+        """Jobs that were edited, paused or resumed since the last scan."""
+        self._reread: set[ShardId] = set()
+        """Shards of which many runs are missing in the index."""
+        self._look_again_at = 0.0
+        """Earliest time of the next scan because of a hint."""
+        self._full_at = self._left_at = 0.0
+        """When all rows are read again, and when so if some runs are left there; 0: now."""
+        self._full_again_at = 0.0
+        """Earliest time to read all rows because a refill found too few runs."""
+        self._compare_at = 0.0
+        self._elsewhere: set[RunId] = set()
+        """Live runs that aren't in the index: they are paused, or become ready later."""
         self._gone: frozenset[IncarnationId] = frozenset()
         self._unconfirmed = UnconfirmedAssignments(
             self._run_index.ownership, self._workers, self._clock
@@ -200,10 +211,10 @@ class Rescue(OwnerPart):
         self._left = callbacks
 
     def refill(self) -> None:
-        """Read more waiting runs: few are left in the index, and more are in rows. If the next scan
-        reads all rows, wait for that.
+        """Read more waiting runs: few are left in the index, and more are in rows. If the last
+        refill found none, wait for the next full scan.
         """
-        if self._left_at and not self._short:
+        if not self._refilled_none and not self._short:
             self._short = True
             self.loop.wake()
 
@@ -213,35 +224,56 @@ class Rescue(OwnerPart):
         self.loop.wake()
 
     def look_at(self, shards: Iterable[ShardId]) -> None:
-        """Read the runs of these shards into the index now: some were inserted or made ready."""
+        """Scan these shards now: runs were inserted or made ready."""
         self._look_at.update(shards)
         self.loop.wake()
 
+    def jobs_changed(self, jobs: Iterable[JobId]) -> None:
+        """Let the next scan read the waiting runs of these jobs, which were written."""
+        self._changed.update(jobs)
+
     async def step(self) -> float:
-        """Scan all shards; before a scan is due, refill the index, or read those of `look_at`."""
-        now = boottime()
-        if now < self._scan_at and self._short:
-            await self._refill(sorted(self._run_index.ownership.epochs))
-        elif now < self._scan_at and self._look_at:
-            shards = sorted(self._look_at.intersection(self._run_index.ownership.epochs))
-            self._look_at = set()
-            with self._run_index.reading():
-                await self._put(await self._store.live_runs(shards, WAITING, self._until()))
-        elif now >= self._scan_at:
-            self._look_at, self._scan_at = set(), now + SCAN_EVERY
-            try:
-                with self._run_index.reading():
-                    await self._scan(sorted(self._run_index.ownership.epochs))
-            except BaseException:
-                self._scan_at = 0.0  # the next step is this one again, not an empty one
-                raise
-            ended = boottime()
-            self._took = ended - now
-            self._scan_again_at = ended + min(self._took, LONGEST_REST)
-            if self._scan_at:  # else a key was deleted after the list was read: scan again
-                self._scan_at = max(self._scan_at, ended + min(REST * self._took, LONGEST_REST))
-        again = self._look_at or self._short
-        return 0.0 if again else max(0.0, self._scan_at - boottime())
+        """Do what is due first: a scan, a read of all rows of some shards or of all, a refill, or a
+        scan of the shards passed to `look_at`.
+        """
+        index, now = self._run_index, boottime()
+        shards, unread = sorted(index.ownership.epochs), self._unread()
+        self._look_at.intersection_update(shards)
+        try:
+            with index.reading():
+                if self._since is None:
+                    await self._read_all(shards, whole=True)
+                elif now >= self._scan_at:
+                    self._scan_at = now + SCAN_EVERY
+                    await self._scan(shards, whole=True)
+                    if self._scan_at:  # else a key was deleted meanwhile
+                        self._scan_at = max(self._scan_at, _rested(now))
+                elif unread:
+                    await self._read_all(unread, whole=False)
+                elif now >= self._next_full():
+                    await self._read_all(shards, whole=True)
+                elif self._short:
+                    await self._refill(shards)
+                elif self._look_at and now >= self._look_again_at:
+                    hinted, self._look_at = sorted(self._look_at), set()
+                    await self._scan(hinted, whole=False)
+                    self._look_again_at = _rested(now)
+        except BaseException:
+            self._full_at = self._left_at = 0.0
+            raise
+        if self._short or self._since is None or self._unread():
+            return 0.0
+        hinted_at = self._look_again_at if self._look_at else math.inf
+        return max(0.0, min(self._scan_at, self._next_full(), hinted_at) - boottime())
+
+    def _unread(self) -> list[ShardId]:
+        """Return the owned shards of which all rows must be read."""
+        index = self._run_index
+        owned = index.ownership.epochs
+        return sorted((owned.keys() - index.read) | (owned.keys() & self._reread))
+
+    def _next_full(self) -> float:
+        return self._left_at if self._run_index.ready.leaves_some else self._full_at
 
     async def look_again(self) -> None:
         """Check workers whose keys are missing. Checks are frequent: a worker counts as lost only
@@ -258,91 +290,182 @@ class Rescue(OwnerPart):
 
     async def _refill(self, shards: Sequence[ShardId]) -> None:
         """Read the next waiting runs into the index, as many as a bucket keeps. If so many don't
-        wait, or can't be read, or none of them is new here, the next scan reads all rows.
+        wait, or none of them is new here, all rows are read next.
         """
         ready, now = self._run_index.ready, self._clock.now()
         first, fresh = ready.first_left, 0
-        try:
-            end = first and await self._store.end_of_next(shards, first, ready.most, now)
-            if first and end:
-                since, until = first.scheduled_at, end.scheduled_at
-                with self._run_index.reading(), ready.refilling(since, end):
-                    for part in _parts(shards, math.ceil(ready.most / PART)):
-                        fresh += await self._put(
-                            await self._store.next_runs(part, since, end, until)
-                        )
-        except BaseException:
-            fresh = 0
-            raise
-        finally:
-            self._short = False
-            if first and not fresh:
-                self._left_at = 0.0
-                self._scan_at = min(self._scan_at, self._scan_again_at)
+        self._short = False
+        end = first and await self._store.end_of_next(shards, first, ready.most, now)
+        if first and end:
+            since, until = first.scheduled_at, end.scheduled_at
+            with ready.refilling(since, end):
+                for part in _parts(shards, math.ceil(ready.most / PART)):
+                    fresh += await self._put(await self._store.next_runs(part, since, end, until))
+        self._refilled_none = bool(first and not fresh)
+        if self._refilled_none:
+            self._left_at = min(self._left_at, self._full_again_at)
 
-    async def _scan(self, shards: Sequence[ShardId]) -> None:
-        running: list[LiveRun] = []
-        overlapping: list[LiveRun] = []
-        piled: dict[JobId, Sequence[LiveRun]] = {}
-        at = self._clock.now()
-        until, now = self._until(), boottime()
-        since, self._since = self._since, None
-        if now >= self._full_at:
-            since, self._full_at = None, now + FULL_EVERY
-        if self._run_index.ready.leaves_some and now >= self._left_at:
-            since = None
-        whole, leaves_some = since is None, self._run_index.ready.leaves_some
-        moment = await self._store.moment()
-        here: dict[bytes, LiveRun] = {}
-        stood: dict[ShardId, list[bytes]] = defaultdict(list)
-        async for run in in_turns(self._run_index.standing(until), SORTED_AT_ONCE):
-            run_id = run.key.run_id
-            here[run_id] = run
-            stood[run.shard].append(run_id)
+    async def _read_all(self, shards: Sequence[ShardId], *, whole: bool) -> None:
+        """Read all runs of these shards. `whole`: they are all shards of this owner."""
+        index, at, until, began = self._run_index, self._clock.now(), self._until(), boottime()
+        if whole:
+            self._scan_at = began + SCAN_EVERY
+        moment = await self._store.moment() if whole else None
+        here: dict[RunId, LiveRun] = {}
+        stood: dict[ShardId, list[RunId]] = defaultdict(list)
+        async for run in in_turns(index.standing(until), SORTED_AT_ONCE):
+            here[run.key.run_id] = run
+            stood[run.shard].append(run.key.run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
+        crowds, owned = _Crowds(at), index.ownership.epochs
         rows = 0
-        seen: set[bytes] = set()
-        with self._run_index.ready.scanning() if whole else nullcontext():
+        seen: set[RunId] = set()
+        elsewhere: set[RunId] = set()
+        with index.ready.scanning() if whole else nullcontext():
             for part in _parts(shards, self._parts):
-                known = self._run_index.read.issuperset(part)
-                runs, same = await self._read(
-                    part, until, since if known else None, here, leaves_some
-                )
-                if known and not self._run_index.read.issuperset(part):
-                    known = False  # dropped, perhaps gained again: its runs were removed
-                    runs, same = await self._read(part, until, None, here, leaves_some)
-                rows += len(runs) + len(same)
-                if not known:  # blocked runs are released in order from the start
+                epochs = {shard: owned.get(shard) for shard in part}
+                keys = await self._store.live_keys(part)
+                runs = await self._live_runs(part, until)
+                rows += len(runs)
+                if not index.read.issuperset(part):  # blocked runs are released in this order
                     runs.sort(key=lambda run: run.due_at)
-                seen.update(same, here.keys() & {run.key.run_id for run in runs})
+                read = {run.key.run_id for run in runs}
+                elsewhere.update(key.run_id for key in keys if key.run_id not in read)
+                seen.update(here.keys() & read)
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
-                await self._sort_again(same)
-                self._run_index.were_read(part)
-                running += [r for r in runs if r.state is State.RUNNING and r.children is None]
-                unchanged = [here[one] for one in same]
-                running += [run for run in unchanged if run.state is State.RUNNING]
-                live = [*runs, *unchanged]
-                for run in live:
-                    if run.cancelling and run.state is State.RUNNING:
-                        self._workers.cancel(run, kill=run.killing)
-                overlapping += crowded(live)
-                piled |= piled_up(live, at)
+                index.were_read(one for one in part if owned.get(one) == epochs[one])
+                self._reread.difference_update(part)
+                crowds.add(runs)
                 await asyncio.sleep(0)  # let other tasks run between two parts
-        counted = whole or not leaves_some
-        self._parts = max(1 if counted else self._parts, math.ceil(rows / PART))
-        self._since, self._read_until = moment, until
-        took = boottime() - now
-        pause = took + min(REST * took, FULL_EVERY) if whole else 0.0
-        self._left_at = max(self._left_at, now + pause)
-        if running:
-            await self._look_after(running)
+        ended = boottime()
+        if moment is None:
+            self._elsewhere |= elsewhere
         else:
-            self._leases.forget_missing()
-        if overlapping and await self._overlap.judge_blocked(overlapping, piled):
+            self._parts = max(1, math.ceil(rows / PART))
+            self._since, self._elsewhere, self._took = moment, elsewhere, ended - began
+            self._refilled_none = False
+            self._full_at, self._full_again_at = ended + FULL_EVERY, ended + min(self._took, 10.0)
+            self._left_at = ended + max(SCAN_EVERY, min(REST * self._took, FULL_EVERY))
+        await self._look_after()
+        await self._judge(crowds)
+
+    async def _live_runs(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:
+        try:
+            return await self._store.live_runs(shards, LIVE, until)
+        except Unavailable:
+            self._parts = min(2 * self._parts, SHARDS)  # smaller parts, in case this one timed out
+            raise
+
+    async def _scan(self, shards: Sequence[ShardId], *, whole: bool) -> None:
+        """Read the runs of these shards that were written since the last scan, and those that may
+        not be as they are known here. `whole`: they are all shards of this owner. If not, some
+        runs were made ready, and all that are missing here are read.
+        """
+        index, at, since = self._run_index, self._clock.now(), self._since
+        found = since and await self._store.written_runs(shards, since)
+        if not found:
+            self._since = None
+            return
+        new = [key for key in found.keys if key not in self._written]
+        wanted: list[LiveKey] = []
+        async for part in in_turns(_slices(new, PART), 1):
+            wanted += index.missing(part)
+        assigned = [run async for run in in_turns(self._assigned(shards), SORTED_AT_ONCE)]
+        for some in _slices(assigned, PART):
+            known = {run.key.run_id: run.live_key for run in some}
+            changed = await self._store.changed_assignments([(run.key, run.token) for run in some])
+            wanted += [known[run_id] for run_id in changed]
+        if whole:
+            self._since, self._written = found.cursor, {*found.keys}
+            wanted += [*index.take_doubtful(), *await self._keys_of_changed_jobs()]
+        for keys in _slices(wanted, PART):
+            await self._read_keys(keys)
+        if not whole:
+            self._written.update(new)
+            await self._read_missing(shards, await self._store.live_keys(shards))
+            return
+        await self._look_after()
+        if boottime() >= self._compare_at:
+            began = boottime()
+            await self._compare(shards, at)
+            await self._sort_again(at)
+            self._compare_at = boottime() + COMPARE_REST * (boottime() - began)
+
+    async def _keys_of_changed_jobs(self) -> list[LiveKey]:
+        """Return the waiting runs here of jobs that were edited, paused or resumed."""
+        jobs, self._changed = self._changed, set()
+        runs = in_turns(self._run_index.waiting_runs() if jobs else (), SORTED_AT_ONCE)
+        return [run.live_key async for run in runs if run.job_id in jobs]
+
+    async def _read_keys(self, keys: Sequence[LiveKey]) -> None:
+        """Read these runs. Forget those that are here and have ended, or are paused."""
+        index, until = self._run_index, self._until()
+        here = [run for key in keys if (run := index.find(key)) is not None]
+        runs = await self._store.runs_by_key(keys, until)
+        await self._sort_in(runs, ())
+        read = {run.key.run_id for run in runs}
+        self._elsewhere.update(key.run_id for key in keys if key.run_id not in read)
+        gone = [run for run in here if run.key.run_id not in read and run.ready_at <= until]
+        if sum(map(index.forget_unchanged, gone)):
             self._ready()
 
-    async def _look_after(self, running: Sequence[LiveRun]) -> None:
+    def _assigned(self, shards: Sequence[ShardId]) -> Iterator[LiveRun]:
+        """Return the RUNNING runs of these shards, as far as known here."""
+        index, of = self._run_index, frozenset(shards)
+        runs = chain(map(index.running.get, [*index.running]), [*index.broadcasts.values()])
+        return (run for run in runs if run is not None and run.shard in of)
+
+    async def _compare(self, shards: Sequence[ShardId], at: datetime) -> None:
+        """Compare the ids of all live runs with the index: read missing runs, and forget those that
+        have ended. Check the overlap of the runs that are here.
+        """
+        index = self._run_index
+        stood: dict[ShardId, list[LiveRun]] = defaultdict(list)
+        async for run in in_turns(index.standing(self._until()), SORTED_AT_ONCE):
+            stood[run.shard].append(run)
+        crowds, released = _Crowds(at), 0
+        for part in _parts(shards, self._parts):
+            keys = await self._store.live_keys(part)
+            live = {key.run_id for key in keys}
+            runs = [run for shard in part for run in stood[shard]]
+            gone = (run for run in runs if run.key.run_id not in live)
+            released += sum(map(index.forget_unchanged, gone))
+            crowds.add(runs)
+            await self._read_missing(part, [k for k in keys if k.run_id not in self._elsewhere])
+            await asyncio.sleep(0)  # let other tasks run between two parts
+        if released:
+            self._ready()
+        await self._judge(crowds)
+
+    async def _read_missing(self, shards: Sequence[ShardId], keys: Sequence[LiveKey]) -> None:
+        """Read those of these runs that aren't here, unless some runs are left in their rows."""
+        missing = [] if self._run_index.ready.leaves_some else self._run_index.missing(keys)
+        if len(missing) > PART:
+            self._reread.update(shards)
+        elif missing:
+            await self._read_keys(missing)
+
+    async def _sort_again(self, at: datetime) -> None:
+        """Sort runs again whose jobs are known better now."""
+        for again in _slices(self._run_index.unsure(), SORTED_AT_ONCE):
+            self._run_index.put_again(again, at)
+            await asyncio.sleep(0)
+
+    async def _judge(self, crowds: "_Crowds") -> None:
+        if crowds.runs and await self._overlap.judge_blocked(crowds.runs, crowds.piled):
+            self._ready()
+
+    async def _look_after(self) -> None:
+        """Send cancels again, and end the assignments that can't proceed."""
+        running = [run async for run in in_turns(self._assigned([*self._run_index.read]))]
+        running = [run for run in running if run.children is None]
+        if not running:
+            self._leases.forget_missing()
+            return
+        for run in running:
+            if run.cancelling:
+                self._workers.cancel(run, kill=run.killing)
         named = {run.incarnation for run in running if run.incarnation is not None}
         liveness = await self._leases.liveness(named)
         nowhere = {*liveness.gone, None}  # None would be a bug, which the rescue raises
@@ -350,47 +473,6 @@ class Rescue(OwnerPart):
         alive = [run for run in running if run.incarnation in liveness.live]
         self._unconfirmed.set_found(alive)
         await self._give_back(await self._workers.never_started(alive))
-
-    async def _read(
-        self,
-        shards: Sequence[ShardId],
-        until: datetime,
-        since: Cursor | None,
-        here: Mapping[bytes, LiveRun],
-        leaves_some: bool,
-    ) -> tuple[list[LiveRun], Set[bytes]]:
-        """Return the runs of these shards, and which runs in `here` have unchanged rows. If some
-        are left in their rows, unchanged runs that aren't here are, except those of `soon`.
-        """
-        try:
-            found = since and await self._store.changed_runs(
-                shards, ALL, until, since, self._read_until
-            )
-            if not found:
-                return await self._store.live_runs(shards, ALL, until), frozenset()
-            known = found.same.intersection(here)
-            same = {one for one in known if here[one].state is not State.RUNNING}
-            untouched, part = found.untouched.intersection(here), frozenset(shards)
-            same |= {one for one in untouched if here[one].untouched and here[one].shard in part}
-            unchanged = (found.same & here.keys()) | found.soon if leaves_some else found.same
-            others = (unchanged - same) | (found.untouched - same)
-            wanted = [*found.changed, *(RunId(Id(one)) for one in others)]
-            for entry in found.running:
-                run = here.get(entry[:ID])
-                if (
-                    run is not None
-                    and run.children is None
-                    and run.state is State.RUNNING
-                    and run.key.run_id + run.token.to_bytes(TOKEN) == entry
-                ):
-                    same.add(entry[:ID])
-                else:
-                    wanted.append(RunId(Id(entry[:ID])))
-            runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
-            return runs, same
-        except Unavailable:
-            self._parts = min(2 * self._parts, SHARDS)  # smaller parts, in case this one timed out
-            raise
 
     async def _sort_in(self, runs: Sequence[LiveRun], gone: Sequence[LiveRun]) -> None:
         """Sort in the runs of a scan, and forget the runs `gone`: neither this part nor earlier
@@ -407,18 +489,11 @@ class Rescue(OwnerPart):
             for callback in self._left:
                 await callback(left)
 
-    async def _sort_again(self, same: Set[bytes]) -> None:
-        runs, now = self._run_index.unsure(same), self._clock.now()
-        for first in range(0, len(runs), SORTED_AT_ONCE):
-            self._run_index.put_again(runs[first : first + SORTED_AT_ONCE], now)
-            await asyncio.sleep(0)
-
     async def _put(self, runs: Sequence[LiveRun]) -> int:
         """Sort these runs in; return how many are ready and new here."""
         fresh, now = 0, self._clock.now()
         put, name = partial(self._run_index.put_runs, now=now), attrgetter("key.run_id")
-        for first in range(0, len(runs), SORTED_AT_ONCE):
-            part = runs[first : first + SORTED_AT_ONCE]
+        for part in _slices(runs, SORTED_AT_ONCE):
             fresh += sum(together("run", part, put, name=name))
             if len(part) == SORTED_AT_ONCE:
                 await asyncio.sleep(0)  # let other tasks run between
@@ -476,9 +551,31 @@ class Rescue(OwnerPart):
             await self._put(back)
 
 
+def _rested(began: float) -> float:
+    """Return when the next scan may begin, after one that ends now."""
+    now = boottime()
+    return now + min(REST * (now - began), LONGEST_REST)
+
+
+class _Crowds:
+    """Jobs whose overlap policy may end runs, of the runs of whole shards."""
+
+    def __init__(self, at: datetime) -> None:
+        self._at = at
+        self.runs: list[LiveRun] = []
+        self.piled: dict[JobId, Sequence[LiveRun]] = {}
+
+    def add(self, runs: Sequence[LiveRun]) -> None:
+        self.runs += crowded(runs)
+        self.piled |= piled_up(runs, self._at)
+
+
+def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
 def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
-    size = max(1, math.ceil(len(shards) / count))
-    return [shards[at : at + size] for at in range(0, len(shards), size)]
+    return [*_slices(shards, max(1, math.ceil(len(shards) / count)))]
 
 
 def _loss(run: LiveRun, known: CachedDefinition) -> Loss:

@@ -37,8 +37,11 @@ class BlockedRuns:
         return job in self._of
 
     def contains(self, run: RunId, job: JobId) -> bool:
+        return self.get(run, job) is not None
+
+    def get(self, run: RunId, job: JobId) -> LiveRun | None:
         held = self._of.get(job)
-        return held is not None and run in held
+        return None if held is None else held.get(run)
 
     def add(self, run: LiveRun) -> None:
         """Add a run. A run that is already here is replaced in its place."""
@@ -80,8 +83,8 @@ class Held:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __contains__(self, run: RunId) -> bool:
-        return run in self._runs
+    def get(self, run: RunId) -> LiveRun | None:
+        return self._runs.get(run)
 
     def __iter__(self) -> Iterator[LiveRun]:
         return iter(self._runs.values())

@@ -1,8 +1,8 @@
 """Runs that become ready later, and which of them may stay in their rows only. Pure.
 
-    ready within HORIZON, or longer after a slow scan             read by each scan
+    ready within HORIZON, or longer after a slow full scan        read by each full scan
     ready later                                                   in memory
-    ready in more than a minute, and not requested earlier        only in its row, if many wait
+    ready later than FAR, and not requested earlier               only in its row, if many wait
 
 If a service that thousands of runs call fails, all of them go into backoff at once.
 """
@@ -14,15 +14,15 @@ from schedd.core.dispatch.ready_bucket_ids import HURRIED
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
 
-HORIZON: Final = timedelta(seconds=15)
-"""How far ahead a scan reads waiting runs at least: longer than any pause between two scans."""
-FAR: Final = timedelta(seconds=60)
-"""How far ahead a scan reads at most."""
+HORIZON: Final = timedelta(seconds=75)
+"""How far ahead waiting runs are read at least: longer than any pause between two full scans."""
+FAR: Final = timedelta(seconds=120)
+"""How far ahead waiting runs are read at most."""
 
 
 def horizon(took: float) -> timedelta:
-    """Return how far ahead to scan if the last scan took `took` seconds: past the end of the
-    next scan.
+    """Return how far ahead to read if the last full scan took `took` seconds: past the end of the
+    next one.
     """
     return min(FAR, HORIZON + timedelta(seconds=2 * took))
 

@@ -94,6 +94,10 @@ class ReadyQueue:
     def __contains__(self, run: RunId) -> bool:
         return run in self._where
 
+    def get(self, run: RunId) -> LiveRun | None:
+        line = self._where.get(run)
+        return None if line is None else line.runs[run]
+
     def __iter__(self) -> Iterator[LiveRun]:
         return chain.from_iterable([line.runs.values() for line in self._lines.values()])
 

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from schedd.core.cluster.cluster_events import ClusterEventRecord
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import LIVE
+from schedd.core.runs.model import LiveKey
 from schedd.core.runs.run_records import RunRecord
 from schedkit.records import dataclass
 
@@ -121,19 +122,12 @@ class MissedChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedRuns:
-    """Live runs, by whether their rows or their jobs' timers may have changed since a cursor."""
+class WrittenRuns:
+    """Live runs that were written since a cursor."""
 
-    changed: tuple[RunId, ...]
-    """Runs that may have changed."""
-    same: frozenset[bytes]
-    """The ids of waiting runs that haven't, as 16 bytes each to save memory: there may be many."""
-    running: frozenset[bytes] = frozenset()
-    """Ids and tokens of RUNNING runs that haven't changed, as 16 and 8 bytes (big-endian)."""
-    untouched: frozenset[bytes] = frozenset()
-    """The ids of runs that may have changed, and are `LiveRun.untouched` in their rows."""
-    soon: frozenset[bytes] = frozenset()
-    """The ids in `same` of runs that become ready later than the last scan looked ahead."""
+    cursor: Cursor
+    """A position before they were read."""
+    keys: list[LiveKey]
 
 
 class PendingChanges:

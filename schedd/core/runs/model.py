@@ -83,6 +83,14 @@ class RunKey(NamedTuple):
     run_id: RunId
 
 
+class LiveKey(NamedTuple):
+    """The key of a live run among those of its shard."""
+
+    shard: ShardId
+    job_id: JobId
+    run_id: RunId
+
+
 @dataclass(frozen=True, slots=True)
 class NewRun:
     """A row that a fire inserts: a run, or a merged row for scheduled times that don't run."""
@@ -191,17 +199,8 @@ class LiveRun:
         return fresh and self.ready_at > self.due_at
 
     @property
-    def untouched(self) -> bool:
-        """Whether the run waits for its due time or its first dispatch, as it was created: without
-        an overlap policy of its own, late creation or parent.
-        """
-        return (
-            self.state is State.PENDING
-            and self.token == NO_TOKEN
-            and self.ready_at == self.due_at
-            and self.overlap is None
-            and self.parent is None
-        )
+    def live_key(self) -> LiveKey:
+        return LiveKey(self.shard, self.job_id, self.key.run_id)
 
     def paced_by(self, definition: Definition) -> bool:
         """Return whether the catch-up limits apply: the release rate and the reserved slots."""

@@ -129,6 +129,9 @@ def _record(
         made.due_at,
         ready_at=made.due_at,
         generation=new.generation,
+        created_at=at,
+        line=new.line,
+        line_generation=new.generation,
     )
     if dispatch is not None:
         token, terms = dispatch

@@ -133,8 +133,7 @@ def scan_changes(
     connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int
 ) -> MissedChanges:
     """Scan the newest `most` rows of these jobs, or of all, and their live runs."""
-    present, following = _now(connection)
-    span = _span(cursor, present, following)
+    present, span = span_since(connection, cursor)
     if span is None:
         return MissedChanges(present, unknown=True)
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
@@ -199,9 +198,12 @@ def moment(connection: Connection) -> Cursor:
     return _now(connection)[0]
 
 
-def span_since(connection: Connection, cursor: Cursor) -> dict[str, int] | None:
-    """Return the arguments of `CHANGED`; None: the cursor isn't from this database's past."""
-    return _span(cursor, *_now(connection))
+def span_since(connection: Connection, cursor: Cursor) -> tuple[Cursor, dict[str, int] | None]:
+    """Return the present cursor, and the arguments of `CHANGED`; None: the given cursor isn't from
+    this database's past.
+    """
+    present, following = _now(connection)
+    return present, _span(cursor, present, following)
 
 
 def _span(cursor: Cursor, present: Cursor, following: int) -> dict[str, int] | None:

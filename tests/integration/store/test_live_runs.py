@@ -1,18 +1,18 @@
-"""A scan reads which live runs may have changed since a moment, and which are as they were."""
+"""A scan reads which live runs were written since a moment, and which assignments have changed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
 
-from schedd.core.ids import RunId, ShardId
+from schedd.core.ids import ShardId, Token
 from schedd.core.jobs.definition import Overlap
-from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.change_stream import Cursor, WrittenRuns
 from schedd.core.runs.lifecycle import LIVE
-from schedd.core.runs.model import LiveRun, RunKey
-from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
+from schedd.core.runs.model import LiveKey, LiveRun, RunKey
+from schedd.core.runs.records import Unstarted
 from schedkit.clock import utcnow
-from support.store import Member, World, draft, firing, job_record, ok, to_slot
+from support.store import Member, World, draft, firing, ok
 
 HERE = ShardId(3)
 STATES = [*LIVE]
@@ -23,109 +23,65 @@ async def create_runs(world: World, me: Member, count: int = 1, shard: int = HER
     return [run for job in jobs for run in (await me.fire(firing(job))).runs]
 
 
-async def changed(me: Member, since: Cursor) -> ChangedRuns:
-    until = utcnow() + timedelta(seconds=15)
-    found = await me.store.owner.changed_runs([HERE], STATES, until, since, until)
+async def written(me: Member, since: Cursor) -> WrittenRuns:
+    found = await me.store.owner.written_runs([HERE], since)
     assert found is not None
     return found
 
 
-def ids(*runs: LiveRun) -> set[RunId]:
-    return {run.key.run_id for run in runs}
+def keys(*runs: LiveRun) -> set[LiveKey]:
+    return {run.live_key for run in runs}
 
 
-def written(*runs: LiveRun) -> set[bytes]:
-    return {run.key.run_id for run in runs}
-
-
-async def test_runs_created_before_a_moment_are_unchanged_and_later_ones_changed(
-    world: World,
-) -> None:
+async def test_runs_created_since_a_moment_are_found(world: World) -> None:
     me = await world.member()
-    [before] = await create_runs(world, me)
+    await create_runs(world, me)
     await create_runs(world, me, shard=4)
     moment = await me.store.owner.moment()
     [since] = await create_runs(world, me)
-
-    found = await changed(me, moment)
-    assert (found.changed, found.untouched, found.same) == ((), written(since), written(before))
-    found = await changed(me, await me.store.owner.moment())
-    assert (set(found.changed), found.same) == (set(), written(before, since))
+    found = await written(me, moment)
+    assert set(found.keys) == keys(since)
+    assert (await written(me, found.cursor)).keys == []
 
 
-async def test_a_running_run_is_named_with_its_token_unless_it_is_being_cancelled(
+async def test_a_run_of_a_job_that_moved_to_another_shard_is_found_there(world: World) -> None:
+    me = await world.member()
+    [run] = await create_runs(world, me, shard=4)
+    moment = await me.store.owner.moment()
+    await world.sql("UPDATE live SET shard = %s WHERE run_id = %s", HERE, run.key.run_id)
+    assert set((await written(me, moment)).keys) == keys(replace(run, shard=HERE))
+
+
+async def test_an_assignment_is_found_that_its_row_doesnt_have_or_that_is_being_canceled(
     world: World,
 ) -> None:
-    """Under one token nothing else changes that its owner doesn't know."""
     me = await world.member()
-    runs, waits = await create_runs(world, me, 2)
-    moment = await me.store.owner.moment()
-    [assigned] = await me.assigned(draft(runs))
-    named = {assigned.key.run_id + assigned.token.to_bytes(8)}
-    for since in (moment, await me.store.owner.moment()):
-        found = await changed(me, since)
-        assert (set(found.changed), found.same, found.running) == (set(), written(waits), named)
-    moment = await me.store.owner.moment()
-    await me.store.users.cancel_run(runs.key.run_id, ok("cancel"))
-    found = await changed(me, moment)
-    assert (set(found.changed), found.same, found.running) == (ids(runs), written(waits), set())
+    waiting = await create_runs(world, me, 5)
+    stays, ends, returns, cancelled, other = await me.assigned(*map(draft, waiting))
+    await world.sql("DELETE FROM runs WHERE run_id = %s", ends.key.run_id)
+    unstarted = Unstarted(returns.key, returns.shard, returns.token)
+    await me.store.owner.give_back(me.claim(HERE), [unstarted])
+    await me.store.users.cancel_run(cancelled.key.run_id, ok("cancel"))
+    other = replace(other, token=Token(other.token + 1))
+
+    known = [(run.key, run.token) for run in (stays, ends, returns, cancelled, other)]
+    found = await me.store.owner.changed_assignments(known)
+    assert sorted(found) == sorted(run.key.run_id for run in (ends, returns, cancelled, other))
 
 
-async def test_a_running_run_is_named_though_its_timer_has_advanced(world: World) -> None:
-    """The statement that fires it as RUNNING writes both rows. Of a running run, its owner needs
-    nothing of the timer.
-    """
-    me = await world.member()
-    record = await world.job(shard=HERE, due=utcnow())
-    moment = await me.store.owner.moment()
-    [run] = (await me.fire_running(to_slot(record))).runs
-    found = await changed(me, moment)
-    named = {run.key.run_id + run.token.to_bytes(8)}
-    assert (set(found.changed), found.same, found.running) == (set(), set(), named)
-
-
-async def test_a_run_of_an_edited_job_has_changed(world: World) -> None:
-    """Its row says nothing of that; the line of its job, which is read beside it, does."""
-    me = await world.member()
-    record = await me.store.users.create_job(job_record(shard=HERE), None, ok("create"))
-    assert isinstance(record, JobRecord)
-    [run] = (await me.fire(firing(record))).runs
-    moment = await me.store.owner.moment()
-    job = record.definition
-    await me.store.users.update_job(job.job_id, 1, job, TimerEdit(), ok("update"))
-    found = await changed(me, moment)
-    assert (set(found.changed), found.same) == (ids(run), set())
-
-
-async def test_a_written_run_is_read_in_full(world: World) -> None:
-    me = await world.member()
-    returned, late = await create_runs(world, me, 2)
-    moment = await me.store.owner.moment()
-    [assigned] = await me.assigned(draft(returned))
-    await me.store.owner.give_back(
-        me.claim(HERE), [Unstarted(assigned.key, assigned.shard, assigned.token)]
-    )
-    await world.sql("UPDATE runs SET late_notified = true WHERE run_id = %s", late.key.run_id)
-
-    found = await changed(me, moment)
-
-    assert (set(found.changed), found.untouched) == (ids(returned, late), frozenset())
-
-
-async def test_a_paused_run_is_neither_changed_nor_unchanged(world: World) -> None:
+async def test_a_run_of_a_paused_job_isnt_read(world: World) -> None:
     me = await world.member()
     [run] = await create_runs(world, me)
-    moment = await me.store.owner.moment()
     await me.store.users.pause_job(run.job_id, "", "ann", ok("pause"))
-    found = await changed(me, moment)
-    assert (found.changed, found.same) == ((), frozenset())
+    assert await me.store.owner.runs_by_key([run.live_key], utcnow()) == []
+    assert await me.store.owner.live_keys([HERE]) == [run.live_key]
 
 
 async def test_only_the_requested_runs_are_read(world: World) -> None:
     me = await world.member()
     one, _, elsewhere = *(await create_runs(world, me, 2)), *(await create_runs(world, me, shard=4))
-    asked = [one.key.run_id, elsewhere.key.run_id]
-    assert await me.store.owner.live_runs([HERE], STATES, of=asked) == [one]
+    asked = [one.live_key, elsewhere.live_key._replace(shard=HERE)]
+    assert await me.store.owner.runs_by_key(asked, utcnow()) == [one]
 
 
 async def test_runs_of_one_kind_are_read_as_each_alone(world: World) -> None:
@@ -153,22 +109,7 @@ async def test_another_database_has_no_known_changes(world: World) -> None:
     me = await world.member()
     now = await me.store.owner.moment()
     for other in replace(now, timeline=now.timeline + 1), replace(now, transaction=1 << 40):
-        found = await me.store.owner.changed_runs([HERE], STATES, utcnow(), other, utcnow())
-        assert found is None
-
-
-async def test_unchanged_runs_that_become_ready_beyond_the_last_scan_are_named(
-    world: World,
-) -> None:
-    me = await world.member()
-    before, after = await create_runs(world, me, 2)
-    at = before.ready_at + timedelta(minutes=1)
-    await world.sql("UPDATE runs SET ready_at = %s WHERE run_id = %s", at, after.key.run_id)
-    moment, until = await me.store.owner.moment(), at + timedelta(seconds=1)
-    for read_until, soon in (at - timedelta(seconds=1), written(after)), (at, set()):
-        found = await me.store.owner.changed_runs([HERE], STATES, until, moment, read_until)
-        assert found is not None
-        assert (found.same, found.soon) == (written(before, after), soon)
+        assert await me.store.owner.written_runs([HERE], other) is None
 
 
 async def test_the_next_waiting_runs_of_many_are_read_in_the_order_of_their_keys(
@@ -206,4 +147,4 @@ async def test_a_retry_is_read_with_the_runs_that_became_ready_when_it_did(world
     end = RunKey(run.key.scheduled_at + timedelta(seconds=1), run.key.run_id)
     since = now - timedelta(minutes=1)
     found = await me.store.owner.next_runs([HERE], since, end, utcnow())
-    assert ids(*found) == ids(retry, run)
+    assert keys(*found) == keys(retry, run)

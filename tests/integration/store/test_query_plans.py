@@ -148,8 +148,10 @@ async def test_hot_statements_never_scan_a_big_table(full_world: World) -> None:
     running = await me.assigned(*map(draft, runs))
     shards, states = [ShardId(0), ShardId(2)], [State.RUNNING, State.PENDING]
     await me.store.owner.live_runs(shards, states)
-    await me.store.owner.live_runs(shards, states, of=[run.key.run_id for run in runs])
-    await me.store.owner.changed_runs(shards, states, now, await me.store.owner.moment(), now)
+    await me.store.owner.runs_by_key([run.live_key for run in runs], now)
+    await me.store.owner.live_keys(shards)
+    await me.store.owner.written_runs(shards, await me.store.owner.moment())
+    await me.store.owner.changed_assignments([(run.key, run.token) for run in running])
     await me.store.owner.next_runs(shards, now - timedelta(hours=1), runs[-1].key, now)
     more = [firing(job, at=now) for job in jobs[:20]]
     waiting = (await me.fire(*more)).runs

@@ -38,7 +38,10 @@ def test_a_removed_run_is_not_listed_and_a_repeated_run_is_listed_once():
     one, two = due(1, 0), due(2, 1)
     for each in (one, two, replace(one, ready_at=NOW + timedelta(hours=1))):
         held.add(each)
-    assert (len(held), one.key.run_id in held) == (2, True)
+    assert (len(held), held.get(one.key.run_id)) == (
+        2,
+        replace(one, ready_at=NOW + timedelta(hours=1)),
+    )
     assert held.discard(one.key.run_id) is not None
     assert held.discard(one.key.run_id) is None
     held.add(one)

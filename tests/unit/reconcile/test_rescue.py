@@ -20,9 +20,17 @@ from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.events import AssignmentsNotStarted, EndedUnreported, RunsRescued
 from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Definition, Overlap, Priority
-from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.change_stream import Cursor, WrittenRuns
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Claim, DispatchedBatch, LiveRun, Loss, OverlapCandidates, RunKey
+from schedd.core.runs.model import (
+    Claim,
+    DispatchedBatch,
+    LiveKey,
+    LiveRun,
+    Loss,
+    OverlapCandidates,
+    RunKey,
+)
 from schedd.core.runs.records import OverlapOutcome, Unstarted
 from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.overlap import OverlapEnforcer
@@ -61,47 +69,42 @@ class Rows:
         self.between: Callable[[], None] = lambda: None
         """A hook between the reads of the rows and of the list."""
         self.timeline = 1
-        self.moments: list[list[LiveRun]] = []
+        self.moments: list[set[LiveKey]] = []
+        self.hidden: set[RunId] = set()
+        """Waiting runs of paused jobs."""
         self.read: list[RunId] = []
-        """In full, by scans that had asked for changes."""
-        self.asked = 0
-        """How often for changes."""
+        """By key."""
         self.ends = 0
         """How often for the end of the next runs."""
 
     async def moment(self) -> Cursor:
-        self.moments.append([*self.runs])
+        self.moments.append({one.live_key for one in self.runs})
         return Cursor(self.timeline, len(self.moments))
 
-    async def changed_runs(
-        self,
-        shards: Collection[ShardId],
-        states: object,
-        until: datetime,
-        since: Cursor,
-        read_until: datetime,
-    ) -> ChangedRuns | None:
-        self.asked += 1
+    async def written_runs(self, shards: Collection[ShardId], since: Cursor) -> WrittenRuns | None:
+        self.calls.append("written rows")
+        self.between()
         if since.timeline != self.timeline:
             return None
-        before = {one.key: one for one in self.moments[since.transaction - 1]}
-        changed: list[RunId] = []
-        same: set[bytes] = set()
-        running: set[bytes] = set()
-        untouched: set[bytes] = set()
-        soon: set[bytes] = set()
-        for one in self.ready_by(until, shards):
-            if before.get(one.key) != one and one.untouched:
-                untouched.add(one.key.run_id)
-            elif before.get(one.key) != one:
-                changed.append(one.key.run_id)
-            elif one.state is State.RUNNING:
-                running.add(one.key.run_id + one.token.to_bytes(8))
-            else:
-                same.add(one.key.run_id)
-                soon |= {one.key.run_id} if one.ready_at > read_until else set()
-        found = (frozenset(each) for each in (same, running, untouched, soon))
-        return ChangedRuns(tuple(changed), *found)
+        before = self.moments[since.transaction - 1]
+        written = [one.live_key for one in self.of(shards) if one.live_key not in before]
+        return WrittenRuns(await self.moment(), written)
+
+    async def changed_assignments(self, assigned: Sequence[tuple[RunKey, Token]]) -> list[RunId]:
+        stands = {
+            (one.key, one.token)
+            for one in self.runs
+            if one.state is State.RUNNING and not one.cancelling
+        }
+        return [key.run_id for key, token in assigned if (key, token) not in stands]
+
+    async def live_keys(self, shards: Collection[ShardId]) -> list[LiveKey]:
+        return [one.live_key for one in self.of(shards)]
+
+    async def runs_by_key(self, keys: Collection[LiveKey], until: datetime) -> list[LiveRun]:
+        self.read += [key.run_id for key in keys]
+        ready = self.ready_by(until, {key.shard for key in keys})
+        return [one for one in ready if one.live_key in keys]
 
     async def end_of_next(
         self, shards: Collection[ShardId], first: RunKey, count: int, until: datetime
@@ -119,26 +122,18 @@ class Rows:
         return [one for one in ready if since <= one.ready_at and one.key < end]
 
     async def live_runs(
-        self,
-        shards: Collection[ShardId],
-        states: object,
-        until: datetime,
-        of: Collection[RunId] | None = None,
+        self, shards: Collection[ShardId], states: object, until: datetime
     ) -> list[LiveRun]:
         self.calls.append("rows")
         self.between()
-        ready = self.ready_by(until, shards)
-        if of is None:
-            return ready
-        self.read += of
-        return [one for one in ready if one.key.run_id in of]
+        return self.ready_by(until, shards)
 
     def of(self, shards: Collection[ShardId]) -> list[LiveRun]:
         return [one for one in self.runs if one.shard in shards]
 
     def ready_by(self, until: datetime, shards: Collection[ShardId]) -> list[LiveRun]:
         """Runs that are RUNNING, or ready by then."""
-        found = self.of(shards)
+        found = [one for one in self.of(shards) if one.key.run_id not in self.hidden]
         return [one for one in found if one.state is State.RUNNING or one.ready_at <= until]
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
@@ -259,7 +254,7 @@ async def test_a_missing_worker_is_looked_up_until_it_is_lost_and_then_scanned()
     world.rescue.look_at([ShardId(0)])
     world.rows.calls.clear()
     await world.rescue.step()
-    assert world.rows.calls == ["rows"], "only the named shard was looked at"
+    assert world.rows.calls == ["written rows"], "only the named shard was looked at"
 
     world.rows.missing.clear()
     await world.rescue.look_again()
@@ -444,6 +439,16 @@ async def test_a_new_owner_reads_the_backlog_in_parts() -> None:
     assert world.rows.calls.count("rows") == FIRST_PARTS
 
 
+async def test_a_shard_that_is_gained_is_read_without_another_wake_up() -> None:
+    world = World(run(1), run(2, shard=1), shards=[0])
+    await world.rescue.step()
+    world.run_index.ownership.gain({ShardId(1): Epoch(1)})
+    while await world.rescue.step() == 0:
+        pass
+    assert world.run_index.all_read
+    assert len(world.run_index.ready) == 2
+
+
 async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -469,11 +474,8 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
 async def test_the_backlog_since_the_last_scan_is_read_in_as_many_parts() -> None:
     world = World(shards=range(16))
     await world.rescue.step()
-    await read_by_a_scan(world)
     world.run_index.put_runs([run(n, shard=n % 16) for n in range(3 * PART)], NOW)
-    world.rows.asked = 0
-    await read_by_a_scan(world)
-    assert world.rows.asked >= 3
+    assert await read_in_full(world) >= 3
 
 
 async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() -> None:
@@ -555,7 +557,7 @@ async def test_a_run_that_becomes_ready_while_others_are_left_in_rows_is_read_in
     assert (retry in [*world.run_index.waiting_runs()]) is (ready_at <= NOW)
 
     world.clock.time = max(NOW, ready_at - timedelta(seconds=1))
-    await read_by_a_scan(world)
+    await read_in_full(world)
 
     assert retry in [*world.run_index.waiting_runs()]
     world.rows.read.clear()
@@ -569,16 +571,14 @@ async def test_a_refill_that_finds_no_end_isnt_tried_again_before_a_scan_of_all_
     world.rows.runs = world.rows.runs[-7:]
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
-    world.rescue._scan_again_at = boottime() + WAIT_TIMEOUT
+    world.rescue._left_at = world.rescue._full_again_at = boottime() + WAIT_TIMEOUT
     for _ in range(5):  # as each step of dispatch does
         assert world.run_index.ready.short
         world.rescue.refill()
         assert await world.rescue.step() > 0
     assert world.rows.ends == 1
 
-    world.rows.asked = 0
-    await read_by_a_scan(world)
-    assert world.rows.asked == 0, "all rows were read"
+    assert await read_in_full(world)
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
     world.rescue.refill()
@@ -596,7 +596,7 @@ async def test_a_refill_that_finds_no_new_run_isnt_followed_by_another(
         return []
 
     monkeypatch.setattr(world.rows, "next_runs", none)
-    world.rescue._scan_again_at = boottime() + WAIT_TIMEOUT
+    world.rescue._left_at = world.rescue._full_again_at = boottime() + WAIT_TIMEOUT
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
     for _ in range(5):
@@ -605,9 +605,8 @@ async def test_a_refill_that_finds_no_new_run_isnt_followed_by_another(
         await world.rescue.step()
     assert world.rows.ends == 1
 
-    world.rows.asked = 0
-    await read_by_a_scan(world)
-    assert (world.rows.asked, len(world.run_index.ready) >= 4) == (0, True)
+    assert await read_in_full(world)
+    assert len(world.run_index.ready) >= 4
 
 
 async def test_a_refill_that_fails_is_followed_by_a_scan_of_all_rows() -> None:
@@ -620,15 +619,13 @@ async def test_a_refill_that_fails_is_followed_by_a_scan_of_all_rows() -> None:
         raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
 
     world.rows.between = away
-    world.rescue._left_at = boottime() + FULL_EVERY
     world.rescue.refill()
     with pytest.raises(Unavailable):
         await world.rescue.step()
     world.rows.between = lambda: None
     world.rows.calls.clear()
-    world.rows.asked = 0
     await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
-    assert (world.rows.calls[0], world.rows.asked) == ("rows", 0)
+    assert world.rows.calls[0] == "rows"
     assert world.run_index.ready.take_runs(4) == backlog(40)[3:7]
 
 
@@ -651,13 +648,17 @@ async def test_all_rows_are_read_in_as_many_parts_however_few_runs_the_index_hol
     """Between, scans count no runs that are left in their rows."""
     many = [replace(one, shard=ShardId(n % 16)) for n, one in enumerate(backlog(4 * PART + 1))]
     world = await leaving(20, *many, shards=range(16))
-    world.rows.asked = 0
     await read_by_a_scan(world)
-    assert world.rows.asked >= 4
+    assert await read_in_full(world) >= 4
+
+
+async def read_in_full(world: World) -> int:
+    """Read all rows; return in how many parts."""
     world.rows.calls.clear()
-    world.rescue._left_at = 0.0
-    await read_by_a_scan(world)
-    assert world.rows.calls.count("rows") >= 4
+    world.rescue._full_at = world.rescue._left_at = 0.0
+    world.rescue._scan_at = boottime() + WAIT_TIMEOUT
+    await world.rescue.step()
+    return world.rows.calls.count("rows")
 
 
 async def scanned(world: World) -> bool:
@@ -666,8 +667,9 @@ async def scanned(world: World) -> bool:
 
 
 async def read_by_a_scan(world: World) -> list[RunId]:
-    """Return the runs that a scan for changes reads in full."""
+    """Return the runs that a scan reads, which also compares all ids."""
     world.rows.read.clear()
+    world.rescue._compare_at = 0.0
     world.rescue.wake()
     await world.rescue.step()
     return sorted(world.rows.read)
@@ -693,11 +695,125 @@ async def test_an_unchanged_run_of_the_run_index_isnt_read_again() -> None:
     moved, comes, known = replace(moves, token=Token(7)), run(5), run(6)
     world.rows.runs = [stays, moved, runs, comes, known]
     world.run_index.put_runs([known], NOW)
-    assert await read_by_a_scan(world) == sorted(one.key.run_id for one in (moves, comes))
+    assert await read_by_a_scan(world) == [comes.key.run_id]
     assert {one.key for one in world.run_index.ready} == {
         one.key for one in (stays, moves, comes, known)
     }
-    assert moved in [*world.run_index.ready]
+
+
+async def test_the_waiting_runs_of_a_changed_job_are_read_again() -> None:
+    edited, paused, other = run(1), run(2), run(3)
+    world = World(edited, paused, other)
+    await world.rescue.step()
+    newer = replace(edited, generation=2)
+    world.rows.runs, world.rows.hidden = [newer, paused, other], {paused.key.run_id}
+    world.rescue.jobs_changed([edited.job_id, paused.job_id])
+    assert await read_by_a_scan(world) == [edited.key.run_id, paused.key.run_id]
+    assert [*world.run_index.ready] == [newer, other]
+
+
+async def test_a_hint_finds_the_runs_of_a_resumed_job() -> None:
+    """Its runs were missing here while it was paused, and their rows haven't changed."""
+    paused, other = run(1), run(2)
+    world = World(paused, other)
+    world.rows.hidden = {paused.key.run_id}
+    await world.rescue.step()
+    assert await read_by_a_scan(world) == []
+    world.rows.hidden.clear()
+    world.rescue.look_at([ShardId(0)])
+    await world.rescue.step()
+    assert {one.key for one in world.run_index.ready} == {paused.key, other.key}
+
+
+async def test_many_missing_runs_are_read_at_once() -> None:
+    many = [run(n) for n in range(1, PART + 100)]
+    world = World()
+    await world.rescue.step()
+    world.rows.moments[-1] = {one.live_key for one in many}
+    world.rows.runs = many
+    assert await read_by_a_scan(world) == []
+    await world.rescue.step()
+    assert len(world.run_index.ready) == len(many)
+
+
+async def test_a_run_whose_statement_was_in_doubt_is_read_though_others_are_left_in_rows() -> None:
+    """Its COMMIT may have succeeded: it waits here, and runs by its row."""
+    world = await leaving(2, *backlog(9))
+    [first] = world.run_index.ready.take_runs(1)
+    runs = replace(running(1, worker()), key=first.key, job_id=first.job_id)
+    world.rows.runs[0] = runs
+    world.run_index.put_runs([first], NOW)
+    world.run_index.read_again([first])
+    world.rows.live = {worker().id}
+    assert await read_by_a_scan(world) == [first.key.run_id]
+    assert world.run_index.running[first.key.run_id] == runs
+    assert first.key.run_id not in world.run_index.ready
+
+
+async def test_a_hint_of_a_shard_that_isnt_owned_wakes_nothing() -> None:
+    world = World(run(1))
+    await world.rescue.step()
+    world.rescue.look_at([ShardId(9)])
+    assert await world.rescue.step() > 0
+
+
+async def test_a_read_of_all_rows_that_fails_stops_no_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large shard may take too long at each try; lost workers must be found all the same."""
+    runs = running(1, worker())
+    world = World(runs)
+    world.rows.live = {worker().id}
+    await world.rescue.step()
+
+    async def away(*_: object) -> list[LiveRun]:
+        raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
+
+    monkeypatch.setattr(world.rows, "live_runs", away)
+    world.rescue._full_at = 0.0
+    with pytest.raises(Unavailable):
+        await world.rescue.step()
+    world.rows.live = set()
+    world.rescue.wake()
+    await world.rescue.step()
+    assert [loss.key for loss in world.rows.losses] == [runs.key]
+
+
+async def test_a_waiting_run_that_ended_without_a_hint_is_forgotten() -> None:
+    stays, ends = run(1), run(2)
+    world = World(stays, ends)
+    await world.rescue.step()
+    world.rows.runs = [stays]
+    assert await read_by_a_scan(world) == []
+    assert [*world.run_index.ready] == [stays]
+
+
+async def test_runs_that_stay_in_their_rows_arent_read_by_each_scan() -> None:
+    """Such runs become ready later, or their job is paused."""
+    later = run(2, ready_at=NOW + timedelta(hours=1))
+    world = World(run(1), later)
+    await world.rescue.step()
+    assert await read_by_a_scan(world) == []
+
+
+async def test_all_ids_are_compared_in_a_small_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(run(1))
+    await world.rescue.step()
+    compared = 0
+
+    async def slowly(shards: Collection[ShardId]) -> list[LiveKey]:
+        nonlocal compared
+        compared += 1
+        await asyncio.sleep(0.02)
+        return [run(1).live_key]
+
+    monkeypatch.setattr(world.rows, "live_keys", slowly)
+    for _ in range(5):
+        world.rescue.wake()
+        await world.rescue.step()
+    assert compared == 1
 
 
 async def test_a_run_missing_in_the_run_index_is_read_though_its_row_is_unchanged() -> None:
@@ -728,6 +844,7 @@ async def test_a_full_scan_at_long_intervals_corrects_the_run_index(
 
     monkeypatch.setattr(rescue, "boottime", lambda: boottime() + FULL_EVERY)
     await read_by_a_scan(world)
+    await world.rescue.step()
     assert [*world.run_index.ready] == [waits]
 
 
@@ -743,6 +860,7 @@ async def test_a_failed_scan_is_followed_by_a_full_scan() -> None:
         await world.rescue.step()
     world.rows.between = lambda: None
     await read_by_a_scan(world)
+    await world.rescue.step()
     assert waits in [*world.run_index.ready]
 
 
@@ -777,6 +895,7 @@ async def test_a_database_that_went_back_is_read_in_full() -> None:
     world, waits = await wrongly_indexed()
     world.rows.timeline = 2
     await read_by_a_scan(world)
+    await world.rescue.step()
     assert [*world.run_index.ready] == [waits]
 
 
@@ -860,14 +979,18 @@ async def test_a_shard_lost_and_retaken_during_its_read_is_read_in_full(
     waits = run(1)
     world = World(waits)
     await world.rescue.step()
-    changed_runs = world.rows.changed_runs
+    live_runs = world.rows.live_runs
 
-    async def meanwhile(*asked: Any) -> ChangedRuns | None:
-        found = await changed_runs(*asked)
+    async def meanwhile(*asked: Any) -> list[LiveRun]:
+        await live_runs(*asked)
         world.run_index.ownership.drop([ShardId(0)])
         world.run_index.ownership.gain({ShardId(0): Epoch(6)})
-        return found
+        monkeypatch.setattr(world.rows, "live_runs", live_runs)
+        return []
 
-    monkeypatch.setattr(world.rows, "changed_runs", meanwhile)
+    monkeypatch.setattr(world.rows, "live_runs", meanwhile)
+    assert await read_in_full(world) == 1
+    assert not world.run_index.all_read
     await read_by_a_scan(world)
+    await world.rescue.step()
     assert [*world.run_index.ready] == [waits]
