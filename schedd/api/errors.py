@@ -1,18 +1,4 @@
-"""The errors of user calls. Only `rpc/` and `web/` turn them into statuses.
-
-    CallError
-    ├── caused by the caller
-    │   ├── InvalidArgumentError      a field is invalid: INVALID_ARGUMENT, 400
-    │   ├── UnauthenticatedError      no valid credentials: UNAUTHENTICATED, 401
-    │   ├── PermissionDeniedError     the caller's roles don't allow it: PERMISSION_DENIED, 403
-    │   ├── NotFoundError             NOT_FOUND, 404
-    │   ├── AlreadyExistsError        ALREADY_EXISTS, 409
-    │   ├── AbortedError              a concurrent change: ABORTED, 409
-    │   ├── FailedPreconditionError   not allowed in this state: FAILED_PRECONDITION, 409
-    │   └── LimitReachedError         over a limit: RESOURCE_EXHAUSTED, 429
-    └── caused by a dependency
-        ├── MemberUnavailableError    this member can't answer, nothing changed: UNAVAILABLE, 503
-        └── OutcomeUnknownError       the change may have been made: DEADLINE_EXCEEDED, 504
+"""The errors of user calls. Only `rpc/` and `web/` turn their codes into statuses.
 
 `Unavailable` (schedkit.errors) passes through; `dependency_error` converts it.
 """
@@ -118,6 +104,8 @@ class AbortedError(CallError):
 
 
 class MemberUnavailableError(CallError):
+    """This member can't answer. Nothing was changed."""
+
     code = "UNAVAILABLE"
 
 
@@ -130,6 +118,8 @@ class LimitReachedError(CallError):
 
 
 class OutcomeUnknownError(CallError):
+    """The change may have been made."""
+
     code = "DEADLINE_EXCEEDED"
 
 

@@ -73,7 +73,9 @@ def read_token(listing: str, text: str, read_key: Callable[..., K]) -> K | None:
     try:
         of, *parts = _decode(text)
         if isinstance(of, str) and of != listing:
-            raise _of_another(of, listing)
+            same = of.partition("/")[0] == listing.partition("/")[0]
+            problem = f"was issued for {'a list with another filter' if same else 'another list'}"
+            raise _refusal(f"page_token {problem}", problem)
         return read_key(*parts)
     except (ValueError, TypeError, AttributeError, OverflowError) as wrong:
         raise _refusal(
@@ -132,13 +134,6 @@ def _decode(text: str) -> Any:
     if len(text) > LONGEST_TOKEN:
         raise ValueError("the page token is too long")
     return json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
-
-
-def _of_another(of: str, listing: str) -> InvalidArgumentError:
-    """Return the error for a token of another list, or of the same list with another filter."""
-    same = of.partition("/")[0] == listing.partition("/")[0]
-    problem = f"was issued for {'a list with another filter' if same else 'another list'}"
-    return _refusal(f"page_token {problem}", problem)
 
 
 def _refusal(message: str, problem: str) -> InvalidArgumentError:

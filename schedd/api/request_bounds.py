@@ -4,7 +4,7 @@ A call can handle any value within these bounds. Where a call has a stricter rul
 spelling of a name, at most 1,000 runs), the bound here is wider.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain, islice
 from typing import Final
 
@@ -206,18 +206,17 @@ MOST_VIOLATIONS: Final = 20
 
 
 def check_wellformed(request: Message) -> None:
-    """Raise InvalidArgument with the first violations of the request's bounds."""
-    found = (FieldViolation(_named(path), problem) for path, problem in REQUEST.violations(request))
-    refuse([*islice(chain(_missing(request), found), MOST_VIOLATIONS)], "INVALID_FIELD")
-
-
-def _missing(request: Message) -> Iterator[FieldViolation]:
+    """Raise InvalidArgument with the first violations of the request's bounds. Fields of a job are
+    named as `validation` names them, wherever the job is in the request.
+    """
     given = {field.full_name for field, _ in request.ListFields()}
-    for field in request.DESCRIPTOR.fields:
-        if field.full_name in MISSING and field.full_name not in given:
-            yield FieldViolation(field.name, MISSING[field.full_name])
-
-
-def _named(path: str) -> str:
-    """Name a field of a job as `validation` does, wherever the job is in the request."""
-    return path.removeprefix("job.").removeprefix("spec.")
+    missing = [
+        FieldViolation(field.name, MISSING[field.full_name])
+        for field in request.DESCRIPTOR.fields
+        if field.full_name in MISSING and field.full_name not in given
+    ]
+    found = (
+        FieldViolation(path.removeprefix("job.").removeprefix("spec."), problem)
+        for path, problem in REQUEST.violations(request)
+    )
+    refuse([*islice(chain(missing, found), MOST_VIOLATIONS)], "INVALID_FIELD")

@@ -90,7 +90,13 @@ class Health:
         self._update_readiness()
         status = self._status(asked.service)
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
-            await abort_with(context, _not_served(asked.service))
+            error = NotFoundError(
+                f"gRPC service {cut(asked.service)!r} not found",
+                reason="NO_SUCH_SERVICE",
+                remedy="name a service such as schedd.v1.JobService, or no service for the whole"
+                " member",
+            )
+            await abort_with(context, error)
         return HealthCheckResponse(status=status)
 
     async def _watch(
@@ -108,11 +114,3 @@ class Health:
                     await changed.wait()
         except LimitReachedError as error:
             await abort_with(context, error)
-
-
-def _not_served(service: str) -> NotFoundError:
-    return NotFoundError(
-        f"gRPC service {cut(service)!r} not found",
-        reason="NO_SUCH_SERVICE",
-        remedy="name a service such as schedd.v1.JobService, or no service for the whole member",
-    )

@@ -219,7 +219,10 @@ async def _workers(services: Services) -> list[wire.Worker]:
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}
     losses = await services.membership.losses(services.lost_for)
-    workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
+    for one in losses.workers:
+        if one.worker not in there:
+            workers.append(_worker(view_without_heartbeats(one)))
+            workers[-1].state = wire.Worker.STATE_LOST
     there.update(one.worker for one in losses.workers)
     away = drains.keys() - there
     newest = await services.worker_store.newest_of(away) if away else []
@@ -238,12 +241,6 @@ async def _workers(services: Services) -> list[wire.Worker]:
                 # No heartbeat reports it.
                 worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=lambda one: (one.name, -one.started_at.ToNanoseconds()))
-
-
-def _lost_worker(one: Incarnation) -> wire.Worker:
-    worker = _worker(view_without_heartbeats(one))
-    worker.state = wire.Worker.STATE_LOST
-    return worker
 
 
 def _worker(view: WorkerView) -> wire.Worker:

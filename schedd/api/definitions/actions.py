@@ -44,9 +44,17 @@ def violations(job: job_pb2.Job) -> Iterator[FieldViolation]:
         case "grpc":
             yield from _grpc(job.grpc)
         case "python":
-            yield from _python(job.python)
-        case "plugin":
-            yield from _plugin(job.plugin)
+            if not job.python.handler:
+                yield FieldViolation("python.handler", "is missing: name a registered handler")
+            yield from _variables("python.env_from", job.python.env_from)
+            yield from _limits("python.limits", job.python.limits)
+        case "plugin":  # only the executor can check the content of its config
+            name = job.plugin.executor
+            if not _EXECUTOR.fullmatch(name):
+                problem = f"{name[:80]!r} isn't a valid executor name: {_EXECUTOR.pattern}"
+                yield FieldViolation("plugin.executor", problem)
+            if job.plugin.config.WhichOneof("kind") == "raw":
+                yield FieldViolation("plugin.config", "must be JSON, not bytes")
 
 
 def _shell(shell: job_pb2.ShellAction) -> Iterator[FieldViolation]:
@@ -85,22 +93,6 @@ def _shell(shell: job_pb2.ShellAction) -> Iterator[FieldViolation]:
         elif reserved_variable(name):
             problem = f"{name[:60]!r} is reserved: schedd sets all SCHEDD_… variables"
             yield FieldViolation("shell.env", problem)
-
-
-def _python(python: job_pb2.PythonAction) -> Iterator[FieldViolation]:
-    if not python.handler:
-        yield FieldViolation("python.handler", "is missing: name a registered handler")
-    yield from _variables("python.env_from", python.env_from)
-    yield from _limits("python.limits", python.limits)
-
-
-def _plugin(plugin: job_pb2.PluginAction) -> Iterator[FieldViolation]:
-    """Only the executor can check the content of its config."""
-    if not _EXECUTOR.fullmatch(plugin.executor):
-        problem = f"{plugin.executor[:80]!r} isn't a valid executor name: {_EXECUTOR.pattern}"
-        yield FieldViolation("plugin.executor", problem)
-    if plugin.config.WhichOneof("kind") == "raw":
-        yield FieldViolation("plugin.config", "must be JSON, not bytes")
 
 
 def _variables(field: str, files: Sequence[str]) -> Iterator[FieldViolation]:
@@ -189,16 +181,13 @@ def is_url(text: str) -> bool:
         return False
     try:
         parts = urlsplit(text)
-        port = parts.port is None or parts.port > 0
-        return port and "\\" not in parts.netloc and _is_host(parts.hostname or "")
+        if parts.port == 0 or "\\" in parts.netloc:
+            return False
+        host = parts.hostname or ""
+        if ":" in host:  # an IPv6 address, which `urlsplit` has read
+            return True
+        known = host.encode("idna")
+        known.decode("idna")
+        return _HOST.fullmatch(known) is not None
     except ValueError:
         return False
-
-
-def _is_host(host: str) -> bool:
-    """Return whether this is a valid host. Raises ValueError for an invalid label."""
-    if ":" in host:  # an IPv6 address, which `urlsplit` has read
-        return True
-    known = host.encode("idna")
-    known.decode("idna")
-    return _HOST.fullmatch(known) is not None

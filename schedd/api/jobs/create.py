@@ -1,5 +1,9 @@
 """Create jobs, one or many in a call: checked one by one, stored by group commit."""
 
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias
@@ -9,12 +13,15 @@ from google.protobuf.message import Message
 from schedd.api import audit_diff, batches, views
 from schedd.api.batches import RequestTemplates
 from schedd.api.budgeted_calls import compute
+from schedd.api.cluster.cluster import running_incarnations
 from schedd.api.definitions import notifications, references, validation
-from schedd.api.jobs import stored_jobs, worker_warnings
+from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services
 from schedd.core.cluster.partition import shard_of_job
+from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.ids import JobId, ShardId, new_id
-from schedd.core.runs.model import AuditRecord
+from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap, matches_text
+from schedd.core.runs.model import AuditRecord, Incarnation
 from schedd.core.runs.records import ChainRefused, Create, Idempotency, JobRecord, StoreConflict
 from schedd.core.schedule.cron import is_hashed
 from schedd.runtime.job_codec import JobDefinition
@@ -48,7 +55,7 @@ async def create_job(
     stored, definition = _made(request, answer, definitions)
     if _is_soon(stored):
         services.wake_ups.jobs_changed([(stored.definition.job_id, stored.shard)])
-    return await worker_warnings.answer(services, stored, definition)
+    return await with_warnings(services, stored, definition)
 
 
 async def batch_create_jobs(
@@ -60,7 +67,7 @@ async def batch_create_jobs(
     templates: RequestTemplates[wire.CreateJobRequest, Create] = RequestTemplates("job.name")
     messages: dict[JobId, job_pb2.Job] = {}
     soon: list[tuple[JobId, ShardId]] = []
-    warnings_of = await worker_warnings.read_workers(services)
+    warnings_of = await read_workers(services)
 
     async def check(one: wire.CreateJobRequest) -> Create | Result:
         checked = await _checked(services, caller, one, definitions)
@@ -143,7 +150,7 @@ async def _checked(
     if request.validate_only:
         if await services.store.get_job(namespace, job.name):
             raise stored_jobs.taken(StoreConflict("name"), name=job.name, key="")
-        return await worker_warnings.answer(services, record, definition)
+        return await with_warnings(services, record, definition)
     definitions[record.definition.job_id] = definition
     key, entry = _noted(caller, request, namespace, audit_diff.definition(definition))
     return Create.first(record, key, entry)
@@ -183,3 +190,66 @@ def _made(
     made = stored_jobs.stored(stored, name=job.name, pool=job.pool, key=request.idempotency_key)
     definition = definitions.get(made.definition.job_id)  # None: a repeated call
     return made, definition or JobDefinition.read(made.definition)
+
+
+# Warn of jobs whose runs no running worker can take, or whose late runs would be skipped. A warning
+# never fails the call, because the job is stored already.
+
+WARNS_WITHIN: Final = 1.0
+"""Seconds that reading the workers may take; after that there is no warning."""
+
+
+SKIPS_LATE: Final = (
+    "catch_up all with overlap skip: late runs become ready together, and all but one at a time are"
+    " skipped; set overlap buffer_all or allow"
+)
+
+
+async def with_warnings(
+    services: Services, record: JobRecord, definition: JobDefinition
+) -> job_pb2.Job:
+    """Return the job's API message with its warnings."""
+    warnings_of = await read_workers(services)
+    job = views.job_message(record, definition)
+    job.warnings.extend(warnings_of(definition))
+    return job
+
+
+async def read_workers(services: Services) -> Callable[[JobDefinition], list[str]]:
+    """Return the function that lists the warnings of a job for the workers that run now."""
+    workers: Sequence[Incarnation] | None = None
+    with suppress(Unavailable, TimeoutError):
+        async with asyncio.timeout(WARNS_WITHIN):
+            workers = await running_incarnations(services)
+
+    def warnings_of(definition: JobDefinition) -> list[str]:
+        job = definition.parsed
+        # Each late time would get a run, and nearly all of these be skipped.
+        skips = job.catch_up.policy is CatchUpPolicy.ALL and job.overlap is Overlap.SKIP
+        unable = "" if workers is None else warning(job, workers)
+        return [text for text in (SKIPS_LATE if skips else "", unable) if text]
+
+    return warnings_of
+
+
+def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:
+    """Return why none of these workers can run the job; empty if one can."""
+    need = asked_of_worker(definition)
+    if any(able(worker, need) for worker in workers):
+        return ""
+    waits = "its runs stay PENDING until one connects"
+    if not workers:
+        return f"no worker is running; {waits}"
+    here = [worker for worker in workers if worker.may_work_for(need.namespace)]
+    if not here:
+        return f"no running worker serves namespace {need.namespace!r}; {waits}"
+    runs = [worker for worker in here if need.action in worker.actions]
+    if not runs:
+        return f"no running worker runs {need.action} jobs; {waits}"
+    handles = [one for one in runs if not need.handler or need.handler in one.handlers]
+    if not handles:
+        return f"no running worker has handler {need.handler!r}; {waits}"
+    if not any(able(worker, replace(need, slots=1)) for worker in handles):
+        what = f"handler {need.handler!r}" if need.handler else f"the {need.action} executor"
+        return f"no running worker with {what} has {matches_text(need.require)}; {waits}"
+    return f"no running worker that fits has {need.slots} slots; {waits}"

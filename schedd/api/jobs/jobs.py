@@ -15,7 +15,8 @@ from schedd.api import audit_diff, paging, views
 from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import notifications, references, validation
 from schedd.api.errors import FieldViolation, InvalidArgumentError, cut, refuse, wrong
-from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker_warnings
+from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit
+from schedd.api.jobs.create import with_warnings
 from schedd.api.jobs.timer_edit import MissedOnEdit
 from schedd.api.jobs.update_masks import masked
 from schedd.api.request_bounds import MOST_COMING
@@ -118,7 +119,7 @@ async def update_job(
     if request.validate_only:
         due = timer_edit.due_after(record, timer)
         edited = replace(record, definition=new.stored, due_at=due)
-        return await worker_warnings.answer(services, edited, new)
+        return await with_warnings(services, edited, new)
     by = reasons.edit(caller.actor)
     never_fired = partial(timer_edit.never_fired, old=old, now=now, by=by, new=new)
     missed = None if timer.reset is None else MissedOnEdit(never_fired, services.emit)
@@ -134,7 +135,7 @@ async def update_job(
         if missed is not None:
             missed.stored()
         await quiesce.quiesce_job(services, caller, result, may_start=result.definition.generation)
-    return await worker_warnings.answer(services, result, new)
+    return await with_warnings(services, result, new)
 
 
 async def _seen(services: Services, request: wire.UpdateJobRequest) -> JobRecord:

@@ -181,21 +181,17 @@ def _merged(
     ), following
 
 
-def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
-    """Return the time for the checks of an edit: an unchanged schedule, or `at`, may be past."""
-    if not schedule_changed(old, new):
-        return EPOCH
-    return job_codec.instant(old.at) if new.HasField("at") and new.at == old.at else now
-
-
 def check_edit(old: JobDefinition, new: JobDefinition, now: datetime) -> None:
     """Raise InvalidArgumentError with all violations that an edit would add to a job.
 
     Violations that the stored job has already are accepted: an earlier version accepted them, and
     the job must stay editable. Those of the schedule are accepted only if it doesn't change.
     """
-    at = edited_at(old.message, new.message, now)
-    scheduled = not schedule_changed(old.message, new.message)
+    was, job = old.message, new.message
+    scheduled = not schedule_changed(was, job)
+    # An unchanged schedule, or `at`, may be past.
+    kept = job_codec.instant(was.at) if job.HasField("at") and job.at == was.at else now
+    at = EPOCH if scheduled else kept
     known = [*validation.faults(old, at, scheduled=scheduled)]
     validation.check(new, at, known=known)
 

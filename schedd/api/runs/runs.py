@@ -115,7 +115,18 @@ async def cancel_run(
     record = await _find(services, request.run_id)
     run_id = record.run.key.run_id
     entry = caller.audit("cancel", f"run/{run_id}", request.request_id, run_id=run_id)
-    noted = _Cancelled(request.reason)
+    last: RunRecord | None = None  # as the last transaction that changed it left it
+
+    def noted(was: RunRecord, now: RunRecord) -> tuple[str, str]:
+        nonlocal last
+        last = now
+        after: dict[str, object] = {"state": now.state.value}
+        if now.run.cancelling and now.run.state in LIVE:
+            after["cancelling"] = True
+        if request.reason:
+            after["reason"] = request.reason
+        return compact(audit_state(was)), compact(after)
+
     cancelled = await services.store.cancel_run(run_id, entry, noted)
     if cancelled is None:
         raise unknown(request.run_id)
@@ -127,7 +138,7 @@ async def cancel_run(
         )
     if cancelled.run.state is State.RUNNING:
         services.lines.cancel(cancelled.run)
-    elif cancelled is noted.now:  # this call cancelled it
+    elif cancelled is last:  # this call cancelled it
         services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, 1))
     services.wake_ups.runs_changed([cancelled.run.hint])
     services.wake_ups.runs_ready([cancelled.run.shard])
@@ -137,22 +148,6 @@ async def cancel_run(
 def audit_state(record: RunRecord) -> dict[str, object]:
     """Return the job and state of a run, for the audit log."""
     return {"namespace": record.namespace, "job": record.job, "state": record.state.value}
-
-
-class _Cancelled:
-    """Build the audit states. `now`: the run as the last transaction that changed it left it."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-        self.now: RunRecord | None = None
-
-    def __call__(self, was: RunRecord, now: RunRecord) -> tuple[str, str]:
-        self.now = now
-        after: dict[str, object] = {"state": now.state.value}
-        if now.run.cancelling and now.run.state in LIVE:
-            after["cancelling"] = True
-        why = {"reason": self._why} if self._why else {}
-        return compact(audit_state(was)), compact(after | why)
 
 
 async def list_attempts(

@@ -82,7 +82,12 @@ async def watch_runs(
             "run_ids",
             f"the list has {len(request.run_ids)} ids: give at most {MOST_WATCHED} in one call",
         )
-    watched = sorted(await _find_all(services, request.run_ids))
+    named = {run_id_of(text, "run_ids"): text for text in request.run_ids}
+    found = {one.run.key.run_id for one in await services.store.get_runs([*named])}
+    for run_id, text in named.items():
+        if run_id not in found:
+            raise unknown(text)
+    watched = sorted(found)
     async for event in _these(services, EndedRuns(watched, request.resume_after)):
         yield event
 
@@ -147,16 +152,6 @@ async def _these(services: Services, ends: EndedRuns) -> AsyncGenerator[wire.Run
                     yield wire.RunEvent(run=run, cursor=str(ends))
             if left := ends.remaining_runs:
                 await changes.wait(look.next())
-
-
-async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
-    """Return the ids, in one query. Raises NotFound if a run doesn't exist."""
-    named = {run_id_of(text, "run_ids"): text for text in texts}
-    found = {record.run.key.run_id for record in await services.store.get_runs([*named])}
-    for run_id, text in named.items():
-        if run_id not in found:
-            raise unknown(text)
-    return found
 
 
 # Watch one object: a worker, a redrive or a backfill.

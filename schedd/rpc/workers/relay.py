@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final, NoReturn, TypeAlias, TypeVar
 
-from schedd.api.views import stamp
+from schedd.api.views import set_stamp
 from schedd.cluster.observer import Observer
 from schedd.core.ids import Id, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
@@ -170,32 +170,26 @@ async def pass_on(
     if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
         return wire.RelayResponse(not_attached=True)
     attached.pushed += sum(max(each.slots, 1) for each in frame.assignments)
-    asked = {_run_and_token(each.key): each.key for each in frame.revokes}
+    asked = {}
+    for each in frame.revokes:
+        run, token = frames.key_of(each.key)
+        asked[run.run_id, token] = each.key
     with workers.answers_to(asked, ANSWER_WITHIN) as question:
         attached.line.pass_on(frame)
         await question.resolved()
     answered = [down.RevokeAnswer(key=key) for at, key in asked.items() if at not in question.open]
     response = wire.RelayResponse(revoke_answers=answered)
     if attached.last_heartbeat is not None and not frame.ListFields():
-        response.heartbeat.CopyFrom(_heartbeat(attached.last_heartbeat))
+        last = attached.last_heartbeat
+        set_stamp(response.heartbeat.worker_cluster_time, last.at)
+        for run_id, token in last.holding:
+            key = down.AssignmentKey(run_id=str(run_id), fencing_token=token)
+            response.heartbeat.holdings.append(down.Holding(key=key))
     return response
 
 
 def _cut(whole: Sequence[T]) -> list[Sequence[T]]:
     return [whole[at : at + MOST_IN_FRAME] for at in range(0, len(whole), MOST_IN_FRAME)]
-
-
-def _run_and_token(key: down.AssignmentKey) -> tuple[RunId, Token]:
-    run, token = frames.key_of(key)
-    return run.run_id, token
-
-
-def _heartbeat(last: LastHeartbeat) -> down.Heartbeat:
-    beat = down.Heartbeat(worker_cluster_time=stamp(last.at))
-    for run_id, token in last.holding:
-        key = down.AssignmentKey(run_id=str(run_id), fencing_token=token)
-        beat.holdings.append(down.Holding(key=key))
-    return beat
 
 
 def _last_heartbeat(answer: wire.RelayResponse) -> LastHeartbeat | None:
