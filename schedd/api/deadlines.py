@@ -52,7 +52,15 @@ async def limit_read(
         yield
         return
     began = boottime()
-    async with _TimeLimit(within, lambda: _silent(boottime() - began)) as limit:
+
+    def silent() -> MemberUnavailableError:
+        return MemberUnavailableError(
+            f"PostgreSQL timed out: no answer within {boottime() - began:.1f} s",
+            reason="DATABASE_SILENT",
+            remedy="`schedctl cluster doctor` shows the cause; or call another member",
+        )
+
+    async with _TimeLimit(within, silent) as limit:
         watch = _Watch(limit, began, within, answered_at)
         try:
             yield
@@ -89,14 +97,6 @@ class _Watch:
             self._limit.reschedule(self._loop.time())
         else:
             self._timer = self._loop.call_later(left, self._check)
-
-
-def _silent(after: float) -> MemberUnavailableError:
-    return MemberUnavailableError(
-        f"PostgreSQL timed out: no answer within {after:.1f} s",
-        reason="DATABASE_SILENT",
-        remedy="`schedctl cluster doctor` shows the cause; or call another member",
-    )
 
 
 class _TimeLimit:

@@ -1,7 +1,6 @@
 """Calls on pools: set, get, list, pause, resume, delete."""
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Final
 
 from schedd.api import paging, views
@@ -40,7 +39,9 @@ async def set_pool(services: Services, caller: Caller, request: wire.SetPoolRequ
     namespace = stored_jobs.namespace_of(pool.namespace)
     refuse([*_violations(pool)], "INVALID_POOL")
     limit = pool.limit or None
-    rate = StartRate(pool.rate.count, _per(pool)) if pool.HasField("rate") else None
+    rate = (
+        StartRate(pool.rate.count, pool.rate.per.ToTimedelta()) if pool.HasField("rate") else None
+    )
     found, now = await services.pools.get(namespace, pool.name), services.clock.now()
     if request.validate_only:
         record, use = found or (None, PoolUse(0, 0, 0, 0))
@@ -154,12 +155,8 @@ def _violations(pool: wire.Pool) -> Iterator[FieldViolation]:
         yield FieldViolation(
             "pool.rate.count", f"must be from 1 to {MOST_AT_ONCE:,}, not {pool.rate.count:,}"
         )
-    if not LEAST_PER <= _per(pool) <= MOST_PER:
+    if not LEAST_PER <= pool.rate.per.ToTimedelta() <= MOST_PER:
         yield FieldViolation("pool.rate.per", "must be from 1s to 1d")
-
-
-def _per(pool: wire.Pool) -> timedelta:
-    return pool.rate.per.ToTimedelta()
 
 
 def _limits(limit: int | None, rate: StartRate | None) -> dict[str, object]:
@@ -172,12 +169,10 @@ def _pause_state(pool: PoolRecord) -> dict[str, object]:
 
 
 def _paused(pool: PoolRecord) -> str:
-    """Return the pause state, for the audit log."""
     return compact(_pause_state(pool))
 
 
 def _whole(pool: PoolRecord) -> str:
-    """Return all fields, for the audit log."""
     return compact(_limits(pool.limit, pool.rate) | (_pause_state(pool) if pool.paused else {}))
 
 

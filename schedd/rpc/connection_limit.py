@@ -17,7 +17,7 @@ import socket
 import stat
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 from schedkit.net.http_limits import SPARE
@@ -79,7 +79,9 @@ class ConnectionLimit:
         many = {host: inodes[self._most :] for host, inodes in by_host.items()}
         for inodes in many.values():
             for inode in inodes:
-                _shut(inode, present[inode])
+                with _had(inode, present[inode]) as had, suppress(OSError):  # or disconnected
+                    if had is not None:
+                        had.shutdown(socket.SHUT_RDWR)
         return {host: len(inodes) for host, inodes in many.items() if inodes}
 
     def _host(self, inode: int, descriptor: int) -> str | None:
@@ -113,15 +115,6 @@ def _sockets() -> Iterator[tuple[int, int]]:
             continue
         if stat.S_ISSOCK(what.st_mode):
             yield what.st_ino, descriptor
-
-
-def _shut(inode: int, descriptor: int) -> None:
-    with _had(inode, descriptor) as had:
-        if had is not None:
-            try:
-                had.shutdown(socket.SHUT_RDWR)
-            except OSError:  # disconnected meanwhile
-                return
 
 
 @contextmanager

@@ -37,10 +37,9 @@ async def abort(
             its message after the handler had started.
     """
     code = _CODES[status]
-    details = [
-        ErrorInfo(reason=reason, domain=DOMAIN, metadata={"remedy": remedy} if remedy else {})
-    ]
-    found = Status(code=code.value[0], message=message, details=[_packed(one) for one in details])
+    metadata = {"remedy": remedy} if remedy else {}
+    info = _packed(ErrorInfo(reason=reason, domain=DOMAIN, metadata=metadata))
+    found = Status(code=code.value[0], message=message, details=[info])
     wrong = [
         BadRequest.FieldViolation(field=one.field, description=one.problem) for one in violations
     ]

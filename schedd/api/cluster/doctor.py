@@ -104,6 +104,8 @@ def stuck(
         if can_run(wait, definition, [*takers]):
             continue
         need = replace(asked_of_worker(definition), worker=wait.target)
+        action, workers = definition.action, (*takers, *draining)
+        lacks = action.startswith("plugin/") and not any(action in one.actions for one in workers)
         before = found.get(wait.job_id)
         found[wait.job_id] = StuckJob(
             _name(one),
@@ -112,7 +114,7 @@ def stuck(
             _need(definition, wait),
             tuple(lost.worker for lost in losses.workers if able(lost, need)),
             tuple(one.worker for one in draining if able(one, need)),
-            _missing_plugin(definition, [*takers, *draining]),
+            action.removeprefix("plugin/") if lacks else "",
         )
     return [*found.values()]
 
@@ -124,13 +126,6 @@ def _need(definition: Definition, wait: WaitingRuns) -> str:
     what += f" of {definition.slots} slots" if definition.slots > 1 else ""
     what += f" with {matches_text(definition.require)}" if definition.require else ""
     return f"{what} of namespace {definition.namespace!r}"
-
-
-def _missing_plugin(definition: Definition, workers: Sequence[Incarnation]) -> str:
-    """Return the plug-in of this job that none of the workers has; empty: none is missing."""
-    kind, _, name = definition.action.partition("/")
-    missing = kind == "plugin" and not any(definition.action in one.actions for one in workers)
-    return name if missing else ""
 
 
 def _name(job: StoredDefinition) -> str:

@@ -189,17 +189,19 @@ async def delete_job(
     async with quiesce.failover_check(services, f"job {stored.name}"):
         missed = MissedOnEdit(partial(_never_fired, caller.actor), services.emit)
         seen = stored.generation if request.etag else None
-        written = await services.store.delete_job(stored.job_id, audit, missed, _audit_state, seen)
+        written = await services.store.delete_job(
+            stored.job_id,
+            audit,
+            missed,
+            lambda job: audit_diff.definition(JobDefinition.read(job.definition)),
+            seen,
+        )
         deleted = stored_jobs.stored(written, name=stored.name, asked=request.job)
         missed.stored()
         if deleted.cancelled:
             services.emit(EndedUnreported(State.CANCELLED, Reason.DELETED, deleted.cancelled))
         await quiesce.quiesce_job(services, caller, record)
     return wire.DeleteJobResponse(deleted=True)
-
-
-def _audit_state(record: JobRecord) -> str:
-    return audit_diff.definition(JobDefinition.read(record.definition))
 
 
 def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:

@@ -4,8 +4,7 @@ jobs share.
 
 import hashlib
 from datetime import datetime
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -96,7 +95,7 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
     """Return the caller's key with a digest of the request."""
     if not key:
         return None
-    if named := _keys_in(body.DESCRIPTOR):
+    if named := [field for field in KEYS if field in body.DESCRIPTOR.fields_by_name]:
         plain = type(body)()
         plain.CopyFrom(body)
         for field in named:
@@ -104,11 +103,6 @@ def idempotency(namespace: str, key: str, call: str, body: Message) -> Idempoten
         body = plain
     digest = hashlib.sha256(body.SerializeToString(deterministic=True)).digest()
     return Idempotency(namespace, key, call, digest)
-
-
-@cache
-def _keys_in(message: Any) -> tuple[str, ...]:
-    return tuple(field for field in KEYS if field in message.fields_by_name)
 
 
 def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditRecord:
