@@ -221,11 +221,7 @@ class CompiledSchedule:
 
     def newest(self, after: datetime, until: datetime) -> datetime | None:
         """Return the greatest scheduled time in (after, until], without a walk through all."""
-        if isinstance(self.instants, OpenInstants):
-            start, end = self.bounds.start, self.bounds.end
-            low = after if start is None else max(after, start - _TICK)
-            return self.instants.newest(low, until if end is None else min(until, end))
-        return newest(self._next_nominal, after, until)
+        return newest(lambda at: self._next_nominal(at, until), after, until)
 
     def count(self, after: datetime, until: datetime) -> int:
         """Return how many scheduled times lie in (after, until]."""

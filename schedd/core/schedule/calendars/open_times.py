@@ -101,23 +101,6 @@ class OpenInstants:
         free = self.exclusion.open_on(day)
         return self.every.times_on_day(day) & free if free else 0
 
-    def newest(self, after: datetime, until: datetime) -> datetime | None:
-        """Return the greatest time in (after, until], searched day by day."""
-        first, last = second_of(after), min(second_of(until), LAST)
-        for day in range(last // DAY, first // DAY - 1, -1):
-            bits = self.times_on_day(day)
-            if last < (day + 1) * DAY:
-                bits &= (2 << last - day * DAY) - 1
-            while bits:
-                second = bits.bit_length() - 1
-                found = self.every.next_after(instant_of(day * DAY + second) - _TICK)
-                if found is not None and after < found <= until:
-                    return found
-                if day * DAY + second <= first:
-                    return None
-                bits ^= 1 << second
-        return None
-
     def walk_after(self, instant: datetime) -> Iterator[datetime]:
         """Yield every later time. The times of a day are computed together."""
         first = self.next_after(instant)
