@@ -9,7 +9,7 @@ from schedd.api.cluster.cluster import lost_now
 from schedd.api.runs.waiting_runs import can_run, full_workers, workers_by_drain
 from schedd.api.services import Caller, Services
 from schedd.core.checkup import examine
-from schedd.core.checkup.facts import FailedRead, FailingJob, GrowingQueue, StuckJob, WorkFacts
+from schedd.core.checkup.facts import FailedRead, StuckJob, WorkFacts
 from schedd.core.cluster.cluster_events import Losses
 from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.ids import JobId
@@ -76,14 +76,10 @@ async def _read(services: Services) -> WorkFacts:
             services, waits, stored, [v for v in taking if not v.refusal_reason]
         ),
         failing=tuple(
-            FailingJob(names[one.job_id], one.times, one.more)
-            for one in failing
-            if one.job_id in names
+            replace(one, name=names[one.job_id]) for one in failing if one.job_id in names
         ),
         growing=tuple(
-            GrowingQueue(names[one.job_id], one.runs, one.made, one.ended)
-            for one in growing
-            if one.job_id in names
+            replace(one, name=names[one.job_id]) for one in growing if one.job_id in names
         ),
     )
 

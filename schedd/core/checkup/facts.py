@@ -8,7 +8,7 @@ from schedd.core.cluster.cluster_events import LOST_FOR, Losses
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.cluster.shard_map import NO_TIMELINE
-from schedd.core.ids import IncarnationId, Timeline
+from schedd.core.ids import IncarnationId, JobId, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.runs.records import SlotHolder, WorkerView
 from schedd.core.timers.cluster_pauses import Pause
@@ -186,19 +186,21 @@ class StuckJob:
 class FailingJob:
     """A job whose last `times` runs failed; `more`: there may be more failures."""
 
-    name: str
+    job_id: JobId
     times: int
-    more: bool = False
+    more: bool
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingQueue:
     """A job with many waiting runs. `made` and `ended` count runs of the last 10 minutes."""
 
-    name: str
+    job_id: JobId
     runs: int
     made: int
     ended: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -439,25 +439,6 @@ class SlotHolder:
 
 
 @dataclass(frozen=True, slots=True)
-class FailingRow:
-    """A job whose last `times` runs failed; `more`: there may be more failures."""
-
-    job_id: JobId
-    times: int
-    more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GrowingRow:
-    """A job with many waiting runs. `made` and `ended` count runs of the last 10 minutes."""
-
-    job_id: JobId
-    runs: int
-    made: int
-    ended: int
-
-
-@dataclass(frozen=True, slots=True)
 class Drain:
     worker: str
     at: datetime

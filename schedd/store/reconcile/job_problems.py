@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from schedd.core.runs.records import FailingRow, GrowingRow
+from schedd.core.checkup.facts import FailingJob, GrowingQueue
 from schedd.store.cluster.fence import BY_INDEX
 
 LETTERS = 2_000
@@ -53,13 +53,13 @@ SELECT w.job_id, w.runs, n.made, n.ended FROM waiting w CROSS JOIN LATERAL (
 """
 
 
-def failing(connection: Connection) -> list[FailingRow]:
+def failing(connection: Connection) -> list[FailingJob]:
     """Return jobs whose last runs failed, three times or more in a row."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     rows = connection.exec_driver_sql(FAILING).all()
-    return [FailingRow(job, failed, failed >= MOST_RUNS) for job, failed in rows]
+    return [FailingJob(job, failed, failed >= MOST_RUNS) for job, failed in rows]
 
 
-def growing(connection: Connection) -> list[GrowingRow]:
+def growing(connection: Connection) -> list[GrowingQueue]:
     """Return jobs with many waiting runs, where more runs are created than end."""
-    return [GrowingRow(*row) for row in connection.exec_driver_sql(GROWING)]
+    return [GrowingQueue(*row) for row in connection.exec_driver_sql(GROWING)]

@@ -31,7 +31,7 @@ from schedd.core.cluster.cluster_events import Losses, LostMember
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.cluster.partition import assign
-from schedd.core.ids import Epoch, Id, IncarnationId, TenureId, Term, Timeline
+from schedd.core.ids import Epoch, Id, IncarnationId, JobId, TenureId, Term, Timeline
 from schedd.core.runs.model import AuditRecord, ShardRow
 from schedd.core.runs.records import SlotHolder, WorkerView
 from schedd.core.timers.cluster_pauses import Pause
@@ -633,7 +633,9 @@ FULL = FullWorkers((("default", "z1"),), NOW - 2 * MINUTES, ("w2",), 16, 16, (HA
 
 
 def test_full_workers_are_named_with_the_runs_that_keep_their_slots() -> None:
-    growing = (GrowingQueue("z1", 108, 320, 212), GrowingQueue("other", 200, 300, 100))
+    job = JobId(Id.from_int(1))
+    z1 = GrowingQueue(job, 108, 320, 212, "z1")
+    growing = (z1, GrowingQueue(job, 200, 300, 100, "other"))
     work = WorkFacts(oldest=NOW - 2 * MINUTES, full=(FULL,), growing=growing)
     oldest, own, other = wrong(healthy(work=work))
     assert (oldest.check, oldest.severity) == ("oldest ready run", Severity.WARN)
