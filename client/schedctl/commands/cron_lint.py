@@ -23,10 +23,9 @@ from schedctl.timetables.timetables import (
 from schedd.core.schedule.compiled_schedule import CronSchedule
 from schedd.core.schedule.cron import CronError, ScheduleError, describe
 from schedd.core.schedule.cron import parse as parse_expression
-from schedd.core.schedule.timetable.entries import TimetableEntry, rows_of
 from schedd.core.schedule.timetable.lint import LintFinding, LintLevel
 from schedd.core.schedule.timetable.lint import lint as linted
-from schedd.core.schedule.timetable.load import differ
+from schedd.core.schedule.timetable.load import TimetableEntry, differ, rows_of
 from schedd.core.schedule.timetable.minutes import grid_over
 from schedkit.clock import utcnow
 from schedkit.records import dataclass

@@ -18,9 +18,8 @@ from schedctl.timetables.timetables import (
     source_options,
     window_options,
 )
-from schedd.core.schedule.timetable.entries import Row, TimetableEntry, rows_of
 from schedd.core.schedule.timetable.flatten import Flattened, flatten
-from schedd.core.schedule.timetable.load import Collisions, Forecast
+from schedd.core.schedule.timetable.load import Collisions, Forecast, Row, TimetableEntry, rows_of
 from schedd.core.schedule.timetable.load import collide as find_collisions
 from schedd.core.schedule.timetable.load import forecast as count_starts
 from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over

@@ -53,8 +53,8 @@ from schedd.core.schedule.cron import (
     ScheduleError,
 )
 from schedd.core.schedule.timetable.crontab import CrontabWarning, read_crontab
-from schedd.core.schedule.timetable.entries import TimetableEntry, Wrong
 from schedd.core.schedule.timetable.lint import LintFinding, never_finishes
+from schedd.core.schedule.timetable.load import TimetableEntry, Wrong
 from schedkit.clock import utcnow
 from schedkit.records import dataclass, replace
 from schedproto.v1 import calendar_service_pb2, job_pb2

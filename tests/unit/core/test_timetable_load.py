@@ -8,9 +8,8 @@ import pytest
 
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule
 from schedd.core.schedule.timetable.crontab import read_crontab
-from schedd.core.schedule.timetable.entries import TimetableEntry, rows_of
 from schedd.core.schedule.timetable.flatten import flatten, spread
-from schedd.core.schedule.timetable.load import collide, forecast
+from schedd.core.schedule.timetable.load import TimetableEntry, collide, forecast, rows_of
 from schedd.core.schedule.timetable.minutes import grid_over
 
 START = datetime(2026, 11, 23, tzinfo=UTC)

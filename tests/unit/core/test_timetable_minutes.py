@@ -13,8 +13,7 @@ from schedd.core.schedule.compiled_schedule import (
 )
 from schedd.core.schedule.cron import EPOCH, DstGap, DstOverlap, DstPolicy, parse
 from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, OneInstant
-from schedd.core.schedule.timetable.entries import TimetableEntry, row_of
-from schedd.core.schedule.timetable.load import MinuteTally, differ
+from schedd.core.schedule.timetable.load import MinuteTally, TimetableEntry, differ, row_of
 from schedd.core.schedule.timetable.minutes import (
     MinuteGrid,
     clipped,

@@ -22,8 +22,7 @@ from schedd.core.schedule.cron import (
 )
 from schedd.core.schedule.cron.dialect import MACROS, is_hashed
 from schedd.core.schedule.cron.rewrites import split_zone
-from schedd.core.schedule.timetable.entries import Row, TimetableEntry, row_of
-from schedd.core.schedule.timetable.load import tally_of
+from schedd.core.schedule.timetable.load import Row, TimetableEntry, row_of, tally_of
 from schedd.core.schedule.timetable.minutes import MinuteGrid, count
 from schedd.core.schedule.zones import TWO_YEARS
 from schedd.core.schedule.zones import zone as zone_of

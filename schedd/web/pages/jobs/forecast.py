@@ -22,8 +22,14 @@ from typing import Final
 from schedd.api.jobs.jobs import newest_definitions
 from schedd.core.runs.records import StoredDefinition
 from schedd.core.schedule.cron import ScheduleError
-from schedd.core.schedule.timetable.entries import Row, TimetableEntry, row_of
-from schedd.core.schedule.timetable.load import BusyMinute, Forecast, forecast
+from schedd.core.schedule.timetable.load import (
+    BusyMinute,
+    Forecast,
+    Row,
+    TimetableEntry,
+    forecast,
+    row_of,
+)
 from schedd.core.schedule.timetable.minutes import MinuteGrid, grid_over
 from schedd.core.schedule.work_budget import TooMuchWork, limited
 from schedd.runtime import job_codec
