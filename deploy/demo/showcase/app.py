@@ -28,7 +28,7 @@ from showcase.cluster import HERE, MEMBERS, WORKERS, Addresses, Cluster, Command
 from showcase.receiver import Receiver, receiver
 from showcase.screen import Screen
 from showcase.verdict import Expected, Row, judge
-from showcase.watch import Watch, due_instants, runs_seen
+from showcase.watch import Watch, all_ended, due_instants, runs_seen
 
 END_WITHIN = 30.0
 """Seconds for runs to end after the last one was due."""
@@ -162,19 +162,19 @@ async def _show(
             ending.gently = True
             await _time_is_over(options.seconds, ending.asked)
             until = watch.until = await _between_instants()
-            rows = await _verdicts(client, jobs, watch, until, arrivals)
+            rows = await _verdicts(client, jobs, until, arrivals)
             watching.cancel()
         return rows
 
 
 async def _verdicts(
-    client: Client, jobs: Sequence[Job], watch: Watch, until: datetime, arrivals: Receiver
+    client: Client, jobs: Sequence[Job], until: datetime, arrivals: Receiver
 ) -> list[Row]:
     async def verdict(job: Job) -> Row:
         expected = _expected(job, await due_instants(client, job, until))
         try:
             async with asyncio.timeout(END_WITHIN):
-                await watch.all_ended(expected)
+                await all_ended(client, job, expected)
         except TimeoutError:
             pass  # the verdict names what hasn't ended
         await client.jobs.pause(job.job_id, "the demo has ended")

@@ -1,76 +1,52 @@
 """Watch the runs of the demo's jobs: each change when it happens, and all runs for the verdict.
 
-    follow ──each 0.3 s, runs newer than the oldest that hasn't ended──→ show, all_ended
-
-Watching shows progress and finds the end; the verdict reads the runs again.
+Watching shows progress; the verdict reads the runs again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timedelta
-from typing import NoReturn
+from datetime import datetime
 
 from schedclient import Attempt, Client, Job, Run
 from showcase.verdict import Expected, Seen
 
 PAGE = 1000
 LOOK_EVERY = 0.3
-LOOK_BACK = timedelta(seconds=20)
-"""How late a run may appear after runs with later scheduled times."""
 
 
 class Watch:
-    """The known runs of some jobs."""
+    """Shows the runs of some jobs. `until`: runs of later scheduled times aren't shown."""
 
     def __init__(self, client: Client, show: Callable[[Run], None]) -> None:
         self._client = client
         self._show = show
         self._shown: set[tuple[str, str, int]] = set()
-        self._live: dict[str, datetime] = {}
-        self._ended: dict[str, set[datetime]] = {}
-        self._newest: datetime | None = None
-        self._changed = asyncio.Event()
         self.until: datetime | None = None
-        """Runs of later scheduled times are not shown."""
 
-    async def follow(self, jobs: Collection[Job]) -> NoReturn:
-        """Record every change of these jobs' runs, until canceled."""
-        self._newest = min(job.created_at for job in jobs if job.created_at)
-        ours = {job.job_id for job in jobs}
-        while True:
-            runs = [run async for run in self._client.runs.list(after=self._mark())]
-            for run in reversed(runs):
-                if run.job_id in ours:
-                    self._take(run)
-            self._changed.set()
-            await asyncio.sleep(LOOK_EVERY)
+    async def follow(self, jobs: Collection[Job]) -> None:
+        """Show every change of these jobs' runs, until canceled."""
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(self._follow(job), name=f"watch {job.name}")
 
-    async def all_ended(self, expected: Expected) -> None:
-        """Return when the runs of all due times have ended, in any state."""
-        while not self._ended.get(expected.job, set()).issuperset(expected.due):
-            self._changed.clear()
-            await self._changed.wait()
+    async def _follow(self, job: Job) -> None:
+        async for run in self._client.runs.watch(job=job.job_id):
+            at, state = run.scheduled_at, (run.run_id, run.state, run.attempt)
+            late = self.until is not None and at is not None and at > self.until
+            if state not in self._shown and not late:
+                self._shown.add(state)
+                self._show(run)
 
-    def _mark(self) -> datetime:
-        assert self._newest is not None
-        return min([*self._live.values(), self._newest - LOOK_BACK]) - timedelta(milliseconds=1)
 
-    def _take(self, run: Run) -> None:
-        at = run.scheduled_at
-        assert at is not None, "every run has a scheduled time"
-        assert self._newest is not None
-        self._newest = max(self._newest, at)
-        if run.ended:
-            self._live.pop(run.run_id, None)
-            self._ended.setdefault(run.job or "", set()).add(at)
-        else:
-            self._live[run.run_id] = at
-        state = (run.run_id, run.state, run.attempt)
-        if state not in self._shown and (self.until is None or at <= self.until):
-            self._shown.add(state)
-            self._show(run)
+async def all_ended(client: Client, job: Job, expected: Expected) -> None:
+    """Return when the runs of all due times have ended, in any state."""
+    ended: set[datetime | None] = set()
+    while not ended.issuperset(expected.due):
+        runs = client.runs.list(job=job.job_id)
+        ended = {run.scheduled_at async for run in runs if run.ended}
+        await asyncio.sleep(LOOK_EVERY)
 
 
 async def due_instants(client: Client, job: Job, until: datetime) -> tuple[datetime, ...]:
