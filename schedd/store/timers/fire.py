@@ -52,6 +52,11 @@ NEW_SINCE = NEW_DUE.format(
 """A row names the transaction that wrote it (`xmin`); its age counts younger transactions. So a row
 that the last load didn't see is read, and a row that a writer held then may be read twice.
 """
+BY_BITMAP = f"""{BY_INDEX},
+    set_config('enable_indexscan', 'off', true), set_config('enable_bitmapscan', 'on', true)"""
+"""Read all rows that the index names, by page: 100,000 in 16 ms instead of 50. By the order of the
+index, each row is on another page. A load up to a limit must not read the index as a whole.
+"""
 FIRST_DUE = f"""
 SELECT string_agg({PACKED_TIMER}, '') FROM (
     SELECT * FROM ({{of_each_shard}}) t ORDER BY t.due_at {{order}} LIMIT %(limit)s
@@ -148,14 +153,11 @@ def new_timers(
     There is no lower bound: a new timer may commit behind any watermark.
     """
     values = {"shards": arrays.numbers(shards), "until": until, "limit": limit}
+    way, statement = BY_INDEX, ALL_DUE
     if since is not None:
-        values |= {
-            "read_until": since.until,
-            "oldest": since.oldest,
-            "again": arrays.ids(again),
-        }
-    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    statement = ALL_DUE if since is None else NEW_SINCE
+        way, statement = BY_BITMAP, NEW_SINCE
+        values |= {"read_until": since.until, "oldest": since.oldest, "again": arrays.ids(again)}
+    connection.exec_driver_sql(f"SELECT {way}")
     packed, oldest = connection.exec_driver_sql(statement, values).one()
     return cut(packed, packed_timer.WIDTH), oldest
 
