@@ -100,10 +100,7 @@ class HttpAuth:
     """
 
     def __init__(
-        self,
-        app: ASGIApp,
-        authentication: Authentication,
-        forms: Mapping[str, Collection[str]],
+        self, app: ASGIApp, authentication: Authentication, forms: Mapping[str, Collection[str]]
     ) -> None:
         self._app = app
         self._authentication = authentication

@@ -137,8 +137,6 @@ class _Server(HttpServer):
     def _connection(self, tls: ssl.SSLContext, lines: LimitedLine) -> asyncio.BaseProtocol:
         make = cast("Any", self.config.http_protocol_class)
         inner = make(
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return Handshake(inner, lambda: inner.transport is not None, tls, lines)

@@ -96,12 +96,7 @@ class RecentFlashes:
 
 def send_flash(response: Response, flash: Flash, *, secure: bool) -> None:
     response.set_cookie(
-        FLASH_COOKIE,
-        written(flash),
-        max_age=LIVES,
-        httponly=True,
-        samesite="strict",
-        secure=secure,
+        FLASH_COOKIE, written(flash), max_age=LIVES, httponly=True, samesite="strict", secure=secure
     )
 
 

@@ -206,11 +206,7 @@ class PageSnapshots:
 
 def shown(page: Page, asked: PageRequest, read: Shown) -> Body:
     html = render(
-        f"{page.template}_body.html",
-        seen=read.seen,
-        now=utcnow(),
-        link=asked.link,
-        may=asked.may,
+        f"{page.template}_body.html", seen=read.seen, now=utcnow(), link=asked.link, may=asked.may
     )
     return replace(_body(html, read.title, seen=read.seen), over=read.over)
 

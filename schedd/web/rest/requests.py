@@ -38,11 +38,7 @@ from schedd.web.rest.problems import RequestProblem
 from schedkit.protojson import FormErrors, from_json, named_fields
 
 KEY: Final = "Idempotency-Key"
-HEADERS: Final = {
-    "If-Match": "etag",
-    KEY: "idempotency_key",
-    "Last-Event-ID": "resume_after",
-}
+HEADERS: Final = {"If-Match": "etag", KEY: "idempotency_key", "Last-Event-ID": "resume_after"}
 """Header → field of the request."""
 NEWEST: Final = "resume_after"
 """The field whose header has priority over the query. A browser that reconnects to a stream sends

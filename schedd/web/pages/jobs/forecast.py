@@ -134,11 +134,7 @@ def _foreseen(stored: Sequence[StoredDefinition], start: datetime) -> ForecastSe
 
 
 def foreseen(
-    jobs: Sequence[job_pb2.Job],
-    start: datetime,
-    *,
-    more: bool,
-    idle: Collection[str] = frozenset(),
+    jobs: Sequence[job_pb2.Job], start: datetime, *, more: bool, idle: Collection[str] = frozenset()
 ) -> ForecastSeen:
     """Return the map of a week from `start`, a full hour. `idle`: jobs without further scheduled
     times. Pure. For 1,000 jobs it takes some 10 ms, and far longer if each has its own schedule.

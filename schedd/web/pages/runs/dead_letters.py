@@ -219,9 +219,7 @@ def count_of(fields: Mapping[str, str]) -> int:
         return 0
     if not re.fullmatch("[1-9][0-9]{0,17}", text):
         raise wrong(
-            "count",
-            f"{text[:40]!r} isn't a valid count",
-            "reload the page; nothing was changed",
+            "count", f"{text[:40]!r} isn't a valid count", "reload the page; nothing was changed"
         )
     return int(text)
 
@@ -233,9 +231,7 @@ def rate_of(fields: Mapping[str, str]) -> float:
         return float(text)
     except ValueError:
         raise wrong(
-            "rate",
-            f"{text[:40]!r} isn't a number",
-            "give a number of runs per second, such as 10",
+            "rate", f"{text[:40]!r} isn't a number", "give a number of runs per second, such as 10"
         ) from None
 
 

@@ -36,11 +36,7 @@ RUNS = LOOKS[State.RUNNING.value]
 RETRY_STYLE = LOOKS[State.RETRYING.value]
 
 LIVE: Final = frozenset(
-    {
-        common_pb2.RUN_STATE_PENDING,
-        common_pb2.RUN_STATE_RUNNING,
-        common_pb2.RUN_STATE_RETRYING,
-    }
+    {common_pb2.RUN_STATE_PENDING, common_pb2.RUN_STATE_RUNNING, common_pb2.RUN_STATE_RETRYING}
 )
 
 
@@ -58,9 +54,7 @@ class TimelineStep:
 
 
 def story(
-    run: run_pb2.Run,
-    attempts: Iterable[run_pb2.Attempt],
-    audit: Iterable[cluster_pb.AuditEntry],
+    run: run_pb2.Run, attempts: Iterable[run_pb2.Attempt], audit: Iterable[cluster_pb.AuditEntry]
 ) -> Iterator[TimelineStep]:
     """Yield the steps, oldest first."""
     steps = [*_of_run(run), *_of_audit(audit)]
