@@ -140,7 +140,6 @@ REST: Final = 9
 starts a scan at once.
 """
 LONGEST_REST: Final = 10.0
-"""Upper limit of that pause, in seconds."""
 FULL_EVERY: Final = 60.0
 """Seconds between two scans that read all rows in full; at most so many while runs are left."""
 COMPARE_REST: Final = 49

@@ -124,7 +124,9 @@ def follow(
             kinds = [NotificationKind.LATE]
         elif one.state is State.FAILED:
             memory = replace(memory, failures=memory.failures + 1)
-            kinds = [NotificationKind.FAILURE, NotificationKind.DEAD_LETTER][: 1 + one.dead]
+            kinds = [NotificationKind.FAILURE]
+            if one.dead:
+                kinds.append(NotificationKind.DEAD_LETTER)
         elif one.state is State.SUCCEEDED:
             kinds = [NotificationKind.RECOVERY] if memory.notified else []
             memory = replace(memory, failures=0, notified=False)

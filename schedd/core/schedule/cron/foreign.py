@@ -3,7 +3,7 @@
     "0 0 9 ? * 2-6 2026-2030" ──Quartz──▶ sets of seconds, minutes, hours; a test for a date; years
 
 A reading is plain sets and a test of a date. Rewrites are compared with it (`rewrites`), so nothing
-here shares code with `dialect`, `expand` or `masks`. A form whose meaning isn't certain raises
+here shares code with `dialect` or `masks`. A form whose meaning isn't certain raises
 UnknownExpression, and no rewrite is offered.
 """
 
