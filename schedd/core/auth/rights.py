@@ -147,9 +147,9 @@ _ROLES: Final = {role.word: role for role in Role}
 #     schedd_<id: 32 hex digits>_<secret: 256 random bits, in base64url>
 #              └ lookup key        └ only its SHA-256 is stored
 #
-# A digest without salt and stretching is enough for 256 random bits, which can't be guessed. A login
-# to the dashboard is a short-lived token that no list shows. A login or token that was created with
-# a token ends with it: it expires no later, and is revoked with it.
+# A digest without salt and stretching is enough for 256 random bits, which can't be guessed. A
+# login to the dashboard is a short-lived token that no list shows. A login or token that was
+# created with a token ends with it: it expires no later, and is revoked with it.
 
 LIFETIME: Final = timedelta(days=30)
 LONGEST: Final = timedelta(days=366)

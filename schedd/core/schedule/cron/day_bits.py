@@ -36,18 +36,17 @@ def of_seconds(seconds: Iterable[int]) -> int:
     return int.from_bytes(bits, "little")
 
 
-def window(local: Callable[[int], int], first: int, length: int) -> int:
-    """Return `length` seconds from `first` on, both on a local clock, as the lowest bits.
-
-    `local` returns the bits of a local day.
+def window(local: Callable[[int], int], first: int, length: int, day_size: int = DAY) -> int:
+    """Return `length` seconds from `first` on, both on a local clock, as the lowest bits. `local`
+    returns the bits of a local day, of which there are `day_size`.
     """
     found = taken = 0
     while taken < length:
-        day, rest = divmod(first + taken, DAY)
-        bits, size = local(day), min(DAY - rest, length - taken)
+        day, rest = divmod(first + taken, day_size)
+        bits, size = local(day), min(day_size - rest, length - taken)
         if bits:
             part = bits >> rest
-            found |= (part if size == DAY - rest else part & ((1 << size) - 1)) << taken
+            found |= (part if size == day_size - rest else part & ((1 << size) - 1)) << taken
         taken += size
     return found
 

@@ -16,10 +16,9 @@ from functools import lru_cache
 from math import gcd
 from typing import Final, TypeAlias
 
-from schedd.core.schedule.cron import EPOCH, CronExpression, DstPolicy
+from schedd.core.schedule.cron import EPOCH, CronExpression, DstPolicy, day_bits
 from schedd.core.schedule.cron.dst import fixed_time_span, runs_after_gap
 from schedd.core.schedule.cron.expression import SECOND
-from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.scheduled_times import (
     CronInstants,
     EveryInstants,
@@ -172,6 +171,8 @@ def _expression_layers(expression: CronExpression, dst: DstPolicy, grid: MinuteG
     masks = expression.masks
     if masks is None:
         return _every_layers(timedelta(seconds=expression.every), timedelta(0), grid)
+    hours = (hour for hour in range(24) if masks.hour >> hour & 1)
+    matching = sum(masks.minute << hour * 60 for hour in hours)
     minutes, after_gaps = 0, 0
     for segment in _changes(expression.zone, grid):
         if segment.offset % 60 or (segment.start % 60 and segment.start >= grid.start):
@@ -183,7 +184,12 @@ def _expression_layers(expression: CronExpression, dst: DstPolicy, grid: MinuteG
                 after_gaps |= 1 << (segment.start - grid.start) // 60
         low, high = max(start, grid.start), min(end, grid.stop)
         if low < high:
-            local = _local_minutes(masks, low + segment.offset, high + segment.offset)
+            local = day_bits.window(
+                lambda day: matching if masks.matches_day(day) else 0,
+                (low + segment.offset) // 60,
+                (high - low) // 60,
+                _DAY,
+            )
             minutes |= local << (low - grid.start) // 60
     layers = ((minutes, masks.second),) if minutes else ()
     return merged(layers, ((after_gaps, 1),)) if after_gaps else layers
@@ -200,17 +206,6 @@ def _changes(zone: str, grid: MinuteGrid) -> Iterator[Segment]:
             yield held
             held = segment
     yield held
-
-
-def _local_minutes(masks: Masks, low: int, high: int) -> int:
-    """Return the matching minutes of [low, high), local seconds of whole minutes, from bit 0."""
-    first, before = divmod(low // 60, _DAY)
-    last = (high // 60 - 1) // _DAY
-    hours = (hour for hour in range(24) if masks.hour >> hour & 1)
-    matching = sum(masks.minute << hour * 60 for hour in hours).to_bytes(_DAY // 8, "little")
-    idle = bytes(_DAY // 8)
-    days = (matching if masks.matches_day(day) else idle for day in range(first, last + 1))
-    return (int.from_bytes(b"".join(days), "little") >> before) & _ones(0, (high - low) // 60)
 
 
 @lru_cache(maxsize=4096)
