@@ -37,9 +37,7 @@ def most_of_all(descriptors: int, others: int) -> int:
 
 
 def most_of_one(connections: int) -> int:
-    """Return the limit of one host: half of all connections. A host may be a proxy, or run a
-    thousand workers.
-    """
+    """Return the limit of one host: half of all, as it may be a proxy or run many workers."""
     return max(min(MOST_OF_ONE_HOST, connections), connections // 2)
 
 

@@ -201,18 +201,15 @@ def unary(
     """
 
     async def handle(_: object, context: Context) -> Any:
-        return await call(await _asked(context), context)
-
-    async def in_turn(_: object, context: Context) -> Any:
-        assert memory is not None
+        if memory is None:
+            return await call(await _asked(context), context)
         async with memory.admit_call() as turn:
             asked = await _asked(context)
             turn.weighs(asked.ByteSize())
             return await call(asked, context)
 
     read = reader(request, most, bounds)
-    handled = handle if memory is None else in_turn
-    return grpc.stream_unary_rpc_method_handler(handled, read, answer.SerializeToString)
+    return grpc.stream_unary_rpc_method_handler(handle, read, answer.SerializeToString)
 
 
 def streaming(

@@ -7,6 +7,7 @@ published, or all shards have moved.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -267,36 +268,39 @@ async def rebalance_cluster(
     services: Services, caller: Caller, request: wire.RebalanceClusterRequest
 ) -> wire.RebalanceClusterResponse:
     """Rebalance the shards. `dry_run` only returns the moves, and isn't audited."""
-    if request.dry_run:
-        return await _rebalance(services, caller, request)
-    async with audit_diff.audited(services, caller, *_REBALANCE, request.request_id):
-        return await _rebalance(services, caller, request)
-
-
-async def _rebalance(
-    services: Services, caller: Caller, request: wire.RebalanceClusterRequest
-) -> wire.RebalanceClusterResponse:
-    require_trusted(services.cluster)
-    view = services.cluster.view()
-    wanted = assign(view.members)
-    if view.member(view.leader) is None or not wanted:
-        raise FailedPreconditionError(
-            "shards can't be moved: there is no leader"
-            if wanted
-            else "shards can't be moved: no member is eligible to own shards",
-            reason="NO_LEADER" if wanted else "NO_ELIGIBLE_MEMBER",
-            remedy="see `schedctl cluster members`",
-        )
-    before = await _owners(services)
-    if request.dry_run:
-        return _rebalance_response(view, before, wanted, dry_run=True)
-    services.wake_ups.cluster_changed()
-    with quiesce.after_commit():
-        after = await _rebalanced(services, caller)
+    audited = audit_diff.audited(services, caller, *_REBALANCE, request.request_id)
+    async with nullcontext() if request.dry_run else audited:
+        require_trusted(services.cluster)
         view = services.cluster.view()
-        moved = _shares(view, before), _shares(view, after)
-        await services.store.audit(caller.changed(*_REBALANCE, *moved, request.request_id))
-    return _rebalance_response(view, before, after)
+        after: Owners = assign(view.members)
+        if view.member(view.leader) is None or not after:
+            why = "there is no leader" if after else "no member is eligible to own shards"
+            raise FailedPreconditionError(
+                f"shards can't be moved: {why}",
+                reason="NO_LEADER" if after else "NO_ELIGIBLE_MEMBER",
+                remedy="see `schedctl cluster members`",
+            )
+        before = await _owners(services)
+        if not request.dry_run:
+            services.wake_ups.cluster_changed()
+            with quiesce.after_commit():
+                after = await _rebalanced(services, caller)
+                view = services.cluster.view()
+                moved = _shares(view, before), _shares(view, after)
+                await services.store.audit(caller.changed(*_REBALANCE, *moved, request.request_id))
+    return wire.RebalanceClusterResponse(
+        moves=[
+            wire.RebalanceClusterResponse.Move(
+                shard=shard,
+                old_owner=name_of(view, before.get(shard)),
+                new_owner=name_of(view, owner),
+            )
+            for shard, owner in sorted(after.items())
+            if before.get(shard) != owner
+        ],
+        term=view.term,
+        dry_run=request.dry_run,
+    )
 
 
 async def _owners(services: Services) -> Owners:
@@ -319,24 +323,6 @@ async def _rebalanced(services: Services, caller: Caller) -> Owners:
             remedy="wait, then see `schedctl cluster shards`; if shards don't move, run `schedctl"
             " cluster doctor`",
         ) from None
-
-
-def _rebalance_response(
-    view: ClusterView, before: Owners, after: Owners, *, dry_run: bool = False
-) -> wire.RebalanceClusterResponse:
-    return wire.RebalanceClusterResponse(
-        moves=[
-            wire.RebalanceClusterResponse.Move(
-                shard=shard,
-                old_owner=name_of(view, before.get(shard)),
-                new_owner=name_of(view, owner),
-            )
-            for shard, owner in sorted(after.items())
-            if before.get(shard) != owner
-        ],
-        term=view.term,
-        dry_run=dry_run,
-    )
 
 
 def _shares(view: ClusterView, owners: Owners) -> dict[str, object]:

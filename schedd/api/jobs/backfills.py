@@ -24,7 +24,7 @@ from schedd.api.request_bounds import id_of
 from schedd.api.services import Caller, Services, compact
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import BackfillId, new_id
-from schedd.core.jobs.definition import Definition, Priority
+from schedd.core.jobs.definition import Priority
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
@@ -67,7 +67,16 @@ async def backfill_job(
         violations.append(FieldViolation("to", problem))
     refuse(violations, "INVALID_FIELD")
     rerun = request.Rerun.Name(request.rerun).removeprefix("RERUN_")
-    _check_parallel(request, definition.parsed)
+    wanted = request.max_parallel
+    policy = job_codec.overlap_of(request.overlap) or definition.parsed.overlap
+    if not 0 <= wanted <= MOST_PARALLEL:
+        raise wrong("max_parallel", f"must be from 1 to {MOST_PARALLEL:,}, not {wanted}")
+    if wanted > 1 and policy not in TOGETHER:
+        problem = (
+            f"is {wanted} with overlap: {policy.lower()}, which would drop all but one of the"
+            " parallel runs. Set overlap: allow or buffer_all, or leave max_parallel out"
+        )
+        raise wrong("max_parallel", problem)
     backfill = BackfillRequest(
         BackfillId(new_id()),
         first,
@@ -170,22 +179,6 @@ def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, st
     }
     after = {"cancelled": len(changed) - running, "cancelling": running}
     return compact(before), compact(after)
-
-
-def _check_parallel(request: wire.BackfillJobRequest, definition: Definition) -> None:
-    """Raise InvalidArgumentError for a number out of range, or one that would lose runs."""
-    wanted = request.max_parallel
-    policy = job_codec.overlap_of(request.overlap) or definition.overlap
-    if not 0 <= wanted <= MOST_PARALLEL:
-        problem = f"must be from 1 to {MOST_PARALLEL:,}, not {wanted}"
-    elif wanted > 1 and policy not in TOGETHER:
-        problem = (
-            f"is {wanted} with overlap: {policy.lower()}, which would drop all but one of the"
-            " parallel runs. Set overlap: allow or buffer_all, or leave max_parallel out"
-        )
-    else:
-        return
-    raise wrong("max_parallel", problem)
 
 
 async def _instants(

@@ -89,9 +89,7 @@ async def list_jobs(
 async def newest_definitions(
     services: Services, namespace: str, most: int
 ) -> list[StoredDefinition]:
-    """Return the definitions of the newest jobs, without calendars. The caller must be authorized
-    already.
-    """
+    """Return the newest jobs, without calendars, for a caller who is authorized already."""
     return await services.store.newest_definitions(stored_jobs.namespace_of(namespace), most)
 
 

@@ -138,9 +138,7 @@ class Reached:
 async def kept(
     services: Services, namespace: str, run_id: RunId, token: Token | None, reach: Reached
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """Return the stored log of an ended attempt, from the position on. `token` None: of the newest
-    attempt with a log.
-    """
+    """Return the stored log from the position on. `token` None: of the newest attempt with one."""
     stored = await services.store.output(run_id, token)
     if stored is None:
         return

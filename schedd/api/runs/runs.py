@@ -98,9 +98,7 @@ def _wanted(request: wire.ListRunsRequest) -> RunFilter:
 async def newest_states(
     services: Services, job_ids: Sequence[str], count: int
 ) -> dict[str, list[State]]:
-    """Return the states of the newest runs of each job, newest first, in one statement. The caller
-    must be authorized already.
-    """
+    """Return the states of each job's newest runs, for a caller who is authorized already."""
     found = await services.store.newest_states([JobId(Id.parse(one)) for one in job_ids], count)
     return {str(job_id): states for job_id, states in found.items()}
 

@@ -263,9 +263,7 @@ async def _needs(
 async def _no_worker(
     services: Services, need: Need, definition: Definition, workers: Sequence[WorkerView]
 ) -> tuple[str, str]:
-    """Return what is missing for a run that no running worker can run, with the lost or drained
-    worker that has it; and the remedy.
-    """
+    """Return what no running worker has, which lost or drained one has it, and the remedy."""
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     if any(able(one.incarnation, replace(need, require=())) for one in workers):
         what += f" and has {matches_text(need.require)}"
@@ -344,9 +342,7 @@ def _holders(workers: Collection[str]) -> str:
 def waits_for(
     need: Need, workers: Sequence[WorkerView], said: Mapping[IncarnationId, str]
 ) -> list[Check]:
-    """Check a waiting child of a broadcast: whether its worker is running, can run it, has rejected
-    it (`said`: reasons), and has a free slot.
-    """
+    """Check a waiting child of a broadcast, for its worker. `said`: why workers rejected it."""
     name = need.worker
     question = f"Is worker {name} available? The run is for this worker only"
     mine = [one for one in workers if one.incarnation.worker == name]

@@ -294,9 +294,7 @@ class WorkerService:
     def _aside(
         self, kind: str, who: Incarnation, unread: Callable[[], object] | None = None
     ) -> Iterator[None]:
-        """Handle one item of a worker's frame; a failure is audited. `unread` is called if the item
-        is out of bounds.
-        """
+        """Handle one item; a failure is audited. `unread` is called if it is out of bounds."""
 
         def noted(error: Exception) -> None:
             self.audit.rejected(who, kind, str(error))
