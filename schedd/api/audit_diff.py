@@ -15,7 +15,6 @@ Invariants
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -45,7 +44,7 @@ def definition(of: JobDefinition) -> str:
 def work(namespace: str, name: str, spec: bytes) -> str:
     """Return the fields of one-time work, without its payload, which is stored with the run."""
     own = {"namespace": namespace} | ({"name": name} if name else {})
-    parts = (_compact(own)[1:-1], _rest(spec))
+    parts = (compact(own)[1:-1], _rest(spec))
     return "{" + ",".join(filter(None, parts)) + "}"
 
 
@@ -86,22 +85,18 @@ def _state(spec: Spec, names: Collection[str]) -> str:
         if isinstance(value, Message) and value.ByteSize() > MOST
     }
     values = fields_to_json(spec, _set(spec).keys() & (set(names) - large.keys()))
-    texts = {name: _compact(value) for name, value in values.items()}
+    texts = {name: compact(value) for name, value in values.items()}
     left = MOST
     written = []
     for name in names:
         text = texts.get(name, "null")
         size = large.get(name, len(text))
         if size > left:
-            text = _compact({"$cut": size})
+            text = compact({"$cut": size})
         else:
             left -= size
-        written.append(f"{_compact(name)}:{text}")
+        written.append(f"{compact(name)}:{text}")
     return "{" + ",".join(written) + "}"
-
-
-_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-"""Created once: building an encoder costs more than using it."""
 
 
 # Audit rejected changes of the cluster: the caller, the requested change, and the reason.

@@ -15,7 +15,6 @@ from google.protobuf.message import Message
 
 from schedd.api.budgeted_calls import too_expensive
 from schedd.api.definitions import validation
-from schedd.api.jobs.update_masks import SCHEDULES
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.ids import scheduled_run_id
 from schedd.core.runs import reasons
@@ -30,6 +29,8 @@ from schedd.runtime import job_codec
 from schedd.runtime.job_codec import JobDefinition
 from schedproto.v1 import job_pb2
 
+SCHEDULES: Final = ("cron", "every", "at", "local_at", "on_demand", "after")
+"""Kinds of schedule; a job has one. `local_at` is stored as `at`."""
 WHEN: Final = frozenset(
     {*SCHEDULES, "phase", "anchor", "time_zone", "start", "end", "jitter", "dst", "exclude"}
 )

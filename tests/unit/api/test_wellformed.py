@@ -11,7 +11,7 @@ from schedd.api import calls
 from schedd.api.definitions import validation
 from schedd.api.definitions.actions import is_url
 from schedd.api.errors import InvalidArgumentError
-from schedd.api.jobs import update_masks
+from schedd.api.jobs import jobs
 from schedd.api.request_bounds import REQUEST, check_wellformed
 from schedd.runtime import job_codec
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
@@ -191,7 +191,7 @@ def test_a_local_at_is_stored_as_its_instant():
     old = job_pb2.Job(cron=["0 9 * * *"], time_zone="Asia/Tokyo")
     edit = job_service_pb2.UpdateJobRequest(job=job_pb2.Job(local_at="2099-12-24T18:00:00"))
     edit.update_mask.paths.append("at")  # as forms say it
-    edited = job_codec.with_instant(update_masks.masked(old, edit))
+    edited = job_codec.with_instant(jobs.masked(old, edit))
     assert edited.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 9, tzinfo=UTC)
     assert not edited.cron
 
