@@ -17,14 +17,7 @@ from schedd.api.errors import (
 from schedd.api.jobs import quiesce, stored_jobs
 from schedd.api.services import Caller, Services, compact
 from schedd.core.cluster.partition import shard_of_pool
-from schedd.core.runs.pools import (
-    LEAST_PER,
-    MOST_AT_ONCE,
-    MOST_PER,
-    PoolRecord,
-    PoolUse,
-    StartRate,
-)
+from schedd.core.runs.pools import LEAST_PER, MOST_AT_ONCE, MOST_PER, PoolRecord, PoolUse, StartRate
 from schedd.core.runs.records import StoreConflict
 from schedkit.records import replace
 from schedproto.v1 import pool_service_pb2 as wire

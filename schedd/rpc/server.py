@@ -131,10 +131,7 @@ _INSIDE: Final = (
             "_RequestCallError",
         ),
     ),
-    (
-        cygrpc.AioServer,
-        ("_make_request_call_future", "_request_call", "_request_registered_call"),
-    ),
+    (cygrpc.AioServer, ("_make_request_call_future", "_request_call", "_request_registered_call")),
 )
 """The internals of grpcio that this module uses."""
 

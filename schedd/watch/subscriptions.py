@@ -264,11 +264,7 @@ class Subscriptions:
         return self._reached
 
     async def _looked(
-        self,
-        scope: Scope,
-        at: Cursor | None,
-        sent: dict[RunId, tuple[bool, int]],
-        events: set[int],
+        self, scope: Scope, at: Cursor | None, sent: dict[RunId, tuple[bool, int]], events: set[int]
     ) -> AsyncIterator[ChangeMessage]:
         """Yield the changes of a snapshot, and its cursor. Sent versions are added to `sent`, ids
         of cluster events to `events`.

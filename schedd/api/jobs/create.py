@@ -129,10 +129,7 @@ def _is_soon(record: JobRecord) -> bool:
 
 
 async def _checked(
-    services: Services,
-    caller: Caller,
-    request: wire.CreateJobRequest,
-    definitions: Definitions,
+    services: Services, caller: Caller, request: wire.CreateJobRequest, definitions: Definitions
 ) -> Create | job_pb2.Job:
     """Return the item to store, and add its definition to `definitions`; with `validate_only`, the
     job as it would be.

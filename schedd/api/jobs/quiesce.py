@@ -70,11 +70,7 @@ def after_commit() -> Iterator[None]:
 
 
 async def quiesce_job(
-    services: Services,
-    caller: Caller,
-    record: JobRecord,
-    *,
-    may_start: int | None = None,
+    services: Services, caller: Caller, record: JobRecord, *, may_start: int | None = None
 ) -> None:
     """Notify the owner, and wait until nothing of the old definition can start any more. Attempts
     of generation `may_start` and later may start.

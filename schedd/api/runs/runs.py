@@ -58,10 +58,7 @@ async def list_runs(
     """
     paged = paging.Paged("runs", request, paging.time_and(RunId))
     rows, end = await services.store.list_runs(
-        namespace_of(request.namespace),
-        paged.after,
-        paged.read_rows,
-        _wanted(request),
+        namespace_of(request.namespace), paged.after, paged.read_rows, _wanted(request)
     )
     page, token = paged.cut(rows, key_of)
     if end and not token:
@@ -314,8 +311,7 @@ async def retry_run(
     after = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
     before = audit_state(found)
     entry = replace(
-        caller.changed("retry", f"run/{run_id}", before, after, request.request_id),
-        run_id=run_id,
+        caller.changed("retry", f"run/{run_id}", before, after, request.request_id), run_id=run_id
     )
     made: RunRecord | StoreConflict | None = None
     for _ in range(TRIES):

@@ -11,7 +11,8 @@ Invariants
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -59,20 +60,9 @@ class Peers:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
-        try:
+        what = f"the call {method} to member {endpoint} failed"
+        with _as_unavailable(what, "check the network, and the log of that member", what):
             response: A = await call(request, timeout=DEADLINE)
-        except grpc.aio.AioRpcError as error:
-            raise Unavailable(
-                f"the call {method} to member {endpoint} failed: {error.code().name}; check"
-                " the network, and the log of that member"
-            ) from error
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            # The channel was closed during the call: the member has left.
-            raise Unavailable(
-                f"the call {method} to member {endpoint} failed: the member has left the cluster"
-            ) from None
         return _within_bounds(response, endpoint, method)
 
     async def call_all(self, requests: Sequence[Message], answer: type[A]) -> list[list[A | None]]:
@@ -105,21 +95,12 @@ class Peers:
                 response_deserializer=wire.ChangesResponse.FromString,
             )
         )
+        what = f"the change stream of member {endpoint}"
         stream = call(request)
         try:
-            async for answer in stream:
-                yield _within_bounds(answer, endpoint, "Changes")
-        except grpc.aio.AioRpcError as error:
-            raise Unavailable(
-                f"the change stream of member {endpoint} failed: {error.code().name}; this"
-                " member opens it again"
-            ) from error
-        except asyncio.CancelledError:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            raise Unavailable(
-                f"the change stream of member {endpoint} ended: the member has left the cluster"
-            ) from None
+            with _as_unavailable(f"{what} failed", "this member opens it again", f"{what} ended"):
+                async for answer in stream:
+                    yield _within_bounds(answer, endpoint, "Changes")
         finally:
             stream.cancel()
 
@@ -152,6 +133,19 @@ class Peers:
             except Misconfigured as error:  # a certificate in the middle of its rotation
                 raise Unavailable(str(error)) from error
         return channel
+
+
+@contextmanager
+def _as_unavailable(failed: str, advice: str, left: str) -> Iterator[None]:
+    """Raise Unavailable for a call that failed, or whose channel was closed: the member left."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise Unavailable(f"{failed}: {error.code().name}; {advice}") from error
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise
+        raise Unavailable(f"{left}: the member has left the cluster") from None
 
 
 def _within_bounds(answer: A, endpoint: str, call: str) -> A:

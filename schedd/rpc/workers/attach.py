@@ -42,12 +42,7 @@ from schedd.results.log_followers import LogFollowers
 from schedd.results.progress import MemberProgress
 from schedd.results.result_collector import AssignmentRefusal, ResultCollector
 from schedd.rpc.auth_interceptor import AuthInterceptor, caller
-from schedd.rpc.request_decoding import (
-    MOST_PARTS_OF_FRAME,
-    UndecodedRequest,
-    put,
-    reader,
-)
+from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, UndecodedRequest, put, reader
 from schedd.rpc.status import abort
 from schedd.rpc.workers import frames
 from schedd.rpc.workers.frame_queue import WorkerFrameQueue
