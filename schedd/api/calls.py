@@ -4,7 +4,7 @@
 
 Invariants
 - Every method is in the table, and nothing else is: a test checks it.
-- A function sees only requests that are within their bounds (`request_check`) and whose caller has
+- A function sees only requests that are within their bounds (`request_bounds`) and whose caller has
   the role (`authorization`).
 - Every call ends within its deadline, whatever PostgreSQL does (`deadlines`).
 """

@@ -1,7 +1,7 @@
 """Authenticate callers over gRPC before a request is read.
 
     call ─▶ token in its metadata, or certificate of its connection ─▶ Identity ─▶ role allows it?
-              └ invalid: delayed (`rejection_rate`), UNAUTHENTICATED      └ no: PERMISSION_DENIED
+              └ invalid: delayed (`RejectionRate`), UNAUTHENTICATED      └ no: PERMISSION_DENIED
 
 Invariants
 - Every method is registered by `request_decoding.put`, and so behind the gate. A method without a
