@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final, Protocol
 
-from schedd.core.schedule.cron import CronExpression, DstPolicy, day_bits
+from schedd.core.schedule.cron import DEBIAN, CronExpression, DstPolicy, day_bits
+from schedd.core.schedule.cron.dst import instants_of
 from schedd.core.schedule.work_budget import spend
 from schedd.core.schedule.zones import FIRST, LAST, NEAR
 from schedd.core.schedule.zones import zone as zone_of
@@ -142,13 +143,7 @@ class DailyInstants:
     def _second_of(self, number: int) -> int:
         """Return time `number`, in seconds since 1970 UTC."""
         local = self.anchor + number * self.days * day_bits.DAY
-        zone = zone_of(self.zone)
-        for segment in zone.segments(local - NEAR, local + NEAR):
-            if local - segment.offset < segment.start:
-                return segment.start  # in the gap before the segment
-            if local - segment.offset < segment.end:
-                return local - segment.offset
-        raise AssertionError("local time and UTC differ by less than two days")
+        return instants_of(local, zone_of(self.zone), DEBIAN)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,21 +118,24 @@ class Zone:
         assert delta is not None
         return delta.days * 86400 + delta.seconds
 
-    def instants(self, local: datetime) -> list[datetime]:
-        """Return the times at which the zone's clocks show this local time, to the microsecond:
-        none if the clocks skip it, two if they are set back over it.
+    def passes(self, local: int) -> tuple[int, ...]:
+        """Return when the zone's clocks show this local time, in seconds since 1970 UTC: never if
+        the clocks skip it, twice if they are set back over it.
         """
-        shown = local.replace(tzinfo=UTC, microsecond=0)
-        second = int(shown.timestamp())
-        found = [
-            second - segment.offset
-            for segment in self.segments(second - NEAR, second + NEAR)
-            if segment.start <= second - segment.offset < segment.end
-        ]
-        return [
-            datetime.fromtimestamp(each, UTC).replace(microsecond=local.microsecond)
-            for each in found
-        ]
+        segment = self.segment(local)
+        if segment.start + NEAR <= local - segment.offset < segment.end - NEAR:
+            return (local - segment.offset,)
+        return tuple(
+            local - segment.offset
+            for segment in self.segments(local - NEAR, local + NEAR)
+            if segment.start <= local - segment.offset < segment.end
+        )
+
+    def instants(self, local: datetime) -> list[datetime]:
+        """Return the `passes` of a local time, to the microsecond."""
+        shown = int(local.replace(tzinfo=UTC, microsecond=0).timestamp())
+        found = (datetime.fromtimestamp(each, UTC) for each in self.passes(shown))
+        return [each.replace(microsecond=local.microsecond) for each in found]
 
     def _cut(self, number: int) -> tuple[Segment, ...]:
         start, before, offset = self._border(number)

@@ -18,12 +18,13 @@ from typing import Final, Protocol
 
 from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.schedule.calendars.rules import Roll
-from schedd.core.schedule.cron import DstGap, DstOverlap, DstPolicy
+from schedd.core.schedule.cron import DstPolicy
 from schedd.core.schedule.cron.day_bits import DAY
+from schedd.core.schedule.cron.dst import instants_of
 from schedd.core.schedule.cron.masks import Masks, listed
 from schedd.core.schedule.scheduled_times import CronInstants, Instants, OneInstant
 from schedd.core.schedule.work_budget import spend
-from schedd.core.schedule.zones import NEAR, Zone
+from schedd.core.schedule.zones import Zone
 from schedd.core.schedule.zones import zone as zone_of
 
 MOST_DAYS: Final = 31
@@ -138,28 +139,6 @@ def moved(base: Instants, zone: str, exclusion: Exclusion) -> tuple[Moved, ...]:
             and masks.times.count <= MOST_TIMES
         )
     return ()
-
-
-def instants_of(local: int, zone: Zone, dst: DstPolicy) -> tuple[int, ...]:
-    """Return the UTC seconds since 1970 at which a fixed local time counts: usually one."""
-    segment = zone.segment(local)
-    found = local - segment.offset
-    if segment.start + NEAR <= found < segment.end - NEAR:
-        return (found,)
-    passes: list[int] = []
-    after_gap: int | None = None
-    segment = zone.segment(local - NEAR)
-    while segment.start <= local + NEAR:
-        if segment.start <= local - segment.offset < segment.end:
-            passes.append(local - segment.offset)
-        if segment.start + segment.before <= local < segment.start + segment.offset:
-            after_gap = segment.start
-        segment = zone.segment(segment.end)
-    if passes:
-        return {DstOverlap.FIRST: (passes[0],), DstOverlap.SECOND: (passes[-1],)}.get(
-            dst.overlap, tuple(passes)
-        )
-    return (after_gap,) if after_gap is not None and dst.gap is DstGap.RUN_AFTER else ()
 
 
 def _moved_one(instant: datetime, zone: Zone, exclusion: Exclusion) -> datetime | None:

@@ -1,12 +1,12 @@
-"""Apply the policy for clock changes (DST) to fixed times (docs/semantics/time-zones-and-dst.md).
-`DailyInstants` of `scheduled_times` has the same rules.
+"""Apply the policy for clock changes (DST) to fixed times
+(docs/semantics/time-zones-and-dst.md).
 """
 
 from enum import StrEnum
 from typing import Final
 
 from schedd.core.schedule.cron.masks import Masks
-from schedd.core.schedule.zones import Segment
+from schedd.core.schedule.zones import NEAR, Segment, Zone
 from schedkit.records import dataclass
 
 
@@ -54,3 +54,18 @@ def fixed_time_span(segment: Segment, dst: DstPolicy) -> tuple[int, int]:
     if segment.after < segment.offset and dst.overlap is DstOverlap.SECOND:
         end -= segment.offset - segment.after
     return start, end
+
+
+def instants_of(local: int, zone: Zone, dst: DstPolicy) -> tuple[int, ...]:
+    """Return the UTC seconds since 1970 at which a fixed local time counts: usually one."""
+    passes = zone.passes(local)
+    if passes:
+        one = {DstOverlap.FIRST: passes[:1], DstOverlap.SECOND: passes[-1:]}
+        return one.get(dst.overlap, passes)
+    if dst.gap is not DstGap.RUN_AFTER:
+        return ()
+    return tuple(
+        after.start
+        for after in zone.segments(local - NEAR, local + NEAR)
+        if after.start + after.before <= local < after.start + after.offset
+    )
