@@ -252,7 +252,7 @@ class MemberLifecycle:
         if self.claim is not None:
             if (owner := self.cluster.view().owner) is not None:
                 self.claim.record_owner(owner)
-            self.cluster.foreign = self.clock.foreign or self.claim.refused
+            self.cluster.foreign = self.clock.lineage.foreign or self.claim.refused
         self.clock.follow()
         if not self.clock.known or self.clock.away_for() > AWAY_AFTER:
             return LOOK_AGAIN
@@ -276,7 +276,7 @@ class MemberLifecycle:
         """Return whether the etcd prefix belongs to the database's cluster. Raises Unavailable."""
         database = self.clock.database
         claimed = database != "" and await claim.check(database)
-        self.cluster.foreign = self.clock.foreign or claim.refused
+        self.cluster.foreign = self.clock.lineage.foreign or claim.refused
         return claimed
 
     async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
@@ -402,7 +402,7 @@ class MemberLifecycle:
             claim.record_owner(owner)
             if owner.cluster_id != self.clock.database:
                 return f"the etcd prefix belongs to cluster {owner.cluster_id}"
-        return self.clock.broken
+        return self.clock.lineage.broken
 
     async def _fence_tenure(self, live: LiveTenure, why: str) -> None:
         """Fence the tenure, so that its shards are free at once. None of its tasks runs any more.

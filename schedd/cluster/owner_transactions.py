@@ -34,11 +34,9 @@ class Failed(Generic[T]):
 class Transactor:
     def __init__(self, ownership: Ownership, trusted: Callable[[], bool], emit: Emit) -> None:
         self.ownership = ownership
-        self._trusted = trusted
+        self.trusted = trusted
+        """Whether this tenure may begin a transaction now."""
         self._emit = emit
-
-    def trusted(self) -> bool:
-        return self._trusted()
 
     async def by_lane(
         self, items: Iterable[T], write: Callable[[Claim, Sequence[T]], Awaitable[A]]
@@ -82,7 +80,7 @@ class Transactor:
     async def _write(
         self, lane: int, batch: list[T], write: Callable[[Claim, Sequence[T]], Awaitable[A]]
     ) -> A | Failed[T]:
-        if not self._trusted():
+        if not self.trusted():
             return Failed(
                 batch,
                 Unavailable(

@@ -55,9 +55,6 @@ class Ownership:
     def lane_of(self, shard: ShardId) -> int:
         return shard % self.lanes
 
-    def shards_of(self, lane: int) -> list[ShardId]:
-        return sorted(shard for shard in self._epochs if shard % self.lanes == lane)
-
     def claim(self, shards: Iterable[ShardId]) -> Claim:
         """Return the claim of one transaction: those of `shards` that are still owned."""
         owned = {shard: self._epochs[shard] for shard in sorted(set(shards) & set(self._epochs))}

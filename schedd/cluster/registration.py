@@ -138,11 +138,6 @@ class Registration:
         self._life: Revision | None = None
         self.loop = Loop("registration", self.step, interval=CHECK_EVERY)
 
-    @property
-    def member(self) -> MemberView:
-        """The member as the key shows it, or will after the next write."""
-        return self._wanted
-
     async def put(self) -> bool:
         """Register. Return False if another daemon has the name."""
         put = Put(self._key, encode_member(self._wanted), self._lease)

@@ -33,7 +33,6 @@ from schedd.etcd.codec import (
     LEASE_GRANT,
     LEASE_KEEP_ALIVE,
     LEASE_REVOKE,
-    LEASE_TIME_TO_LIVE,
     RANGE,
     STATUS,
     TXN,
@@ -42,7 +41,6 @@ from schedd.etcd.codec import (
 from schedd.etcd.connection import EtcdConnection
 from schedd.etcd.errors import LeaseGone, RevisionGone
 from schedd.etcd.follow import follow
-from schedd.etcd.last_answer import Silence
 from schedkit.clock import boottime
 from schedkit.errors import Rejected, Unavailable
 
@@ -67,15 +65,10 @@ class EtcdClient:
     ) -> None:
         self._connection = EtcdConnection(access, deadline=deadline, emit=emit)
         self.emit = emit
+        self.endpoints = self._connection.targets
+        """The configured endpoints, in the order of the answers of `status`."""
+        self.silence = self._connection.silence
         self._codec = Codec(root)
-
-    @property
-    def endpoints(self) -> tuple[str, ...]:
-        return tuple(self._connection.targets)
-
-    @property
-    def silence(self) -> Silence:
-        return self._connection.silence
 
     def on_rejected(self, report: Callable[[Rejected], None]) -> None:
         self._connection.on_rejected = report
@@ -170,12 +163,6 @@ class EtcdClient:
         requests = [wire.LeaseKeepAliveRequest(id=lease) for lease in leases]
         replies = await self._connection.call_each(LEASE_KEEP_ALIVE, requests) if requests else []
         return dict.fromkeys(leases, 0) | {LeaseId(reply.id): reply.ttl for reply in replies}
-
-    async def time_to_live(self, lease: LeaseId) -> int | None:
-        """Return the whole seconds that the lease has left; None if it has expired."""
-        request = wire.LeaseTimeToLiveRequest(id=lease)
-        ttl = (await self._connection.call(LEASE_TIME_TO_LIVE, request)).ttl
-        return ttl if ttl >= 0 else None
 
     async def probe_write(self, key: str) -> None:
         """Check that etcd accepts writes, without writing. The condition of this transaction never

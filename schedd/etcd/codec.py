@@ -74,9 +74,6 @@ LEASE_REVOKE: Final = _method(
 LEASE_KEEP_ALIVE: Final = _method(
     "/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveRequest, wire.LeaseKeepAliveResponse
 )
-LEASE_TIME_TO_LIVE: Final = _method(
-    "/etcdserverpb.Lease/LeaseTimeToLive", wire.LeaseTimeToLiveRequest, wire.LeaseTimeToLiveResponse
-)
 STATUS: Final = _method("/etcdserverpb.Maintenance/Status", wire.StatusRequest, wire.StatusResponse)
 AUTHENTICATE: Final = _method(
     "/etcdserverpb.Auth/Authenticate", wire.AuthenticateRequest, wire.AuthenticateResponse

@@ -7,7 +7,7 @@ Invariants
 - A standby, or a server with a lower timeline than one seen before, was replaced: its time and its
   rows are ignored, and the connections to it are closed.
 - A database that was restored or replaced isn't used until the tenure that knew it has ended
-  (`broken`, `follow`).
+  (`lineage`, `follow`).
 - The time without a database is counted from the sending of the last good probe.
 """
 
@@ -51,7 +51,7 @@ class DatabaseClock:
         lineage: Lineage | None = None,
         follow: Callable[[], None] = lambda: None,
     ) -> None:
-        self._lineage = lineage or Lineage()
+        self.lineage = lineage or Lineage()
         self._follow = follow
         self._probe = probe
         self._reconnect = reconnect
@@ -94,24 +94,14 @@ class DatabaseClock:
             self._expects(timeline)
 
     @property
-    def broken(self) -> str:
-        """Why the database is no longer the known one; empty if it is."""
-        return self._lineage.broken
-
-    @property
-    def foreign(self) -> str:
-        """Why the database belongs to another cluster; empty if it doesn't."""
-        return self._lineage.foreign
-
-    @property
     def database(self) -> str:
         """Id of the database's cluster; empty before the first good probe."""
-        known = self._lineage.known
+        known = self.lineage.known
         return known.database if known is not None else ""
 
     def follow(self) -> None:
         """Accept the database as it is: nothing of a tenure runs."""
-        if self.broken:
+        if self.lineage.broken:
             self._follow()
 
     def away_for(self) -> float:
