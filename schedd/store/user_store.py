@@ -23,7 +23,6 @@ from schedd.store.connection.database import Database, in_transaction
 from schedd.store.dispatch import unstarted
 from schedd.store.jobs import job_insert, job_pauses, job_rows, jobs
 from schedd.store.jobs.submits import submit_all
-from schedd.store.reconcile import job_problems
 from schedd.store.runs import run_counts, run_list, runs
 from schedd.store.statements.batched_reads import BatchedReads
 from schedd.store.statements.operations import operations
@@ -150,5 +149,5 @@ class UserStore:
     counts = in_transaction(run_counts.counts)
     waits = in_transaction(run_counts.read_waiting_runs)
     slot_holders = in_transaction(run_counts.read_slot_holders)
-    failing = in_transaction(job_problems.failing)
-    growing = in_transaction(job_problems.growing)
+    failing = in_transaction(run_counts.failing)
+    growing = in_transaction(run_counts.growing)

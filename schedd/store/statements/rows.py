@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
+from functools import cache
 from operator import itemgetter
 from typing import Any, TypeVar, cast
 
@@ -52,8 +53,12 @@ def record_of(kind: type[T], row: Any, **others: object) -> T:
     field without either keeps its default.
     """
     columns: dict[str, object] = row._asdict() | others
-    names = (field.name for field in fields(cast("Any", kind)))
-    return kind(**{name: columns[name] for name in names if name in columns})
+    return kind(**{name: columns[name] for name in _names(cast("Any", kind)) if name in columns})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def cut(packed: memoryview | None, width: int) -> list[bytes]:
