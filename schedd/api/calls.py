@@ -5,7 +5,7 @@
 Invariants
 - Every method is in the table, and nothing else is: a test checks it.
 - A function sees only requests that are within their bounds (`request_bounds`) and whose caller has
-  the role (`authorization`).
+  the role (`policy`).
 - Every call ends within its deadline, whatever PostgreSQL does (`deadlines`).
 """
 
@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from schedd.api import calendars, dead_letters, deadlines, pools
 from schedd.api.auth import access_tokens
-from schedd.api.auth.authorization import authorize_request
+from schedd.api.auth.policy import authorize_request
 from schedd.api.cluster import cluster, cluster_changes, doctor
 from schedd.api.errors import dependency_error
 from schedd.api.jobs import backfills, create, explain, jobs

@@ -6,7 +6,7 @@
 Invariants
 - Every method is registered by `request_decoding.put`, and so behind the gate. A method without a
   rule in `api/auth/policy.py` is rejected.
-- Access to namespaces is checked later, by the request (`api/auth/authorization.py`).
+- Access to namespaces is checked later, by the request (`authorize_request`).
 - Code inside a handler reads its caller from `caller()`.
 """
 
@@ -20,8 +20,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from schedd.api.auth.authentication import Authentication, UnknownSubject
-from schedd.api.auth.authorization import authorize_method
-from schedd.api.auth.policy import OPEN, POLICY
+from schedd.api.auth.policy import OPEN, POLICY, authorize_method
 from schedd.api.errors import CallError, UnauthenticatedError, dependency_error
 from schedd.core.auth.rights import ANONYMOUS, CallerIdentity
 from schedd.rpc.limited_turns import LimitedTurns

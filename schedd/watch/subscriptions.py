@@ -68,11 +68,6 @@ class RunPages:
         self._store = store
         self._known: WeakValueDictionary[RunId, Change] = WeakValueDictionary()
 
-    async def pages(self, runs: Sequence[RunId]) -> AsyncIterator[ChangePage]:
-        """Yield these runs, AT_ONCE at a time. Raises Unavailable."""
-        for first in range(0, len(runs), AT_ONCE):
-            yield await self.page(runs, first)
-
     async def page(self, runs: Sequence[RunId], first: int) -> ChangePage:
         """Read the page that begins at `first`. Raises Unavailable."""
         read = await self._store.read(runs[first : first + AT_ONCE])
@@ -361,7 +356,8 @@ class Subscriptions:
             arrived.set()
 
     async def _read(self, runs: Sequence[RunId]) -> list[Change]:
-        return [change async for page in self._reads.pages(runs) for change in page]
+        starts = range(0, len(runs), AT_ONCE)
+        return [change for first in starts for change in await self._reads.page(runs, first)]
 
     async def _put(self, changes: Sequence[Change]) -> None:
         """Put new changes into the boxes of their watchers."""

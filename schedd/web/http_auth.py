@@ -24,7 +24,7 @@ Invariants
 - Input is sent only in bodies, never in addresses, which browsers and proxies keep.
 - An expired login is ignored if there is a certificate, because browsers send the cookie
   automatically. A token in the `Authorization` header is always checked.
-- Calls under /api/ check access themselves (`schedd/api/auth/authorization.py`). All other paths
+- Calls under /api/ check access themselves (`schedd/api/auth/policy.py`). All other paths
   need the role viewer in all namespaces, because they show all namespaces.
 """
 

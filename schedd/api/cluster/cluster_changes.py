@@ -217,16 +217,12 @@ def parties(view: ClusterView, wanted: str) -> tuple[MemberView, MemberView]:
     heir = next((member for member in view.members if member.name == wanted), None)
     if heir is None:
         raise not_found("member", repr(cut(wanted)), "cluster members")
-    if heir == old:
+    why = _unfit(heir)
+    if heir == old or why:
+        leads = f"member {wanted} is already the leader"
         raise FailedPreconditionError(
-            f"member {wanted} is already the leader",
-            reason="LEADS_ALREADY",
-            remedy="name another member, or name none: the cluster then chooses a member",
-        )
-    if why := _unfit(heir):
-        raise FailedPreconditionError(
-            f"member {wanted} can't become leader: {why}",
-            reason="UNFIT",
+            leads if heir == old else f"member {wanted} can't become leader: {why}",
+            reason="LEADS_ALREADY" if heir == old else "UNFIT",
             remedy="name another member, or name none: the cluster then chooses a member",
         )
     return old, heir

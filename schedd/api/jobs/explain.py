@@ -160,8 +160,8 @@ async def _describe_waiting(asked: ExplainRequest, row: RunRecord) -> str:
     present = await asked.services.pauses.present()
     if asked.is_instant and row.trigger is Trigger.SCHEDULE:  # created before the current pause?
         if record.paused_at is not None and record.paused_at < asked.at <= asked.now:
-            who = _pause(record.paused_by, record.paused_at, record.pause_note)
-            return f"The job didn't run: it is {who}. The run is skipped when the job is resumed."
+            what = "The run is skipped when the job is resumed."
+            return f"The job didn't run: it is {_paused(record)}. {what}"
         if present is not None and present.began < asked.at <= asked.now:
             return f"The job didn't run: the cluster is {views.paused(present)}."
     text = f"The run waits to start: `schedctl run why {run.key.run_id}` shows the reason."
@@ -176,9 +176,11 @@ def _never_ran(what: str, row: RunRecord) -> str:
     return f"The run was {what} ({row.reason}): {why}{by}."
 
 
-def _pause(by: str, since: datetime | None, note: str) -> str:
-    text = f"paused by {by}" if by else "paused"
-    return text + (f" since {_time(since)}" if since else "") + (f": {note}" if note else "")
+def _paused(record: JobRecord) -> str:
+    text = f"paused by {record.paused_by}" if record.paused_by else "paused"
+    if record.paused_at:
+        text += f" since {_time(record.paused_at)}"
+    return text + (f": {record.pause_note}" if record.pause_note else "")
 
 
 # -- Without a row --
@@ -207,7 +209,7 @@ async def _without_row(asked: ExplainRequest) -> str:
         due = await compute(asked.caller, partial(schedule.due, at))
         text = f"The run is in the future: due {_time(due)}"
         if record.definition.paused:
-            text += f"; the job is {_pause(record.paused_by, record.paused_at, record.pause_note)}"
+            text += f"; the job is {_paused(record)}"
         return f"{text}. {job}"
     if counted:
         return f"{await _unaccounted(asked)} {job}"
@@ -273,8 +275,8 @@ async def _unaccounted(asked: ExplainRequest) -> str:
     record = asked.record
     present = await asked.services.pauses.present()
     if record.definition.paused:
-        who = _pause(record.paused_by, record.paused_at, record.pause_note)
-        return f"The job didn't run: it is {who}. A row is written when the job is resumed."
+        what = "A row is written when the job is resumed."
+        return f"The job didn't run: it is {_paused(record)}. {what}"
     if present is not None:
         return f"The job didn't run: the cluster is {views.paused(present)}."
     behind = f"its timer is at {_time(record.nominal)}"

@@ -10,8 +10,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import schedproto.v1
-from schedd.api.auth.authorization import authorize_method, authorize_request
-from schedd.api.auth.policy import OPEN, POLICY, In, Of
+from schedd.api.auth.policy import OPEN, POLICY, In, Of, authorize_method, authorize_request
 from schedd.api.calls import methods
 from schedd.api.errors import PermissionDeniedError
 from schedd.core.auth.rights import EVERY, CallerIdentity, IdentityKind, Role
