@@ -22,20 +22,19 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field
 from operator import attrgetter
 from typing import Final, NoReturn
 
 from schedd.cluster.leader.candidate import Candidate, Duties
 from schedd.cluster.leader.recovery import Recovery
-from schedd.cluster.leader.term import Duty, Leadership
 from schedd.cluster.observer import Observer
 from schedd.cluster.ownership import Ownership
 from schedd.cluster.prefix_claim import PrefixClaim
 from schedd.cluster.registration import Name, Registration
 from schedd.cluster.shards import Shards
-from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
+from schedd.cluster.tenure import LiveTenure, Loops, TenureOver
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import TenureId, new_id
 from schedd.core.runs.model import AuditRecord, Tenure
@@ -184,16 +183,6 @@ class MemberIdentity:
         return MemberView(**asdict(self), tenure=tenure, draining=False)
 
 
-def no_loops(_: LiveTenure) -> Sequence[TenureLoop]:
-    """Return no loops: for a member that only coordinates."""
-    return ()
-
-
-def no_duties(_: Leadership) -> Sequence[Duty]:
-    """Return no duties: for a leader that only fences and assigns."""
-    return ()
-
-
 @dataclass(eq=False)
 class MemberLifecycle:
     """The lifecycle of one `schedd` process in the cluster. `cluster`: the newest view, for
@@ -209,8 +198,8 @@ class MemberLifecycle:
     recovery: RecoveryStore
     clock: DatabaseClock
     lanes: int
-    loops: Loops = no_loops
-    duties: Duties = no_duties
+    loops: Loops = lambda _: ()
+    duties: Duties = lambda _: ()
     member_ttl: InitVar[float] = math.inf
     audit: Callable[[AuditRecord], Awaitable[None]] | None = None
     claim: PrefixClaim | None = None

@@ -132,8 +132,6 @@ class Ring:
     """Positions 0 to `size` - 1, one of them current. Used by one thread."""
 
     def __init__(self, size: int, start: int = 0) -> None:
-        if size < 1:
-            raise ValueError("etcd: no endpoint is given; set etcd.endpoints")
         self._size = size
         self.current = start % size
 

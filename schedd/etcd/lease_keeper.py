@@ -58,11 +58,6 @@ class EtcdLeaseKeeper:
         """Seconds of CLOCK_BOOTTIME at which trust ends unless a keepalive extends it."""
         return self._trust.until
 
-    @property
-    def loss(self) -> LeaseLoss | None:
-        """Why the lease is no longer trusted; None while it is, or before the first check."""
-        return self._trust.loss
-
     def trusted(self) -> bool:
         """Return whether the lease may be acted on now. Cheap: ask before each effect."""
         with self._lock:
