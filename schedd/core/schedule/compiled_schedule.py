@@ -25,8 +25,9 @@ from schedd.core.schedule.calendars.exclusion import Exclusion, exclusion_of
 from schedd.core.schedule.calendars.open_times import AllInstants, OpenInstants
 from schedd.core.schedule.calendars.rolling import moved
 from schedd.core.schedule.calendars.rules import NOTHING, Exclude
-from schedd.core.schedule.cron import DEBIAN, DstPolicy, ScheduleError, parse
+from schedd.core.schedule.cron import DEBIAN, EPOCH, DstPolicy, ScheduleError, parse
 from schedd.core.schedule.cron.dialect import is_hashed
+from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.scheduled_times import (
     CronInstants,
     DailyInstants,
@@ -45,10 +46,8 @@ ROW: Final = timedelta(days=1)
 """Consecutive excluded times within a day are recorded together."""
 
 _SHARED: Final = 8_192
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta(0)
 _TICK: Final = timedelta(microseconds=1)
-_SECOND: Final = timedelta(seconds=1)
 _DAY: Final = timedelta(days=1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -244,7 +243,7 @@ class CompiledSchedule:
         if following is not None:
             spread = min(spread, following - nominal)
         size = spread // _MILLISECOND
-        key = self.job_id + ((nominal - _EPOCH) // _TICK).to_bytes(8, "big", signed=True)
+        key = self.job_id + ((nominal - EPOCH) // _TICK).to_bytes(8, "big", signed=True)
         number = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
         return nominal + number % size * _MILLISECOND if size else nominal
 
@@ -325,8 +324,8 @@ def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str
         raise ScheduleError("anchor", problem, "give one of them")
     first = local_times.instant_of(anchor, zone, "anchor")
     if interval % _DAY:
-        return EveryInstants(interval, (first - _EPOCH) % interval)
-    local = (anchor.replace(tzinfo=UTC) - _EPOCH) // _SECOND
+        return EveryInstants(interval, (first - EPOCH) % interval)
+    local = (anchor.replace(tzinfo=UTC) - EPOCH) // SECOND
     return DailyInstants(interval // _DAY, local, zone)
 
 

@@ -5,19 +5,18 @@ How many times lie between two given times? `compiled_schedule` adds bounds, jit
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, Protocol
 
-from schedd.core.schedule.cron import DEBIAN, CronExpression, DstPolicy, day_bits
+from schedd.core.schedule.cron import DEBIAN, EPOCH, CronExpression, DstPolicy, day_bits
 from schedd.core.schedule.cron.dst import instants_of
+from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.work_budget import spend
 from schedd.core.schedule.zones import FIRST, LAST, NEAR
 from schedd.core.schedule.zones import zone as zone_of
 from schedkit.records import dataclass
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND: Final = timedelta(seconds=1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -62,7 +61,7 @@ class CronInstants:
         return found
 
     def count(self, after: datetime, until: datetime) -> int:
-        low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
+        low, high = (after - EPOCH) // SECOND, (until - EPOCH) // SECOND
         if len(self.expressions) == 1:
             return self.expressions[0].count(low, high, self.dst)
         return day_bits.count(self.times_on_day, low, high)
@@ -82,8 +81,8 @@ class EveryInstants:
             return None
 
     def times_on_day(self, day: int) -> int:
-        start = _EPOCH + timedelta(day)
-        first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before `start`
+        start = EPOCH + timedelta(day)
+        first = -((start - EPOCH - self.phase) // -self.interval)  # the first not before `start`
         begin = (self._time_of(first) - start) // _MILLISECOND
         return _seconds_of(begin, self.interval // _MILLISECOND)
 
@@ -92,10 +91,10 @@ class EveryInstants:
 
     def _index(self, instant: datetime) -> int:
         """Return the number of the last time that isn't after `instant`."""
-        return (instant - _EPOCH - self.phase) // self.interval
+        return (instant - EPOCH - self.phase) // self.interval
 
     def _time_of(self, index: int) -> datetime:
-        return _EPOCH + self.phase + self.interval * index
+        return EPOCH + self.phase + self.interval * index
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +110,14 @@ class DailyInstants:
     zone: str
 
     def next_after(self, instant: datetime) -> datetime | None:
-        second = (instant - _EPOCH) // _SECOND
+        second = (instant - EPOCH) // SECOND
         if not FIRST < second < LAST:
-            return None if second > 0 else self.next_after(_EPOCH + (FIRST + NEAR) * _SECOND)
+            return None if second > 0 else self.next_after(EPOCH + (FIRST + NEAR) * SECOND)
         found = self._second_of(self._index(second) + 1)
         number = self._index(second) + 2
         while found <= second:  # two days start at once where a calendar skips one
             found, number = self._second_of(number), number + 1
-        return None if found >= LAST else _EPOCH + found * _SECOND
+        return None if found >= LAST else EPOCH + found * SECOND
 
     def times_on_day(self, day: int) -> int:
         start, found = day * day_bits.DAY, 0
@@ -129,7 +128,7 @@ class DailyInstants:
         return found
 
     def count(self, after: datetime, until: datetime) -> int:
-        low, high = (max(FIRST + NEAR, (at - _EPOCH) // _SECOND) for at in (after, until))
+        low, high = (max(FIRST + NEAR, (at - EPOCH) // SECOND) for at in (after, until))
         return day_bits.count(self.times_on_day, low, high)
 
     def _index(self, second: int) -> int:
@@ -154,7 +153,7 @@ class OneInstant:
         return self.instant if self.instant > instant else None
 
     def times_on_day(self, day: int) -> int:
-        at, second = divmod((self.instant - _EPOCH) // _SECOND, day_bits.DAY)
+        at, second = divmod((self.instant - EPOCH) // SECOND, day_bits.DAY)
         return 1 << second if at == day else 0
 
     def count(self, after: datetime, until: datetime) -> int:
@@ -182,7 +181,7 @@ def newest(
         return found if found is not None and found <= until else None
 
     spend(100)
-    step = _SECOND
+    step = SECOND
     low, high = until - step, until
     while low > after and not reached(low):
         step, high = step * 2, low
