@@ -91,7 +91,7 @@ async def list_members(
 
 
 async def _unfenced_view(services: Services) -> ClusterView:
-    """Return the view without fenced members: without etcd it keeps ended ones."""
+    """Return the view without fenced members, which stay in it while etcd is unavailable."""
     view = services.cluster.view()
     fenced = await services.membership.fenced([member.tenure for member in view.members])
     members = tuple(member for member in view.members if member.tenure not in fenced)
@@ -228,7 +228,7 @@ async def _workers(services: Services) -> list[wire.Worker]:
     newest = await services.worker_store.newest_of(away) if away else []
     ends = {one.worker: one for one in newest if one.lost_at is None}
     workers += [_worker(view_without_heartbeats(one)) for one in ends.values()]
-    # The end of the others is recorded.
+    # The end of the others is recorded; until it is, a worker may be lost.
     workers += [
         wire.Worker(name=name, state=wire.Worker.STATE_STOPPED, heartbeats_missing=True)
         for name in away - ends.keys()

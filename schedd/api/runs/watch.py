@@ -160,7 +160,7 @@ async def _these(services: Services, ends: EndedRuns) -> AsyncGenerator[wire.Run
 def watch_worker(
     services: Services, _caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
 ) -> AsyncGenerator[cluster_service_pb2.Worker, None]:
-    """Watch a worker without end. All streams share a snapshot, mostly of other members' work."""
+    """Watch a running or drained worker without end. All streams share one snapshot."""
     return services.snapshots.changes(
         ("workers", ""),
         lambda: cluster.workers_by_name(services),
