@@ -75,7 +75,7 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
         authentication, who = services.authentication, caller.who
         async with (
             aclosing(call(services, caller, request)) as answers,
-            aclosing(authentication.until_over(who, answers)) as read,
+            aclosing(authentication.readers.until_over(who, answers)) as read,
         ):
             async for answer in read:
                 await authentication.check(who)

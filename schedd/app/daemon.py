@@ -478,7 +478,7 @@ async def _live(
         ("serving status", status.start),
         ("status", status.tell),
         *((loop.name, loop.run) for loop in (*loops, *parts.sessions.loops)),
-        *((loop.name, loop.run) for loop in parts.services.authentication.loops),
+        *((loop.name, loop.run) for loop in parts.services.authentication.readers.loops),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]

@@ -246,7 +246,9 @@ async def served(
             asyncio.TaskGroup() as group,
         ):
             server = group.create_task(http.serve(app), name="http")
-            loops = [group.create_task(each.run()) for each in services.authentication.loops]
+            loops = [
+                group.create_task(each.run()) for each in services.authentication.readers.loops
+            ]
             yield Web(
                 url=f"http://{http.address}",
                 session=session,

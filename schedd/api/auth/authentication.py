@@ -22,10 +22,10 @@ Invariants
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Final
 
 from schedd.api import deadlines
 from schedd.api.errors import MemberUnavailableError, UnauthenticatedError, wrong
@@ -46,7 +46,6 @@ from schedkit.errors import Unavailable
 from schedkit.group_commit import GroupCommit
 from schedkit.net.certificates import first_of, listed_names
 from schedkit.records import dataclass, replace
-from schedkit.tasks import Loop
 
 # The cached rows of access tokens.
 #
@@ -132,8 +131,6 @@ def _over(row: AccessTokenRecord) -> AccessTokenRecord:
     return replace(row, maker_revoked_at=_SINCE)
 
 
-T = TypeVar("T")
-
 FRESH: Final = 5.0
 """Seconds for which a cached row is used."""
 LATELY: Final = 86_400.0
@@ -178,12 +175,7 @@ class Authentication:
         )
         self._pending: dict[AccessTokenId, asyncio.Task[None]] = {}
         self._certificates: OrderedDict[bytes, CallerIdentity | UnknownSubject] = OrderedDict()
-        self._readers = Readers(self._expiry_error, self._refresh)
-
-    @property
-    def loops(self) -> tuple[Loop, ...]:
-        """Loops to run while there are streams."""
-        return self._readers.loops
+        self.readers: Final = Readers(self._expiry_error, self._refresh)
 
     async def identify_caller(
         self,
@@ -263,12 +255,6 @@ class Authentication:
         if (over := self._expiry_error(who)) is not None:
             raise over
 
-    def until_over(self, who: CallerIdentity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-        """Return the items until `check` would raise; it raises the same, also while no item comes.
-        The reader must close it.
-        """
-        return self._readers.until_over(who, items)
-
     def of_certificate(self, pem: bytes, uris: Sequence[str]) -> CallerIdentity | UnknownSubject:
         """Return the subject of a verified certificate. Cached by its bytes."""
         if pem not in self._certificates:
@@ -285,7 +271,7 @@ class Authentication:
     def revoked(self, token: AccessTokenId) -> None:
         """Reject a token that was, or may have been, revoked here, and those created with it."""
         self._rows.revoked(token, boottime())
-        self._readers.revoked()
+        self.readers.revoked()
 
     def _token_over(self, token: AccessTokenRecord) -> UnauthenticatedError | None:
         if token.revoked:

@@ -60,7 +60,9 @@ class Readers:
     async def until_over(
         self, who: CallerIdentity, items: AsyncIterator[T]
     ) -> AsyncGenerator[T, None]:
-        """Return the items. Raises UnauthenticatedError once the credentials aren't valid."""
+        """Return the items until the credentials end, which raises UnauthenticatedError, also
+        while no item comes. The caller must close it.
+        """
         if who.token is None and who.until is None:
             async for item in items:
                 yield item

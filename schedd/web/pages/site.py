@@ -219,7 +219,10 @@ class Site:
         """
         authentication, who = self._services.authentication, asked.caller.who
         with suppress(UnauthenticatedError):
-            async with aclosing(events), aclosing(authentication.until_over(who, events)) as read:
+            async with (
+                aclosing(events),
+                aclosing(authentication.readers.until_over(who, events)) as read,
+            ):
                 async for event in read:
                     try:
                         async with asyncio.timeout(PROMPT):

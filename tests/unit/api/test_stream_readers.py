@@ -91,7 +91,7 @@ async def member(stored: Stored) -> AsyncIterator[Authentication]:
     """Yield the authentication of a member whose loops run."""
     made = Authentication(cast("Any", stored), cast("Any", stored), demanded=True)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each.run()) for each in made.loops]
+        tasks = [group.create_task(each.run()) for each in made.readers.loops]
         yield made
         for task in tasks:
             task.cancel()
@@ -113,7 +113,7 @@ class Quiet:
 
 
 async def read(here: Authentication, who: CallerIdentity, quiet: Quiet) -> list[int]:
-    async with aclosing(here.until_over(who, quiet.stream())) as stream:
+    async with aclosing(here.readers.until_over(who, quiet.stream())) as stream:
         return [item async for item in stream]
 
 
@@ -216,7 +216,7 @@ async def test_no_item_is_lost_while_its_reader_is_checked(stored: Stored) -> No
         quiet, got = Quiet(), list[int]()
 
         async def reads() -> None:
-            async for item in here.until_over(await here.of_token(text), quiet.stream()):
+            async for item in here.readers.until_over(await here.of_token(text), quiet.stream()):
                 got.append(item)
 
         reading = asyncio.create_task(reads())
@@ -233,10 +233,10 @@ async def test_a_stream_that_ends_between_two_items_sends_no_more(stored: Stored
         quiet = Quiet()
         for number in range(2):
             quiet.items.put_nowait(number)
-        async with aclosing(here.until_over(CERTIFIED, quiet.stream())) as stream:
+        async with aclosing(here.readers.until_over(CERTIFIED, quiet.stream())) as stream:
             assert await anext(stream) == 0
             stored.time += timedelta(days=1)
-            await wait_until_async(lambda: not here._readers._readers, WAIT_TIMEOUT, "its end")
+            await wait_until_async(lambda: not here.readers._readers, WAIT_TIMEOUT, "its end")
             with pytest.raises(UnauthenticatedError):
                 await anext(stream)
 
@@ -249,7 +249,7 @@ async def test_a_call_with_an_expired_reader_leaves_no_stream_behind(stored: Sto
         stream = call(services, Caller(CERTIFIED, "test"), WatchRunsRequest())
         assert await anext(stream) == 1
         stored.time += timedelta(days=1)
-        await wait_until_async(lambda: not here._readers._readers, WAIT_TIMEOUT, "its end")
+        await wait_until_async(lambda: not here.readers._readers, WAIT_TIMEOUT, "its end")
         with pytest.raises(UnauthenticatedError):
             await anext(stream)
         assert quiet.closed
@@ -262,7 +262,7 @@ async def test_a_timeout_of_the_stream_itself_is_raised_unchanged(stored: Stored
 
     async with member(stored) as here:
         with pytest.raises(TimeoutError, match="its own"):
-            await anext(here.until_over(CERTIFIED, late()))
+            await anext(here.readers.until_over(CERTIFIED, late()))
 
 
 async def test_closed_streams_and_anonymous_readers_are_not_checked(stored: Stored) -> None:
@@ -270,12 +270,12 @@ async def test_closed_streams_and_anonymous_readers_are_not_checked(stored: Stor
     async with member(stored) as here:
         who = await here.of_token(text)
         quiet = Quiet()
-        async with aclosing(here.until_over(who, quiet.stream())) as stream:
+        async with aclosing(here.readers.until_over(who, quiet.stream())) as stream:
             quiet.items.put_nowait(1)
             assert await anext(stream) == 1
-            assert len(here._readers._readers) == 1
-        assert not here._readers._readers
-        async with aclosing(here.until_over(ANONYMOUS, quiet.stream())) as stream:
+            assert len(here.readers._readers) == 1
+        assert not here.readers._readers
+        async with aclosing(here.readers.until_over(ANONYMOUS, quiet.stream())) as stream:
             quiet.items.put_nowait(2)
             assert await anext(stream) == 2
-            assert not here._readers._readers
+            assert not here.readers._readers
