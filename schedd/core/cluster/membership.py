@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import field, fields
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from schedd.core.cluster import etcd_values, prefix_owner
@@ -44,6 +45,8 @@ HEIR: Final = "heir"
 MEMBERS: Final = "members/"
 WORKERS: Final = "workers/"
 MOST_WEIGHT: Final = 10_000
+MOST_CACHED: Final = 20_000
+"""Keys of workers whose incarnations are cached."""
 
 T = TypeVar("T")
 
@@ -228,8 +231,11 @@ def _leader(entry: CoordinationEntry) -> TenureId:
     return decode_leader(entry)
 
 
+@lru_cache(maxsize=MOST_CACHED)
 def incarnation_of(key: str) -> IncarnationId:
-    """Return the incarnation of a worker's key. Raises InvalidValue."""
+    """Return the incarnation of a worker's key, which each change of another key asks for again.
+    Raises InvalidValue.
+    """
     try:
         return IncarnationId(Id.parse(key.rpartition("/")[2]))
     except ValueError as error:

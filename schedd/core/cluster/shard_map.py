@@ -10,6 +10,7 @@ Invariants
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import lru_cache
 from typing import Final
 
 from schedd.core.cluster import etcd_values
@@ -54,8 +55,11 @@ def encode(shard_map: ShardMap) -> bytes:
     return etcd_values.encoded({"term": term, "timeline": timeline, "owners": owners})
 
 
+@lru_cache(maxsize=4)
 def decode(value: bytes) -> ShardMap:
-    """Return the map of a value. Raises InvalidValue."""
+    """Return the map of a value, which each change of another key asks for again. Raises
+    InvalidValue.
+    """
     return etcd_values.read("map", value, "shard map", _decoded)
 
 
