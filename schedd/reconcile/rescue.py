@@ -1,6 +1,6 @@
 """Rescue: the periodic scan that finds all work, also when hints were lost.
 
-    rows of the owned shards, read ──→ then the live workers, listed linearizably ──→ decide
+    runs of the index, as scans read them ──→ then the live workers, listed linearizably ──→ decide
       PENDING, RETRYING   → into the run index (a wake-up may be lost)
       RUNNING, worker lost → RETRYING at once with a new token, or FAILED
       RUNNING, its key merely missing → read again until the key exists, or the worker is lost
@@ -10,9 +10,10 @@
       RUNNING, a broadcast → no worker has it: it ends with its children (`broadcasts`)
       several of one job   → runs that the overlap policy replaces or skips end (`overlap`)
 
-Lost workers are found in a list that is read after the rows (P6.4), so a run that was
-dispatched after the list was read is never taken for lost. The rescuing transaction commits the
-loss of an incarnation, and the loss is final.
+Lost workers are found in a list that is read after the runs (P6.4), so a run that was dispatched
+after the list was read is never taken for lost. The rescuing transaction checks the row, and
+commits the loss of an incarnation, which is final. Scans and rescues are loops of their own: a
+rescue that fails stops no scan.
 
 A scan reads the runs whose rows in `live` were written since the last one, and compares the
 assignments that are known here with their rows: so it finds what others have changed, also without
@@ -54,7 +55,7 @@ from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId, epoch_
 from schedd.core.runs.broadcast import own
 from schedd.core.runs.change_stream import Cursor
 from schedd.core.runs.deadlines import START_WITHIN
-from schedd.core.runs.lifecycle import LIVE
+from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveKey, LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import after_loss, fingerprint, reissue_after
@@ -181,6 +182,8 @@ class Rescue(OwnerPart):
         """Earliest time of the next scan because of a hint."""
         self._full_at = self._left_at = 0.0
         """When all rows are read again, and when so if some runs are left there; 0: now."""
+        self._done_at: dict[str, float] = {}
+        """When each piece of work was done last, by name."""
         self._full_again_at = 0.0
         """Earliest time to read all rows because a refill found too few runs."""
         self._compare_at = 0.0
@@ -198,12 +201,14 @@ class Rescue(OwnerPart):
             backoff=Backoff(initial=0.1, maximum=look_every),
         )
         backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
-        self.loop = Loop("rescue", self.step, interval=SCAN_EVERY, backoff=backoff)
+        self.loop = Loop("scan", self.step, interval=SCAN_EVERY, backoff=backoff)
+        backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
+        self._rescuing = Loop("rescue", self.look_after, interval=SCAN_EVERY, backoff=backoff)
         self._run_index.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        return self.loop, self._search, self._unconfirmed.loop
+        return self.loop, self._rescuing, self._search, self._unconfirmed.loop
 
     def on_left(self, *callbacks: Callable[[Sequence[LiveRun]], Awaitable[None]]) -> None:
         """Call `callbacks` with the runs that a scan finds waiting in rows only."""
@@ -218,9 +223,10 @@ class Rescue(OwnerPart):
             self.loop.wake()
 
     def wake(self) -> None:
-        """Scan now: a worker's key was deleted."""
-        self._scan_at = 0.0
+        """Scan and rescue now: a worker's key was deleted."""
+        self._scan_at = min(self._scan_at, boottime())
         self.loop.wake()
+        self._rescuing.wake()
 
     def look_at(self, shards: Iterable[ShardId]) -> None:
         """Scan these shards now: runs were inserted or made ready."""
@@ -232,38 +238,49 @@ class Rescue(OwnerPart):
         self._changed.update(jobs)
 
     async def step(self) -> float:
-        """Do what is due first: a scan, a read of all rows of some shards or of all, a refill, or a
-        scan of the shards passed to `look_at`.
-        """
+        """Do what is due. If several pieces are, each has its turn, also if another one fails."""
         index, now = self._run_index, boottime()
-        shards, unread = sorted(index.ownership.epochs), self._unread()
-        self._look_at.intersection_update(shards)
-        try:
-            with index.reading():
-                if self._since is None:
-                    await self._read_all(shards, whole=True)
-                elif now >= self._scan_at:
-                    self._scan_at = now + SCAN_EVERY
-                    await self._scan(shards, whole=True)
-                    if self._scan_at:  # else a key was deleted meanwhile
-                        self._scan_at = max(self._scan_at, _rested(now))
-                elif unread:
-                    await self._read_all(unread, whole=False)
-                elif now >= self._next_full():
-                    await self._read_all(shards, whole=True)
-                elif self._short:
-                    await self._refill(shards)
-                elif self._look_at and now >= self._look_again_at:
-                    hinted, self._look_at = sorted(self._look_at), set()
-                    await self._scan(hinted, whole=False)
-                    self._look_again_at = _rested(now)
-        except BaseException:
-            self._full_at = self._left_at = 0.0
-            raise
+        self._look_at.intersection_update(index.ownership.epochs)
+        due = {
+            self._scan_all: self._since is not None and now >= self._scan_at,
+            self._read_unread: self._since is not None and bool(self._unread()),
+            self._read_whole: self._since is None or now >= self._next_full(),
+            self._refill: self._short,
+            self._scan_hinted: bool(self._look_at) and now >= self._look_again_at,
+        }
+        if todo := [work for work, is_due in due.items() if is_due]:
+            work = min(todo, key=lambda one: self._done_at.get(one.__name__, 0.0))
+            self._done_at[work.__name__] = now
+            try:
+                with index.reading():
+                    await work()
+            except BaseException:
+                self._full_at = self._left_at = 0.0
+                raise
         if self._short or self._since is None or self._unread():
             return 0.0
         hinted_at = self._look_again_at if self._look_at else math.inf
         return max(0.0, min(self._scan_at, self._next_full(), hinted_at) - boottime())
+
+    async def _scan_all(self) -> None:
+        began = boottime()
+        self._scan_at = began + SCAN_EVERY
+        await self._scan(sorted(self._run_index.ownership.epochs), whole=True)
+        self._scan_at = max(self._scan_at, _rested(began))
+
+    async def _scan_hinted(self) -> None:
+        began, shards, self._look_at = boottime(), sorted(self._look_at), set()
+        await self._scan(shards, whole=False)
+        self._look_again_at = _rested(began)
+
+    async def _read_unread(self) -> None:
+        began = boottime()
+        await self._read_all(self._unread(), whole=False)
+        self._look_again_at = _rested(began)
+
+    async def _read_whole(self) -> None:
+        self._scan_at = boottime() + SCAN_EVERY
+        await self._read_all(sorted(self._run_index.ownership.epochs), whole=True)
 
     def _unread(self) -> list[ShardId]:
         """Return the owned shards of which all rows must be read."""
@@ -287,11 +304,12 @@ class Rescue(OwnerPart):
     def _until(self) -> datetime:
         return self._clock.now() + horizon(self._took)
 
-    async def _refill(self, shards: Sequence[ShardId]) -> None:
+    async def _refill(self) -> None:
         """Read the next waiting runs into the index, as many as a bucket keeps. If so many don't
         wait, or none of them is new here, all rows are read next.
         """
         ready, now = self._run_index.ready, self._clock.now()
+        shards = sorted(self._run_index.ownership.epochs)
         first, fresh = ready.first_left, 0
         self._short = False
         end = first and await self._store.end_of_next(shards, first, ready.most, now)
@@ -307,8 +325,6 @@ class Rescue(OwnerPart):
     async def _read_all(self, shards: Sequence[ShardId], *, whole: bool) -> None:
         """Read all runs of these shards. `whole`: they are all shards of this owner."""
         index, at, until, began = self._run_index, self._clock.now(), self._until(), boottime()
-        if whole:
-            self._scan_at = began + SCAN_EVERY
         moment = await self._store.moment() if whole else None
         here: dict[RunId, LiveRun] = {}
         stood: dict[ShardId, list[RunId]] = defaultdict(list)
@@ -339,14 +355,13 @@ class Rescue(OwnerPart):
                 await asyncio.sleep(0)  # let other tasks run between two parts
         ended = boottime()
         if moment is None:
-            self._elsewhere |= elsewhere
+            self._elsewhere = self._elsewhere - seen | elsewhere
         else:
             self._parts = max(1, math.ceil(rows / PART))
             self._since, self._elsewhere, self._took = moment, elsewhere, ended - began
             self._refilled_none = False
             self._full_at, self._full_again_at = ended + FULL_EVERY, ended + min(self._took, 10.0)
             self._left_at = ended + max(SCAN_EVERY, min(REST * self._took, FULL_EVERY))
-        await self._look_after()
         await self._judge(crowds)
 
     async def _live_runs(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:
@@ -382,9 +397,9 @@ class Rescue(OwnerPart):
             await self._read_keys(keys)
         if not whole:
             self._written.update(new)
-            await self._read_missing(shards, await self._store.live_keys(shards))
+            missing = index.missing(await self._store.live_keys(shards))
+            await self._read_missing(shards, missing)
             return
-        await self._look_after()
         if boottime() >= self._compare_at:
             began = boottime()
             await self._compare(shards, at)
@@ -400,10 +415,12 @@ class Rescue(OwnerPart):
     async def _read_keys(self, keys: Sequence[LiveKey]) -> None:
         """Read these runs. Forget those that are here and have ended, or are paused."""
         index, until = self._run_index, self._until()
-        here = [run for key in keys if (run := index.find(key)) is not None]
+        found = ((key, index.find(key)) for key in keys)
+        here = [run for key, run in found if run is not None and run.live_key == key]
         runs = await self._store.runs_by_key(keys, until)
         await self._sort_in(runs, ())
         read = {run.key.run_id for run in runs}
+        self._elsewhere -= read
         self._elsewhere.update(key.run_id for key in keys if key.run_id not in read)
         gone = [run for run in here if run.key.run_id not in read and run.ready_at <= until]
         if sum(map(index.forget_unchanged, gone)):
@@ -424,26 +441,32 @@ class Rescue(OwnerPart):
         async for run in in_turns(index.standing(self._until()), SORTED_AT_ONCE):
             stood[run.shard].append(run)
         crowds, released = _Crowds(at), 0
-        for part in _parts(shards, self._parts):
+        count = sum(map(len, stood.values()))
+        for part in _parts(shards, max(self._parts, math.ceil(count / PART))):
             keys = await self._store.live_keys(part)
             live = {key.run_id for key in keys}
             runs = [run for shard in part for run in stood[shard]]
-            gone = (run for run in runs if run.key.run_id not in live)
+            waiting = (run for run in runs if run.state is not State.RUNNING)
+            gone = (run for run in waiting if run.key.run_id not in live)
             released += sum(map(index.forget_unchanged, gone))
             crowds.add(runs)
-            await self._read_missing(part, [k for k in keys if k.run_id not in self._elsewhere])
+            if not index.ready.leaves_some:
+                missing = index.missing(keys)
+                new = [key for key in missing if key.run_id not in self._elsewhere]
+                await self._read_missing(part, new)
             await asyncio.sleep(0)  # let other tasks run between two parts
         if released:
             self._ready()
         await self._judge(crowds)
 
-    async def _read_missing(self, shards: Sequence[ShardId], keys: Sequence[LiveKey]) -> None:
-        """Read those of these runs that aren't here, unless some runs are left in their rows."""
-        missing = [] if self._run_index.ready.leaves_some else self._run_index.missing(keys)
-        if len(missing) > PART:
+    async def _read_missing(self, shards: Sequence[ShardId], missing: Sequence[LiveKey]) -> None:
+        """Read these runs. If they are many, all rows of the shards are read next, unless the index
+        leaves runs in their rows.
+        """
+        if len(missing) > PART and not self._run_index.ready.leaves_some:
             self._reread.update(shards)
         elif missing:
-            await self._read_keys(missing)
+            await self._read_keys(missing[:PART])
 
     async def _sort_again(self, at: datetime) -> None:
         """Sort runs again whose jobs are known better now."""
@@ -455,7 +478,7 @@ class Rescue(OwnerPart):
         if crowds.runs and await self._overlap.judge_blocked(crowds.runs, crowds.piled):
             self._ready()
 
-    async def _look_after(self) -> None:
+    async def look_after(self) -> None:
         """Send cancels again, and end the assignments that can't proceed."""
         running = [run async for run in in_turns(self._assigned([*self._run_index.read]))]
         running = [run for run in running if run.children is None]

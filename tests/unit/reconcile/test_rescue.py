@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -190,6 +191,12 @@ class Silent:
 
 
 class World:
+    async def step(self) -> float:
+        """Take a step of the scan, and one of the rescue."""
+        pause = await self.rescue.step()
+        await self.rescue.look_after()
+        return pause
+
     def __init__(self, *runs: LiveRun, shards: Sequence[int] = (0,), **job: Any) -> None:
         self.rows = Rows(*runs)
         self.events: list[object] = []
@@ -215,7 +222,7 @@ async def test_a_run_whose_worker_has_no_key_is_lost() -> None:
     world = World(alive, gone)
     world.rows.live = {worker(1).id}
 
-    await world.rescue.step()
+    await world.step()
 
     assert world.rows.calls[:2] == ["rows", "live workers"]
     [loss] = world.rows.losses
@@ -228,7 +235,7 @@ async def test_no_worker_is_lost_while_the_list_is_in_doubt() -> None:
     world = World(running(1, worker(1)))
     world.rows.live = Unavailable("etcd was restored")
     with pytest.raises(Unavailable):
-        await world.rescue.step()
+        await world.step()
     assert world.rows.losses == []
 
 
@@ -237,7 +244,7 @@ async def test_deletion_watched_a_worker_whose_key_is_merely_missing_keeps_its_r
     world = World(running(1, worker(1)), running(2, worker(2)))
     world.rows.missing = {worker(1).id}
 
-    await world.rescue.step()
+    await world.step()
 
     assert [loss.incarnation for loss in world.rows.losses] == [worker(2).id]
     assert world.rows.back == []
@@ -246,8 +253,8 @@ async def test_deletion_watched_a_worker_whose_key_is_merely_missing_keeps_its_r
 async def test_a_missing_worker_is_looked_up_until_it_is_lost_and_then_scanned() -> None:
     world = World(running(1, worker(1)))
     world.rows.missing = {worker(1).id}
-    await world.rescue.step()
-    pause = world.rescue.loops[1].interval
+    await world.step()
+    pause = world.rescue.loops[2].interval
     assert pause < 3.0 / 3, "two looks are never further apart than a third of the TTL"
 
     await world.rescue.look_again()
@@ -259,17 +266,17 @@ async def test_a_missing_worker_is_looked_up_until_it_is_lost_and_then_scanned()
     world.rows.missing.clear()
     await world.rescue.look_again()
     world.rescue.look_at([ShardId(0)])
-    await world.rescue.step()
+    await world.step()
     assert [loss.incarnation for loss in world.rows.losses] == [worker(1).id]
 
 
 async def test_no_worker_is_looked_up_once_nothing_runs() -> None:
     world = World(running(1, worker(1)))
     world.rows.missing = {worker(1).id}
-    await world.rescue.step()
+    await world.step()
     world.rows.runs.clear()
     world.rescue.wake()
-    await world.rescue.step()
+    await world.step()
     world.rows.missing.clear()
     assert await world.leases.look_again() == frozenset()
 
@@ -286,7 +293,7 @@ async def test_a_run_that_a_live_worker_lacks_past_its_start_limit_is_returned()
         attached, after, Holdings(), free=4, since_refresh=0, draining=False
     )
 
-    await world.rescue.step()
+    await world.step()
 
     assert world.rows.back == [run.key]
     assert world.rows.losses == []
@@ -301,7 +308,7 @@ async def test_a_scan_has_the_assignments_of_an_earlier_owner_revoked() -> None:
     world.workers.attach(one, line)
     world.clock.time = NOW + timedelta(seconds=1)
 
-    await world.rescue.step()
+    await world.step()
     asking = next(loop for loop in world.rescue.loops if loop.name == "unconfirmed assignments")
     step = asyncio.create_task(cast("Any", asking.step()), name="step")
     await wait_until_async(lambda: bool(line.revoked), WAIT_TIMEOUT, "the worker to be asked")
@@ -319,7 +326,7 @@ async def test_a_lost_worker_is_found_by_the_next_scan_without_a_hint(
     monkeypatch.setattr("schedd.reconcile.rescue.SCAN_EVERY", 0.02)
     world = World(running(1, worker(1)))
     world.rows.live = {worker(1).id}
-    scanning = asyncio.create_task(world.rescue.loop.run(), name="rescue")
+    rescuing = [asyncio.create_task(one.run(), name=one.name) for one in world.rescue.loops[:2]]
     await wait_until_async(
         lambda: "live workers" in world.rows.calls, WAIT_TIMEOUT, "the first scan"
     )
@@ -327,7 +334,8 @@ async def test_a_lost_worker_is_found_by_the_next_scan_without_a_hint(
     world.rows.live = set()
 
     await wait_until_async(lambda: world.rows.losses, WAIT_TIMEOUT, "a scan without a request")
-    scanning.cancel()
+    for task in rescuing:
+        task.cancel()
     loss = world.rows.losses[0]
     assert (loss.incarnation, loss.reason) == (worker(1).id, Reason.WORKER_LOST)
 
@@ -336,7 +344,7 @@ async def test_a_lost_run_waits_while_its_worker_may_still_be_killing_it() -> No
     """P6.6: as long as its job says, or two of its attempts would run at once."""
     killing = timedelta(seconds=30)
     world = World(running(1, worker(1)), kills_on_lease_lost=True, kill_after=killing)
-    await world.rescue.step()
+    await world.step()
     [loss] = world.rows.losses
     assert loss.wait > killing
 
@@ -347,7 +355,7 @@ async def test_a_cancelled_run_is_sent_to_its_worker_at_each_scan() -> None:
     world = World(run)
     world.rows.live = {one.id}
     world.workers.attach(one, line)
-    await world.rescue.step()
+    await world.step()
     assert line.cancelled == [run.key.run_id]
 
 
@@ -358,7 +366,7 @@ async def test_a_run_that_must_be_killed_is_reported_at_each_scan() -> None:
     world = World(run)
     world.rows.live = {one.id}
     world.workers.attach(one, line)
-    await world.rescue.step()
+    await world.step()
     assert line.killed == [run.key.run_id]
 
 
@@ -369,7 +377,7 @@ async def test_a_scan_judges_overlap_without_a_free_slot() -> None:
     waits = replace(running(2, one), state=State.PENDING, token=NO_TOKEN)
     world = World(held, waits, overlap=Overlap.CANCEL_OTHER)
     world.rows.live = {one.id}
-    await world.rescue.step()
+    await world.step()
     assert world.rows.crowds == [waits.job_id]
 
 
@@ -380,9 +388,9 @@ async def test_a_worker_whose_loss_wasnt_written_gets_work_when_it_returns() -> 
     world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
     world.rows.away = True
     with pytest.raises(Unavailable):
-        await world.rescue.step()
+        await world.step()
     world.rows.live = {one.id}
-    await world.rescue.step()
+    await world.step()
     assert [offer.slots for offer in world.workers.offers()] == [2]
 
 
@@ -390,7 +398,7 @@ async def test_a_worker_recorded_as_lost_offers_no_slots() -> None:
     one = worker(1)
     world = World(running(1, one))
     world.workers.granted(world.workers.attach(one, RecordingLine()), slots=2, received=0)
-    await world.rescue.step()
+    await world.step()
     assert not world.workers.offers()
 
 
@@ -402,7 +410,7 @@ async def test_runs_that_one_lane_rescued_continue_though_another_lane_failed() 
         world.workers.granted(world.workers.attach(each, RecordingLine()), slots=2, received=0)
     world.rows.locked = {ShardId(1)}
     with pytest.raises(Unavailable):
-        await world.rescue.step()
+        await world.step()
     assert [offer.id for offer in world.workers.offers()] == [other.id]
     [moved, rescued] = world.events
     assert isinstance(moved, EndedUnreported)
@@ -417,10 +425,10 @@ async def test_a_key_deleted_during_a_scan_starts_another_scan_at_once() -> None
     world = World(running(1, worker(1)))
     world.rows.live = {worker(1).id}
     world.rows.between = world.rescue.wake
-    pause = await world.rescue.step()
+    pause = await world.step()
     world.rescue.look_at([ShardId(0)])
     world.rows.calls.clear()
-    await world.rescue.step()
+    await world.step()
     assert pause == 0.0
     assert "live workers" in world.rows.calls
 
@@ -429,21 +437,21 @@ async def test_a_scan_of_many_runs_yields_to_other_tasks() -> None:
     """A loop that makes no progress loses the lease: see `in_turns`."""
     world = World(*(run(n) for n in range(1, 5_001)))
     world.run_index.put_runs(world.rows.runs, NOW)
-    assert await turns_during(world.rescue.step()) >= 1 + 2 * 5_000 // 200
+    assert await turns_during(world.step()) >= 1 + 2 * 5_000 // 200
 
 
 async def test_a_new_owner_reads_the_backlog_in_parts() -> None:
     """A statement over 30,000 runs takes longer than allowed, at each try."""
     world = World(shards=range(16))
-    await world.rescue.step()
+    await world.step()
     assert world.rows.calls.count("rows") == FIRST_PARTS
 
 
 async def test_a_shard_that_is_gained_is_read_without_another_wake_up() -> None:
     world = World(run(1), run(2, shard=1), shards=[0])
-    await world.rescue.step()
+    await world.step()
     world.run_index.ownership.gain({ShardId(1): Epoch(1)})
-    while await world.rescue.step() == 0:
+    while await world.step() == 0:
         pass
     assert world.run_index.all_read
     assert len(world.run_index.ready) == 2
@@ -465,7 +473,7 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
         return [replace(waits, shard=ShardId(0))] if ShardId(0) in shards else []
 
     monkeypatch.setattr(world.rows, "live_runs", live_runs)
-    await world.rescue.step()
+    await world.step()
 
     assert parts == [[0], [1]]
     assert [(one.key, one.shard) for one in world.run_index.ready] == [(waits.key, 0)]
@@ -473,7 +481,7 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
 
 async def test_the_backlog_since_the_last_scan_is_read_in_as_many_parts() -> None:
     world = World(shards=range(16))
-    await world.rescue.step()
+    await world.step()
     world.run_index.put_runs([run(n, shard=n % 16) for n in range(3 * PART)], NOW)
     assert await read_in_full(world) >= 3
 
@@ -488,7 +496,7 @@ async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() 
 
     world.rescue.on_left(judge)
     world.clock.time = NOW + timedelta(seconds=9)
-    await world.rescue.step()
+    await world.step()
 
     here = [one.key.run_id.number for one in world.run_index.ready]
     assert sorted([*here, *(one.key.run_id.number for one in passed)]) == [1, 2, 3, 4, 5, 6, 7]
@@ -507,7 +515,7 @@ async def test_a_short_run_index_reads_the_next_runs_in_order_and_no_others() ->
         started += gone
         if world.run_index.ready.short:
             world.rescue.refill()
-            await world.rescue.step()
+            await world.step()
     assert started == runs[:80]
     assert set(world.rows.calls) == {"next rows"}
 
@@ -515,13 +523,13 @@ async def test_a_short_run_index_reads_the_next_runs_in_order_and_no_others() ->
 async def test_the_last_runs_of_a_backlog_are_read_by_a_scan_but_not_right_after_another() -> None:
     world = World(*(run(number) for number in range(1, 8)))
     world.run_index.ready = ReadyQueue(most=2)
-    await world.rescue.step()
+    await world.step()
     world.rows.runs = [one for one in world.rows.runs if one in [*world.run_index.ready]]
     world.rows.calls.clear()
     for one in [*world.run_index.ready]:
         world.run_index.ready.discard(one.key.run_id)
     world.rescue.refill()
-    assert await world.rescue.step() < SCAN_EVERY / 2
+    assert await world.step() < SCAN_EVERY / 2
     assert world.rows.calls == []
     await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
     assert not world.run_index.ready.leaves_some
@@ -542,7 +550,7 @@ async def leaving(
     """A world whose index has left some of these runs in their rows. `there`: other rows."""
     world = World(*runs, *there, shards=shards)
     world.run_index.ready = ReadyQueue(most)
-    await world.rescue.step()
+    await world.step()
     assert world.run_index.ready.leaves_some
     return world
 
@@ -575,14 +583,14 @@ async def test_a_refill_that_finds_no_end_isnt_tried_again_before_a_scan_of_all_
     for _ in range(5):  # as each step of dispatch does
         assert world.run_index.ready.short
         world.rescue.refill()
-        assert await world.rescue.step() > 0
+        assert await world.step() > 0
     assert world.rows.ends == 1
 
     assert await read_in_full(world)
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
     world.rescue.refill()
-    await world.rescue.step()
+    await world.step()
     assert world.rows.ends == 2
 
 
@@ -602,7 +610,7 @@ async def test_a_refill_that_finds_no_new_run_isnt_followed_by_another(
     for _ in range(5):
         assert world.run_index.ready.short
         world.rescue.refill()
-        await world.rescue.step()
+        await world.step()
     assert world.rows.ends == 1
 
     assert await read_in_full(world)
@@ -621,7 +629,7 @@ async def test_a_refill_that_fails_is_followed_by_a_scan_of_all_rows() -> None:
     world.rows.between = away
     world.rescue.refill()
     with pytest.raises(Unavailable):
-        await world.rescue.step()
+        await world.step()
     world.rows.between = lambda: None
     world.rows.calls.clear()
     await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
@@ -639,7 +647,7 @@ async def test_a_refill_reads_no_run_that_became_ready_after_its_end() -> None:
     put_runs = world.run_index.put_runs
     world.run_index.put_runs = lambda runs, now: put.extend(runs) or put_runs(put, now)  # type: ignore[method-assign, func-returns-value, misc]
     world.rescue.refill()
-    await world.rescue.step()
+    await world.step()
     assert put
     assert {one.state for one in put} == {State.PENDING}
 
@@ -657,12 +665,12 @@ async def read_in_full(world: World) -> int:
     world.rows.calls.clear()
     world.rescue._full_at = world.rescue._left_at = 0.0
     world.rescue._scan_at = boottime() + WAIT_TIMEOUT
-    await world.rescue.step()
+    await world.step()
     return world.rows.calls.count("rows")
 
 
 async def scanned(world: World) -> bool:
-    await world.rescue.step()
+    await world.step()
     return bool(world.rows.calls)
 
 
@@ -671,7 +679,7 @@ async def read_by_a_scan(world: World) -> list[RunId]:
     world.rows.read.clear()
     world.rescue._compare_at = 0.0
     world.rescue.wake()
-    await world.rescue.step()
+    await world.step()
     return sorted(world.rows.read)
 
 
@@ -679,7 +687,7 @@ async def wrongly_indexed() -> tuple[World, LiveRun]:
     """A run that waits, and since it was read stands on the board otherwise than in its row."""
     waits = run(1)
     world = World(waits)
-    await world.rescue.step()
+    await world.step()
     world.run_index.put_runs([replace(waits, priority=Priority.HIGH)], NOW)
     return world, waits
 
@@ -688,7 +696,7 @@ async def test_an_unchanged_run_of_the_run_index_isnt_read_again() -> None:
     stays, moves, ends, runs = run(1), run(2), run(3), running(4, worker())
     world = World(stays, moves, ends, runs)
     world.rows.live = {cast("IncarnationId", runs.incarnation)}
-    await world.rescue.step()
+    await world.step()
     assert await read_by_a_scan(world) == []
     assert world.leases.named == {runs.incarnation}, "each running worker is checked at each scan"
 
@@ -704,7 +712,7 @@ async def test_an_unchanged_run_of_the_run_index_isnt_read_again() -> None:
 async def test_the_waiting_runs_of_a_changed_job_are_read_again() -> None:
     edited, paused, other = run(1), run(2), run(3)
     world = World(edited, paused, other)
-    await world.rescue.step()
+    await world.step()
     newer = replace(edited, generation=2)
     world.rows.runs, world.rows.hidden = [newer, paused, other], {paused.key.run_id}
     world.rescue.jobs_changed([edited.job_id, paused.job_id])
@@ -717,22 +725,22 @@ async def test_a_hint_finds_the_runs_of_a_resumed_job() -> None:
     paused, other = run(1), run(2)
     world = World(paused, other)
     world.rows.hidden = {paused.key.run_id}
-    await world.rescue.step()
+    await world.step()
     assert await read_by_a_scan(world) == []
     world.rows.hidden.clear()
     world.rescue.look_at([ShardId(0)])
-    await world.rescue.step()
+    await world.step()
     assert {one.key for one in world.run_index.ready} == {paused.key, other.key}
 
 
 async def test_many_missing_runs_are_read_at_once() -> None:
     many = [run(n) for n in range(1, PART + 100)]
     world = World()
-    await world.rescue.step()
+    await world.step()
     world.rows.moments[-1] = {one.live_key for one in many}
     world.rows.runs = many
     assert await read_by_a_scan(world) == []
-    await world.rescue.step()
+    await world.step()
     assert len(world.run_index.ready) == len(many)
 
 
@@ -752,9 +760,25 @@ async def test_a_run_whose_statement_was_in_doubt_is_read_though_others_are_left
 
 async def test_a_hint_of_a_shard_that_isnt_owned_wakes_nothing() -> None:
     world = World(run(1))
-    await world.rescue.step()
+    await world.step()
     world.rescue.look_at([ShardId(9)])
-    assert await world.rescue.step() > 0
+    assert await world.step() > 0
+
+
+async def test_a_scan_that_fails_stops_no_other_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(run(1), run(2, shard=1), shards=[0])
+    await world.step()
+
+    async def away(*_: object) -> WrittenRuns | None:
+        raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
+
+    monkeypatch.setattr(world.rows, "written_runs", away)
+    monkeypatch.setattr(rescue, "SCAN_EVERY", 0.0)
+    world.run_index.ownership.gain({ShardId(1): Epoch(1)})
+    for _ in range(4):
+        with suppress(Unavailable):
+            await world.step()
+    assert world.run_index.all_read
 
 
 async def test_a_read_of_all_rows_that_fails_stops_no_scan(
@@ -764,7 +788,7 @@ async def test_a_read_of_all_rows_that_fails_stops_no_scan(
     runs = running(1, worker())
     world = World(runs)
     world.rows.live = {worker().id}
-    await world.rescue.step()
+    await world.step()
 
     async def away(*_: object) -> list[LiveRun]:
         raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
@@ -772,17 +796,17 @@ async def test_a_read_of_all_rows_that_fails_stops_no_scan(
     monkeypatch.setattr(world.rows, "live_runs", away)
     world.rescue._full_at = 0.0
     with pytest.raises(Unavailable):
-        await world.rescue.step()
+        await world.step()
     world.rows.live = set()
     world.rescue.wake()
-    await world.rescue.step()
+    await world.step()
     assert [loss.key for loss in world.rows.losses] == [runs.key]
 
 
 async def test_a_waiting_run_that_ended_without_a_hint_is_forgotten() -> None:
     stays, ends = run(1), run(2)
     world = World(stays, ends)
-    await world.rescue.step()
+    await world.step()
     world.rows.runs = [stays]
     assert await read_by_a_scan(world) == []
     assert [*world.run_index.ready] == [stays]
@@ -792,7 +816,7 @@ async def test_runs_that_stay_in_their_rows_arent_read_by_each_scan() -> None:
     """Such runs become ready later, or their job is paused."""
     later = run(2, ready_at=NOW + timedelta(hours=1))
     world = World(run(1), later)
-    await world.rescue.step()
+    await world.step()
     assert await read_by_a_scan(world) == []
 
 
@@ -800,7 +824,7 @@ async def test_all_ids_are_compared_in_a_small_share_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(run(1))
-    await world.rescue.step()
+    await world.step()
     compared = 0
 
     async def slowly(shards: Collection[ShardId]) -> list[LiveKey]:
@@ -812,14 +836,14 @@ async def test_all_ids_are_compared_in_a_small_share_of_the_time(
     monkeypatch.setattr(world.rows, "live_keys", slowly)
     for _ in range(5):
         world.rescue.wake()
-        await world.rescue.step()
+        await world.step()
     assert compared == 1
 
 
 async def test_a_run_missing_in_the_run_index_is_read_though_its_row_is_unchanged() -> None:
     waits = run(1)
     world = World(waits)
-    await world.rescue.step()
+    await world.step()
     world.run_index.forget(waits.key.run_id, waits.job_id)
     assert await read_by_a_scan(world) == [waits.key.run_id]
     assert [*world.run_index.ready] == [waits]
@@ -829,7 +853,7 @@ async def test_a_scan_judges_overlap_of_unchanged_runs() -> None:
     one = run(1)
     other = replace(run(2), job_id=one.job_id)
     world = World(one, other, overlap=Overlap.CANCEL_OTHER)
-    await world.rescue.step()
+    await world.step()
     world.rows.crowds.clear()
     assert await read_by_a_scan(world) == []
     assert world.rows.crowds == [one.job_id]
@@ -844,7 +868,7 @@ async def test_a_full_scan_at_long_intervals_corrects_the_run_index(
 
     monkeypatch.setattr(rescue, "boottime", lambda: boottime() + FULL_EVERY)
     await read_by_a_scan(world)
-    await world.rescue.step()
+    await world.step()
     assert [*world.run_index.ready] == [waits]
 
 
@@ -857,10 +881,10 @@ async def test_a_failed_scan_is_followed_by_a_full_scan() -> None:
     world.rows.runs, world.rows.between = [waits, run(2)], away
     world.rescue.wake()
     with pytest.raises(Unavailable):
-        await world.rescue.step()
+        await world.step()
     world.rows.between = lambda: None
     await read_by_a_scan(world)
-    await world.rescue.step()
+    await world.step()
     assert waits in [*world.run_index.ready]
 
 
@@ -886,8 +910,8 @@ async def test_a_failing_read_is_logged_once_however_long_it_lasts(
         lambda: len(caplog.records) == 2, WAIT_TIMEOUT, "what is said of its end"
     )
     messages = [record.getMessage() for record in caplog.records]
-    assert messages[0].startswith("rescue: PostgreSQL: no answer; retrying in 0.")
-    assert messages[1] == "rescue: available again"
+    assert messages[0].startswith("scan: PostgreSQL: no answer; retrying in 0.")
+    assert messages[1] == "scan: available again"
     task.cancel()
 
 
@@ -895,7 +919,7 @@ async def test_a_database_that_went_back_is_read_in_full() -> None:
     world, waits = await wrongly_indexed()
     world.rows.timeline = 2
     await read_by_a_scan(world)
-    await world.rescue.step()
+    await world.step()
     assert [*world.run_index.ready] == [waits]
 
 
@@ -903,7 +927,7 @@ async def test_a_run_left_out_of_the_ready_queue_during_a_scan_is_known_to_be_le
     old = [run(number) for number in range(1, 5)]
     world = World(*old)
     world.run_index.ready = ReadyQueue(most=2)
-    await world.rescue.step()
+    await world.step()
     standing = world.run_index.standing
 
     def just_before_a_run_is_made(until: datetime) -> Iterator[LiveRun]:
@@ -924,7 +948,7 @@ async def test_a_running_run_with_an_unchanged_row_is_looked_after_without_readi
     runs = running(1, worker())
     world = World(runs)
     world.rows.live = {worker().id}
-    await world.rescue.step()
+    await world.step()
     world.rows.live = set()
     await read_by_a_scan(world)
     assert world.rows.read == []
@@ -934,7 +958,7 @@ async def test_a_running_run_with_an_unchanged_row_is_looked_after_without_readi
 async def test_a_running_run_whose_row_has_another_token_is_read() -> None:
     row = replace(running(1, worker()), token=Token(9))
     world = World(row)
-    await world.rescue.step()
+    await world.step()
     world.run_index.running.discard(row.key.run_id)
     world.run_index.dispatched(DispatchedBatch.of([replace(row, token=Token(7))]))
     await read_by_a_scan(world)
@@ -944,7 +968,7 @@ async def test_a_running_run_whose_row_has_another_token_is_read() -> None:
 async def test_a_run_that_runs_only_by_the_run_index_is_read_again() -> None:
     waits = run(1, token=Token(7))
     world = World(waits)
-    await world.rescue.step()
+    await world.step()
     world.run_index.dispatched(DispatchedBatch.of([running(1, worker())]))
     await read_by_a_scan(world)
     assert [*world.run_index.ready] == [waits]
@@ -953,7 +977,7 @@ async def test_a_run_that_runs_only_by_the_run_index_is_read_again() -> None:
 async def test_new_definitions_sort_the_runs_that_were_there_before() -> None:
     number = line_id_of(("default", "shell", "", 1))
     world = World(*(run(n, line=number) for n in range(1, 6)))
-    await world.rescue.step()
+    await world.step()
     [first] = world.run_index.ready.take_runs(1)
     world.run_index.ready.learn(first, Need("shell"), 0)
     world.run_index.ready.add([first], Need("shell"))
@@ -967,7 +991,7 @@ async def test_a_run_is_pre_dispatched_once_its_definition_is_cached() -> None:
     known: list[Need] = []
     world.run_index.lookahead = Lookahead(timedelta(seconds=30), timedelta(seconds=20))
     world.run_index._early_need_of = lambda _: known[0] if known else None
-    await world.rescue.step()
+    await world.step()
     known.append(Need("shell"))
     await read_by_a_scan(world)
     assert len(world.run_index.early) == 1
@@ -978,7 +1002,7 @@ async def test_a_shard_lost_and_retaken_during_its_read_is_read_in_full(
 ) -> None:
     waits = run(1)
     world = World(waits)
-    await world.rescue.step()
+    await world.step()
     live_runs = world.rows.live_runs
 
     async def meanwhile(*asked: Any) -> list[LiveRun]:
@@ -992,5 +1016,5 @@ async def test_a_shard_lost_and_retaken_during_its_read_is_read_in_full(
     assert await read_in_full(world) == 1
     assert not world.run_index.all_read
     await read_by_a_scan(world)
-    await world.rescue.step()
+    await world.step()
     assert [*world.run_index.ready] == [waits]
