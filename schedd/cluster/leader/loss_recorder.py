@@ -36,7 +36,9 @@ BAD: Final = frozenset({EventKind.MEMBER_LOST, EventKind.WORKER_LOST, EventKind.
 
 
 class LossRecorder:
-    """The recording of lost workers for one term. It logs all events since the term began."""
+    """The recording of lost workers for one term. It logs all events since shortly before the term
+    began: no leader has logged those of the time without one.
+    """
 
     def __init__(
         self, leases: WorkerLeases, workers: WorkerStore, membership: MembershipStore

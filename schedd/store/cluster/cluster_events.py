@@ -118,12 +118,19 @@ def after(connection: Connection, id_: int) -> list[ClusterEventRecord]:
     return decoded("cluster_events", connection.exec_driver_sql(AFTER, (id_,)), _event)
 
 
+BEFORE_TERM = """
+SELECT min(e.id) - 1 FROM cluster_events e
+JOIN (SELECT id, at FROM cluster_events WHERE kind = %s ORDER BY id DESC LIMIT 1) newest
+  ON e.id <= newest.id AND e.at >= newest.at - interval '30 s'
+"""
+
+
 def before_term(connection: Connection) -> int:
-    """Return the id before that of the newest change of leader; 0 if there is none."""
-    newest = connection.exec_driver_sql(
-        "SELECT max(id) FROM cluster_events WHERE kind = %s", (EventKind.LEADER_CHANGED.value,)
-    ).scalar()
-    return 0 if newest is None else int(newest) - 1
+    """Return the id before the events of this term and of the 30 s before it, while there may have
+    been no leader; 0 if there was never one.
+    """
+    asked = (EventKind.LEADER_CHANGED.value,)
+    return int(connection.exec_driver_sql(BEFORE_TERM, asked).scalar() or 0)
 
 
 def losses(connection: Connection, kept: timedelta) -> Losses:
