@@ -140,9 +140,7 @@ RUNS: Final = ValueTable(
     TOKEN=lambda run: run.fencing_token or "",
 )
 CHILDREN: Final = ValueTable(
-    Run,
-    "run_id",
-    "CHILD=run_id FOR_WORKER=target STATE REASON ATTEMPT EXIT=exit_code ERROR~",
+    Run, "run_id", "CHILD=run_id FOR_WORKER=target STATE REASON ATTEMPT EXIT=exit_code ERROR~"
 )
 ATTEMPTS: Final = ValueTable(
     Attempt,
@@ -199,11 +197,7 @@ MEMBERS: Final = ValueTable(
     WORKERS=_of_live(lambda one: "attached" if one.attached else "none"),
     DATABASE=_of_live(lambda one: "answers" if one.database else "unavailable"),
 )
-SHARDS: Final = ValueTable(
-    Shard,
-    "shard",
-    "SHARD OWNER ASSIGNED EPOCH TENURE+",
-)
+SHARDS: Final = ValueTable(Shard, "shard", "SHARD OWNER ASSIGNED EPOCH TENURE+")
 WORKERS: Final = ValueTable(
     Worker,
     "name",
@@ -279,9 +273,7 @@ BACKFILLS: Final = ValueTable(
     OVERLAP=lambda one: one.overlap or "the job's",
 )
 INSTANTS: Final = ValueTable(
-    Instant,
-    lambda one: one.scheduled_at.isoformat(),
-    "SCHEDULED=scheduled_at DUE=due_at",
+    Instant, lambda one: one.scheduled_at.isoformat(), "SCHEDULED=scheduled_at DUE=due_at"
 )
 WITH_EXCLUDED: Final = ValueTable(
     Instant,

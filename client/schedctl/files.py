@@ -108,9 +108,7 @@ def unusable(error: OSError, path: Path, remedy: str = "") -> CommandFailure:
     where = error.filename2 or error.filename or path
     remedy = remedy or (ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else ANOTHER)
     return CommandFailure(
-        f"{where} can't be used: {error.strerror or error}",
-        reason="NO_FILE",
-        remedy=remedy,
+        f"{where} can't be used: {error.strerror or error}", reason="NO_FILE", remedy=remedy
     )
 
 

@@ -9,13 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from schedclient import (
-    ApiError,
-    Client,
-    ClusterUnavailable,
-    Misconfigured,
-    NotFound,
-)
+from schedclient import ApiError, Client, ClusterUnavailable, Misconfigured, NotFound
 from schedclient.transport.transport import split_endpoints
 from schedctl import contexts
 from schedctl.contexts import ClusterContext

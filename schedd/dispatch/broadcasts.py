@@ -209,10 +209,7 @@ class Broadcasts(OwnerPart):
         gone = [*waited, *((run.key.run_id, run.job_id) for run in closed.ended)]
         if sum(self._run_index.forget(*each) for each in gone):
             self._ready()
-        changed: list[Hint] = [
-            *(run.hint for run in (*closed.ended, *closed.cancelled)),
-            *waited,
-        ]
+        changed: list[Hint] = [*(run.hint for run in (*closed.ended, *closed.cancelled)), *waited]
         if changed:
             self._wake_ups.runs_changed(changed)
         failed = {

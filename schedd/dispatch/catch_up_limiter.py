@@ -36,11 +36,7 @@ class CatchUpLimiter(OwnerPart):
     """Room for late runs in one tenure."""
 
     def __init__(
-        self,
-        context: OwnerContext,
-        limits: CatchUpLimits,
-        *,
-        boot: Callable[[], float] = boottime,
+        self, context: OwnerContext, limits: CatchUpLimits, *, boot: Callable[[], float] = boottime
     ) -> None:
         super().__init__(context)
         self._limits = limits

@@ -329,10 +329,7 @@ class Dispatch(OwnerPart):
         batch: list[LiveRun] = []
         ready, knows = self._run_index.ready, self._definition_cache.knows
         least = class_of(first) if first and apart else 0
-        left, pools = (
-            replace(late),
-            self._pools.rooms.copy(),
-        )  # some needs aren't known yet
+        left, pools = (replace(late), self._pools.rooms.copy())  # some needs aren't known yet
         if apart and first is None:
             batch = ready.take_runs(min(1, count), goes, left, least, knows, pools)
             least = class_of(batch[0]) if batch else 0

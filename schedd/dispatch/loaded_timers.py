@@ -47,10 +47,7 @@ class Timers(DueIndex[JobId, Timer]):
         """Whether the job's catch-up has begun and will create more than one run."""
 
     def come_up(
-        self,
-        timers: Iterable[Timer],
-        until: datetime | None = None,
-        now: datetime | None = None,
+        self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
     ) -> None:
         """Add timers, to come up by the lookahead before their due time.
 

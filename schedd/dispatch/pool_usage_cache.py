@@ -46,11 +46,7 @@ class PoolUsageCache:
     """Known usage of the pools whose runs wait here."""
 
     def __init__(
-        self,
-        store: OwnerStore,
-        ended: Callable[[], int],
-        *,
-        boot: Callable[[], float] = boottime,
+        self, store: OwnerStore, ended: Callable[[], int], *, boot: Callable[[], float] = boottime
     ) -> None:
         """`ended` returns how many attempts have ended here so far."""
         self._store = store

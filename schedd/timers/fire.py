@@ -262,9 +262,7 @@ class FireLoop(OwnerPart):
         return max(HELD_CHECK, (at - self._clock.now()).total_seconds())
 
     async def _fire_running(
-        self,
-        chosen: Sequence[tuple[FiringToSlot, CachedDefinition]],
-        choice: SlotReservation,
+        self, chosen: Sequence[tuple[FiringToSlot, CachedDefinition]], choice: SlotReservation
     ) -> None:
         """Fire these timers as RUNNING, and push their runs."""
         known = {one.job_id: entry for one, entry in chosen}

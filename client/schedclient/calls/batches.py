@@ -13,12 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from schedclient.errors import (
-    ApiError,
-    ClusterUnavailable,
-    DeadlineExceeded,
-    from_result,
-)
+from schedclient.errors import ApiError, ClusterUnavailable, DeadlineExceeded, from_result
 from schedclient.transport.transport import Transport
 from schedclient.values.base import Value
 from schedclient.values.reading import value_of

@@ -163,13 +163,7 @@ class Redrives(ClientCalls):
         resumed at another member. `deadline`, and what it raises, as for `client.runs.watch`.
         """
         request = wire.WatchRedriveRequest(redrive_id=id_of(redrive_id, Redrive))
-        return watching.one(
-            self._transport,
-            request,
-            deadline,
-            Redrive,
-            lambda one: one.ended,
-        )
+        return watching.one(self._transport, request, deadline, Redrive, lambda one: one.ended)
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Stop a redrive: create no more runs until `resume`. Existing runs continue."""

@@ -58,11 +58,7 @@ class Jobs(NamespacedCalls):
         return await self._one(Job, request, deadline)
 
     async def create_many(
-        self,
-        specs: Iterable[Form | job_pb2.Job],
-        *,
-        calls: int = 2,
-        deadline: float | None = None,
+        self, specs: Iterable[Form | job_pb2.Job], *, calls: int = 2, deadline: float | None = None
     ) -> list[Job | ApiError]:
         """Create many jobs, each named by its own spec. Return an answer for each, in order. A
         rejected job doesn't affect the others.
@@ -119,10 +115,7 @@ class Jobs(NamespacedCalls):
                 )
             mask = named_fields(written, job_pb2.Job)
         request = wire.UpdateJobRequest(
-            job=message,
-            update_mask=FieldMask(paths=mask),
-            etag=etag,
-            validate_only=validate_only,
+            job=message, update_mask=FieldMask(paths=mask), etag=etag, validate_only=validate_only
         )
         return await self._one(Job, request, deadline)
 
@@ -148,11 +141,7 @@ class Jobs(NamespacedCalls):
         """
         namespace, name = place_of(job, Job, self._namespace)
         request = wire.PauseJobRequest(
-            namespace=namespace,
-            job=name,
-            note=note,
-            until=when_message(until, "until"),
-            etag=etag,
+            namespace=namespace, job=name, note=note, until=when_message(until, "until"), etag=etag
         )
         return await self._one(Job, request, deadline)
 
@@ -266,13 +255,7 @@ class Jobs(NamespacedCalls):
         resumed at another member. `deadline`, and what it raises, as for `client.runs.watch`.
         """
         request = wire.WatchBackfillRequest(backfill_id=id_of(backfill_id, Backfill))
-        return watching.one(
-            self._transport,
-            request,
-            deadline,
-            Backfill,
-            lambda one: one.ended,
-        )
+        return watching.one(self._transport, request, deadline, Backfill, lambda one: one.ended)
 
     def backfills(
         self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None

@@ -204,12 +204,7 @@ def create(
 @pass_session
 def list_tokens(session: Session, limit: int | None) -> None:
     """List tokens, newest first. Expired and revoked tokens are listed for 30 days."""
-    show_listing(
-        session,
-        limit,
-        lambda client, most: client.access.tokens(limit=most),
-        TOKENS,
-    )
+    show_listing(session, limit, lambda client, most: client.access.tokens(limit=most), TOKENS)
 
 
 @token.command()

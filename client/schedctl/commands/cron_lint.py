@@ -109,12 +109,7 @@ def _of_entry(
         return
     for number, text in enumerate(schedule.expressions):
         found = linted(
-            text,
-            schedule.zone,
-            after=after,
-            seed=entry.seed,
-            dst=schedule.dst,
-            crontab=crontab,
+            text, schedule.zone, after=after, seed=entry.seed, dst=schedule.dst, crontab=crontab
         )
         where = entry.where
         if len(entry.lines) > number:

@@ -326,10 +326,7 @@ def next_instants(
 @job.command()
 @click.argument("name")
 @option(
-    f"--at {TIME}",
-    "Scheduled time to explain; +3s is 3 s from now.",
-    required=True,
-    type=TIME_TYPE,
+    f"--at {TIME}", "Scheduled time to explain; +3s is 3 s from now.", required=True, type=TIME_TYPE
 )
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:

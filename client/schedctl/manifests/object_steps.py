@@ -115,10 +115,7 @@ async def store_calendar(client: Client, step: CalendarStep) -> CalendarStep:
 
 
 def without_new(
-    job: job_pb2.Job,
-    pools: Iterable[PoolStep],
-    calendars: Iterable[CalendarStep],
-    namespace: str,
+    job: job_pb2.Job, pools: Iterable[PoolStep], calendars: Iterable[CalendarStep], namespace: str
 ) -> job_pb2.Job:
     """Return the job without the pool and the calendars that don't exist yet."""
 

@@ -353,12 +353,7 @@ def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
 
 
 def without(
-    found: CronExplanation,
-    exclude: Exclude,
-    after: datetime,
-    count: int,
-    seed: str,
-    dst: DstPolicy,
+    found: CronExplanation, exclude: Exclude, after: datetime, count: int, seed: str, dst: DstPolicy
 ) -> CronExplanation:
     """Return the explanation with the times that run, and notes on the excluded ones between."""
     when = CronSchedule((found.expression,), found.time_zone, dst)

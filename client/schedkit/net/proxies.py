@@ -10,14 +10,7 @@ to its left may be forged. A hop that isn't an address becomes UNKNOWN, which is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
 from schedkit.records import dataclass

@@ -103,12 +103,7 @@ class SlotOffer:
 
 
 Skill: TypeAlias = tuple[
-    str,
-    int,
-    tuple[str, ...],
-    tuple[str, ...],
-    tuple[tuple[str, str], ...],
-    frozenset[str] | None,
+    str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...], frozenset[str] | None
 ]
 
 

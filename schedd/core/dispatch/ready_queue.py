@@ -134,11 +134,7 @@ class ReadyQueue:
         return sum(len(line.runs) for line in lines if line.late and line.need is None)
 
     def add(
-        self,
-        runs: Iterable[LiveRun],
-        need: Need | None = None,
-        *,
-        paced: bool | None = None,
+        self, runs: Iterable[LiveRun], need: Need | None = None, *, paced: bool | None = None
     ) -> int:
         """Queue these runs; return how many are new. A queued run is replaced in its place, unless
         `need` or `paced` (if not given: its job's bucket id) puts it into another bucket. If its
@@ -381,12 +377,7 @@ class ReadyQueue:
                 since, slots = found.get(line.of, (oldest.since, 0))
                 found[line.of] = (min(oldest.since, since), slots + runs * line.width)
         return [
-            QueueHead(
-                Priority(priority),
-                since if on_time else since + CLASS_STEP,
-                slots,
-                width,
-            )
+            QueueHead(Priority(priority), since if on_time else since + CLASS_STEP, slots, width)
             for (priority, width, on_time), (since, slots) in sorted(found.items(), reverse=True)
         ]
 

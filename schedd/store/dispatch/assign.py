@@ -482,11 +482,7 @@ def statement(table: str, others: str | None, lined_up: bool) -> str:
     """Return ASSIGN for runs in `table`, with the other runs of their jobs in `others`; None: they
     have none.
     """
-    named = {
-        "runs": table,
-        "found_by_b": found_in(table, "b"),
-        "found_by_d": found_in(table, "d"),
-    }
+    named = {"runs": table, "found_by_b": found_in(table, "b"), "found_by_d": found_in(table, "d")}
     if others is None:
         return DISPATCH_ALL.format(**named)
     return ASSIGN.format(**named, others=others, next=LINED_UP if lined_up else NO_QUEUES)

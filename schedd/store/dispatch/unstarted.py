@@ -33,10 +33,7 @@ DELETE FROM lost_assignments WHERE (run_id, token) IN (
 
 
 def unstarted_attempts(
-    connection: Connection,
-    job_id: JobId | None,
-    now: datetime,
-    pool: tuple[str, str] | None = None,
+    connection: Connection, job_id: JobId | None, now: datetime, pool: tuple[str, str] | None = None
 ) -> list[LiveRun]:
     """Return attempts of a job, deleted ones too, or those dispatched in a pool (namespace and
     name), whatever pool their jobs have now. None: of all.

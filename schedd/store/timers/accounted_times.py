@@ -52,7 +52,5 @@ def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunR
 
 def _scheduled(job_id: JobId) -> Select[Any]:
     return records().where(
-        runs.c.job_id == job_id,
-        runs.c.trigger == Trigger.SCHEDULE.value,
-        runs.c.parent.is_(None),
+        runs.c.job_id == job_id, runs.c.trigger == Trigger.SCHEDULE.value, runs.c.parent.is_(None)
     )

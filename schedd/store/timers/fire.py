@@ -26,12 +26,7 @@ from schedd.core.timers.packed_timer import LastLoad
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
 from schedd.store.statements import arrays
-from schedd.store.statements.rows import (
-    PACKED_TIMER,
-    TIMER_COLUMNS,
-    cut,
-    timer,
-)
+from schedd.store.statements.rows import PACKED_TIMER, TIMER_COLUMNS, cut, timer
 from schedd.store.timers import run_quota
 
 NEW_DUE = f"""

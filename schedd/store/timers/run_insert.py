@@ -64,10 +64,7 @@ def insert_run_row(
     if not ended:
         connection.execute(
             live.insert().values(
-                shard=shard,
-                job_id=job_id,
-                run_id=run.key.run_id,
-                scheduled_at=run.key.scheduled_at,
+                shard=shard, job_id=job_id, run_id=run.key.run_id, scheduled_at=run.key.scheduled_at
             )
         )
     return True

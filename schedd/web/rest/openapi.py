@@ -46,7 +46,7 @@ SPECIAL: Final[Mapping[str, Schema]] = {
     "google.protobuf.FieldMask": {"type": "array", "items": TEXT},
     "schedd.v1.Rate": {"type": "string", "pattern": r"^[1-9][0-9]*/[0-9a-z]+$"},
     "schedd.v1.Payload": {
-        "description": f"Any JSON; raw bytes as an object with the one key {BASE64}.",
+        "description": f"Any JSON; raw bytes as an object with the one key {BASE64}."
     },
 }
 """Messages with a JSON form of their own."""

@@ -66,7 +66,7 @@ DOCUMENT_OPERATIONS: Final[Mapping[str, Any]] = {
                 )
                 | {
                     "description": "A job that posts its payload to a URL; other fields of a job"
-                    " are allowed, too.",
+                    " are allowed, too."
                 }
             ),
             "responses": answered(201, _object(job_id=_TEXT, next_fire_time=_INSTANT)),

@@ -55,8 +55,7 @@ class Crontab:
 
 
 _VARIABLE: Final = re.compile(
-    r"""[ \t]*(?:"([^"]+)"|'([^']+)'|([A-Za-z_][A-Za-z0-9_]*))[ \t]*=[ \t]*(.*?)[ \t]*""",
-    re.DOTALL,
+    r"""[ \t]*(?:"([^"]+)"|'([^']+)'|([A-Za-z_][A-Za-z0-9_]*))[ \t]*=[ \t]*(.*?)[ \t]*""", re.DOTALL
 )
 _ENTRY: Final = re.compile(
     r"[ \t]*(@[^ \t]+|[^ \t]+(?:[ \t]+[^ \t]+){4})[ \t]+([^ \t].*?)[ \t]*", re.DOTALL
@@ -72,7 +71,7 @@ _PASSED_OVER: Final = frozenset({"sudo", "nice", "ionice", "env", "exec", "comma
 _NO_WORK: Final = frozenset({"cd", "test", "true", ":"})
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9_:.-]*")
 _SHELLS: Final = frozenset(
-    ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "php", "ruby"),
+    ("sh", "bash", "dash", "zsh", "python", "python3", "perl", "php", "ruby")
 )
 
 _USERS: Final = frozenset({"root", "nobody", "daemon", "www-data", "postgres"})

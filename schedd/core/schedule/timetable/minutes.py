@@ -19,11 +19,7 @@ from typing import Final, TypeAlias
 from schedd.core.schedule.cron import EPOCH, CronExpression, DstPolicy, day_bits
 from schedd.core.schedule.cron.dst import fixed_time_span, runs_after_gap
 from schedd.core.schedule.cron.expression import SECOND
-from schedd.core.schedule.scheduled_times import (
-    CronInstants,
-    EveryInstants,
-    Instants,
-)
+from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, Instants
 from schedd.core.schedule.zones import Segment
 from schedd.core.schedule.zones import zone as zone_of
 from schedkit.records import dataclass, replace
