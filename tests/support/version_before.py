@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-BEFORE: Final = "8b34c9ebd1fec0858b6ad56ea56bcb028e3c0638"
+BEFORE: Final = "832ebf9ad5231f87aff25be440be78e2637a7bf0"
 """The commit that counts as N-1; the tag of the last release, once there is one. With it changes
 `tests/golden` (`python -m support.golden`, from the folder `tests`)."""
 
