@@ -31,7 +31,7 @@ class TaskSet:
     async def failed(self) -> NoReturn:
         self._failed = self._failed or asyncio.get_running_loop().create_future()
         await asyncio.shield(self._failed)
-        raise AssertionError("nothing but an error ends it")
+        raise AssertionError("unreachable: only the error of a task ends the wait")
 
     async def close(self, within: float) -> None:
         """Cancel all tasks and wait until they, and tasks that they start, have ended; at most

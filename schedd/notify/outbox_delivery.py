@@ -72,7 +72,9 @@ class OutboxDelivery(OwnerPart):
     async def run(self) -> NoReturn:
         async with asyncio.TaskGroup() as self._group:
             await self._loop.run()
-        raise AssertionError("a loop never returns")
+        raise AssertionError(
+            "unreachable: the loop that delivers notifications ends only with an error"
+        )
 
     async def step(self) -> float:
         """Write outcomes and start deliveries; return the seconds until the next round."""

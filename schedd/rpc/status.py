@@ -54,7 +54,7 @@ async def abort(
         if (task := asyncio.current_task()) is not None:
             task.add_done_callback(partial(_forget_frames, aborted))
         raise
-    raise AssertionError("abort returned")
+    raise AssertionError("unreachable: the abort of a call always raises an error")
 
 
 def _forget_frames(aborted: grpc.aio.AbortError, _: object) -> None:

@@ -125,8 +125,8 @@ class DatabaseClock:
         if probe.in_recovery:
             self._reconnect()
             raise Unavailable(
-                "the PostgreSQL server is a standby, or still in recovery; schedd tries the"
-                " other servers"
+                "the PostgreSQL server accepts no writes, because it is a standby or still in"
+                " recovery; schedd tries the other servers of the DSN: make one the primary"
             )
         self.expect(probe.timeline)
         if probe.timeline < self._expected:

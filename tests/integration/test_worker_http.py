@@ -297,7 +297,7 @@ REFUSED = (
     "isn't a public address",
     "can't call it",
     "not a canonical",
-    "isn't written as a public address",
+    "this notation of an IP address isn't accepted",
     "Invalid",
     "Name or service not known",
 )

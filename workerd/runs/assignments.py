@@ -140,7 +140,7 @@ class HeldRuns:
             await self._tasks.close(_END_WITHIN)
             for ends in [*self._finishing.values()]:  # their tasks were canceled before they began
                 self._record_ends(ends, self.attempts.now())
-        raise AssertionError("its loops never return")
+        raise AssertionError("unreachable: the loops of a stream end only with an error")
 
     # -- Requests of members --
 

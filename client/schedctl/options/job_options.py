@@ -81,7 +81,7 @@ NOTICES: Final = {
     "on_failure": "Notification to send after a run failed for good",
     "on_recovery": "Notification to send at the first success after a notified failure",
     "on_dead_letter": "Notification to send when a run becomes a dead letter",
-    "on_late": "Notification to send when a run starts late or not at all",
+    "on_late": "Notification to send when a run hasn't started within `after` (1m) of its due time",
 }
 _NOTICE_KEYS: Final = ("webhook", "email", "command", "threshold", "min_interval", "after")
 _NOTICE: Final = "webhook=URL|email=…"
@@ -158,7 +158,7 @@ _WORK: Final = {
     "--backoff 10s": "Wait before the second attempt.  [default: 10s]",
     "--timeout 1h": "Time limit of one attempt.  [default: 1h]",
     "--heartbeat-timeout 1m": "Longest time between two heartbeats of a plug-in or Python"
-    " handler; later, the worker ends the attempt.  [default: no limit]",
+    " handler; if none arrives in this time, the worker ends the attempt.  [default: no limit]",
     "--kill-after 10s": "Time from SIGTERM to SIGKILL when the worker ends an attempt.  [default:"
     " 10s]",
     "--run-timeout DURATION": "Time limit of a run, including all its attempts and the waits"

@@ -325,7 +325,9 @@ class Bounds:
                 checks = self._check_of(key, inner["key"]), self._check_of(value, inner["value"])
                 return _map(*checks, most)
             case Needed() | Informative():
-                raise AssertionError("resolved before")
+                raise AssertionError(
+                    "unreachable: this kind of rule is replaced before it is compiled"
+                )
         return rule.check
 
 

@@ -99,7 +99,7 @@ class Zone:
             if second < segment.end:
                 self.latest = segment
                 return segment
-        raise AssertionError("the segments of a block cover it")
+        raise AssertionError("unreachable: the segments of a block cover each of its seconds")
 
     def segments(self, after: int, until: int) -> Iterator[Segment]:
         """Yield the segments that reach into (after, until], in order."""

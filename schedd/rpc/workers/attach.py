@@ -320,8 +320,8 @@ class WorkerService:
             return False
         if not own:
             raise ForeignWorker(
-                f"worker/{who.worker} sent a result of a run of another worker: the result is"
-                " rejected"
+                f"a result is rejected: worker/{who.worker} sent it, but another worker had the"
+                " run; check that no two workers share a spool folder or a name"
             )
         return True
 

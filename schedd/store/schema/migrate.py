@@ -68,7 +68,7 @@ def upgrade(dsn: str) -> str:
                 sleep(PAUSE)
     finally:
         engine.dispose()
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("unreachable: the last try of a migration returns or raises an error")
 
 
 def daemon_grants(dsn: str) -> str:

@@ -71,7 +71,10 @@ def _by_msgspec(wanted: Any, called: str) -> Fit:
     try:
         msgspec.json.Decoder(wanted)  # it checks the whole type at once
     except (TypeError, NameError) as error:
-        raise TypeError(f"the type {wanted!r} isn't supported: {error}") from error
+        raise TypeError(
+            f"a payload can't be converted to the type {wanted!r}: {error}; annotate the"
+            " parameter with another type, such as dict, list, str or a dataclass"
+        ) from error
 
     def fit(value: object) -> object:
         try:
