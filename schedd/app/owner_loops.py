@@ -45,6 +45,7 @@ from schedd.reconcile.pending_work import PendingWorkLoop
 from schedd.reconcile.queue_stats import QueueStatsLoop
 from schedd.reconcile.rescue import Rescue
 from schedd.reconcile.retention import RetentionLoop
+from schedd.reconcile.scan import Scan
 from schedd.results.result_collector import ResultCollector
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.backfills import Backfills
@@ -77,7 +78,8 @@ class _Loops:
         )
         self.fire = FireLoop(context, self.timer_loader, self.dispatch.placeable, assigner)
         self.submits = SubmitDispatch(context, self.dispatch, assigner)
-        self.rescue = Rescue(context, owner.leases, overlap)
+        self.scan = Scan(context, overlap)
+        self.rescue = Rescue(context, owner.leases, self.scan)
         self.auto_pause = AutoPause(context)
         self.backfills = Backfills(context)
         self.redrives = RedriveLoop(context)
@@ -94,7 +96,12 @@ class _Loops:
             *(self.backfills, self.redrives, self.deadlines, self.broadcasts, self.late_starts),
             *(self.chains, self.retention, self.queue_stats, self.pending_work),
         )
-        return *(part.loop for part in parts), *self.rescue.loops, self.notifications
+        return (
+            *(part.loop for part in parts),
+            self.scan.loop,
+            *self.rescue.loops,
+            self.notifications,
+        )
 
     def _wake_for(self, work: PendingWork) -> None:
         self.chains.set_exist(work.chains)
@@ -172,10 +179,17 @@ class Owner:
         )
         loops = self._loops = _Loops(self, context)
         sources = (loops.backfills, loops.broadcasts, loops.chains)
-        for source in (loops.fire, loops.rescue, loops.deadlines, *sources, self.collector):
+        for source in (
+            loops.fire,
+            loops.scan,
+            loops.rescue,
+            loops.deadlines,
+            *sources,
+            self.collector,
+        ):
             source.on_ready(loops.dispatch.wake)
-        run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.rescue.refill
-        loops.rescue.on_left(
+        run_index.on_room, run_index.on_short = loops.dispatch.wake, loops.scan.refill
+        loops.scan.on_left(
             loops.deadlines.check_unloaded_runs, loops.late_starts.check_unloaded_runs
         )
         live.ownership.listen(
@@ -214,14 +228,14 @@ class Owner:
             self.definition_cache.forget(changed)
             self._loops.dispatch.changed(changed)
             self._loops.fire.changed(changed)
-            self._loops.rescue.jobs_changed(changed)
+            self._loops.scan.jobs_changed(changed)
             self._loops.auto_pause.loop.wake()
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
         """Scan these shards: runs were inserted or became ready."""
         wanted = list(shards)
         if self._loops is not None and wanted:
-            self._loops.rescue.look_at(wanted)
+            self._loops.scan.look_at(wanted)
             self._loops.dispatch.wake()
             self._loops.backfills.wake()
             self._loops.broadcasts.wake()

@@ -1,1 +1,1 @@
-"""The configuration of `schedd`: all settings in `member_config`, of other servers in `servers`."""
+"""The configuration of `schedd`: all settings are in `member_config`."""

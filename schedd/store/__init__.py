@@ -9,7 +9,7 @@
           jobs, runs  calls of users
           notify      the outbox of notifications
           reconcile   deadlines, retention, statistics
-      └ statements    parts that statements share: arrays, rows, keys, group commit
+      └ statements    parts that statements share: arrays, rows, keys
       └ connection    connections, lanes, retries; the classes of failures
       └ schema        table definitions, migrations, partitions, grants
 

@@ -1,4 +1,4 @@
-"""The rules by which a worker is chosen for a run; `slot_index` applies them.
+"""The rules by which a worker is chosen for a run; `SlotIndex.choose` applies them.
 
     able      may work for the namespace; has the executor, the handler, the labels and (with all of
               them free) enough slots

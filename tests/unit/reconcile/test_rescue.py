@@ -37,8 +37,9 @@ from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch.overlap import OverlapEnforcer
 from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.reconcile import rescue
-from schedd.reconcile.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
+from schedd.reconcile import scan
+from schedd.reconcile.rescue import Rescue
+from schedd.reconcile.scan import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Scan
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 from schedd.store.owner import OwnerStore
@@ -193,8 +194,8 @@ class Silent:
 class World:
     async def step(self) -> float:
         """Take a step of the scan, and one of the rescue."""
-        pause = await self.rescue.step()
-        await self.rescue.look_after()
+        pause = await self.scan.step()
+        await self.rescue.step()
         return pause
 
     def __init__(self, *runs: LiveRun, shards: Sequence[int] = (0,), **job: Any) -> None:
@@ -213,7 +214,8 @@ class World:
             wake_ups=Silent(),
             emit=self.events.append,
         )
-        self.rescue = Rescue(context, self.leases, OverlapEnforcer(context))
+        self.scan = Scan(context, OverlapEnforcer(context))
+        self.rescue = Rescue(context, self.leases, self.scan)
 
 
 async def test_a_run_whose_worker_has_no_key_is_lost() -> None:
@@ -254,18 +256,18 @@ async def test_a_missing_worker_is_looked_up_until_it_is_lost_and_then_scanned()
     world = World(running(1, worker(1)))
     world.rows.missing = {worker(1).id}
     await world.step()
-    pause = world.rescue.loops[2].interval
+    pause = world.rescue.loops[1].interval
     assert pause < 3.0 / 3, "two looks are never further apart than a third of the TTL"
 
     await world.rescue.look_again()
-    world.rescue.look_at([ShardId(0)])
+    world.scan.look_at([ShardId(0)])
     world.rows.calls.clear()
-    await world.rescue.step()
+    await world.scan.step()
     assert world.rows.calls == ["written rows"], "only the named shard was looked at"
 
     world.rows.missing.clear()
     await world.rescue.look_again()
-    world.rescue.look_at([ShardId(0)])
+    world.scan.look_at([ShardId(0)])
     await world.step()
     assert [loss.incarnation for loss in world.rows.losses] == [worker(1).id]
 
@@ -326,7 +328,10 @@ async def test_a_lost_worker_is_found_by_the_next_scan_without_a_hint(
     monkeypatch.setattr("schedd.reconcile.rescue.SCAN_EVERY", 0.02)
     world = World(running(1, worker(1)))
     world.rows.live = {worker(1).id}
-    rescuing = [asyncio.create_task(one.run(), name=one.name) for one in world.rescue.loops[:2]]
+    rescuing = [
+        asyncio.create_task(one.run(), name=one.name)
+        for one in (world.scan.loop, world.rescue.loop)
+    ]
     await wait_until_async(
         lambda: "live workers" in world.rows.calls, WAIT_TIMEOUT, "the first scan"
     )
@@ -426,7 +431,7 @@ async def test_a_key_deleted_during_a_scan_starts_another_scan_at_once() -> None
     world.rows.live = {worker(1).id}
     world.rows.between = world.rescue.wake
     pause = await world.step()
-    world.rescue.look_at([ShardId(0)])
+    world.scan.look_at([ShardId(0)])
     world.rows.calls.clear()
     await world.step()
     assert pause == 0.0
@@ -494,7 +499,7 @@ async def test_runs_that_the_run_index_doesnt_hold_are_passed_to_their_judges() 
     async def judge(runs: Sequence[LiveRun]) -> None:
         passed.extend(runs)
 
-    world.rescue.on_left(judge)
+    world.scan.on_left(judge)
     world.clock.time = NOW + timedelta(seconds=9)
     await world.step()
 
@@ -514,7 +519,7 @@ async def test_a_short_run_index_reads_the_next_runs_in_order_and_no_others() ->
         world.rows.runs = [one for one in world.rows.runs if one not in gone]
         started += gone
         if world.run_index.ready.short:
-            world.rescue.refill()
+            world.scan.refill()
             await world.step()
     assert started == runs[:80]
     assert set(world.rows.calls) == {"next rows"}
@@ -528,7 +533,7 @@ async def test_the_last_runs_of_a_backlog_are_read_by_a_scan_but_not_right_after
     world.rows.calls.clear()
     for one in [*world.run_index.ready]:
         world.run_index.ready.discard(one.key.run_id)
-    world.rescue.refill()
+    world.scan.refill()
     assert await world.step() < SCAN_EVERY / 2
     assert world.rows.calls == []
     await wait_until_async(lambda: scanned(world), WAIT_TIMEOUT, "the scan")
@@ -579,17 +584,17 @@ async def test_a_refill_that_finds_no_end_isnt_tried_again_before_a_scan_of_all_
     world.rows.runs = world.rows.runs[-7:]
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
-    world.rescue._left_at = world.rescue._full_again_at = boottime() + WAIT_TIMEOUT
+    world.scan._left_at = world.scan._full_again_at = boottime() + WAIT_TIMEOUT
     for _ in range(5):  # as each step of dispatch does
         assert world.run_index.ready.short
-        world.rescue.refill()
+        world.scan.refill()
         assert await world.step() > 0
     assert world.rows.ends == 1
 
     assert await read_in_full(world)
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
-    world.rescue.refill()
+    world.scan.refill()
     await world.step()
     assert world.rows.ends == 2
 
@@ -604,12 +609,12 @@ async def test_a_refill_that_finds_no_new_run_isnt_followed_by_another(
         return []
 
     monkeypatch.setattr(world.rows, "next_runs", none)
-    world.rescue._left_at = world.rescue._full_again_at = boottime() + WAIT_TIMEOUT
+    world.scan._left_at = world.scan._full_again_at = boottime() + WAIT_TIMEOUT
     for one in [*world.run_index.ready]:
         world.run_index.forget(one.key.run_id, one.job_id)
     for _ in range(5):
         assert world.run_index.ready.short
-        world.rescue.refill()
+        world.scan.refill()
         await world.step()
     assert world.rows.ends == 1
 
@@ -627,7 +632,7 @@ async def test_a_refill_that_fails_is_followed_by_a_scan_of_all_rows() -> None:
         raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
 
     world.rows.between = away
-    world.rescue.refill()
+    world.scan.refill()
     with pytest.raises(Unavailable):
         await world.step()
     world.rows.between = lambda: None
@@ -646,7 +651,7 @@ async def test_a_refill_reads_no_run_that_became_ready_after_its_end() -> None:
     put: list[LiveRun] = []
     put_runs = world.run_index.put_runs
     world.run_index.put_runs = lambda runs, now: put.extend(runs) or put_runs(put, now)  # type: ignore[method-assign, func-returns-value, misc]
-    world.rescue.refill()
+    world.scan.refill()
     await world.step()
     assert put
     assert {one.state for one in put} == {State.PENDING}
@@ -663,8 +668,8 @@ async def test_all_rows_are_read_in_as_many_parts_however_few_runs_the_index_hol
 async def read_in_full(world: World) -> int:
     """Read all rows; return in how many parts."""
     world.rows.calls.clear()
-    world.rescue._full_at = world.rescue._left_at = 0.0
-    world.rescue._scan_at = boottime() + WAIT_TIMEOUT
+    world.scan._full_at = world.scan._left_at = 0.0
+    world.scan._scan_at = boottime() + WAIT_TIMEOUT
     await world.step()
     return world.rows.calls.count("rows")
 
@@ -677,7 +682,7 @@ async def scanned(world: World) -> bool:
 async def read_by_a_scan(world: World) -> list[RunId]:
     """Return the runs that a scan reads, which also compares all ids."""
     world.rows.read.clear()
-    world.rescue._compare_at = 0.0
+    world.scan._compare_at = 0.0
     world.rescue.wake()
     await world.step()
     return sorted(world.rows.read)
@@ -715,7 +720,7 @@ async def test_the_waiting_runs_of_a_changed_job_are_read_again() -> None:
     await world.step()
     newer = replace(edited, generation=2)
     world.rows.runs, world.rows.hidden = [newer, paused, other], {paused.key.run_id}
-    world.rescue.jobs_changed([edited.job_id, paused.job_id])
+    world.scan.jobs_changed([edited.job_id, paused.job_id])
     assert await read_by_a_scan(world) == [edited.key.run_id, paused.key.run_id]
     assert [*world.run_index.ready] == [newer, other]
 
@@ -728,7 +733,7 @@ async def test_a_hint_finds_the_runs_of_a_resumed_job() -> None:
     await world.step()
     assert await read_by_a_scan(world) == []
     world.rows.hidden.clear()
-    world.rescue.look_at([ShardId(0)])
+    world.scan.look_at([ShardId(0)])
     await world.step()
     assert {one.key for one in world.run_index.ready} == {paused.key, other.key}
 
@@ -761,7 +766,7 @@ async def test_a_run_whose_statement_was_in_doubt_is_read_though_others_are_left
 async def test_a_hint_of_a_shard_that_isnt_owned_wakes_nothing() -> None:
     world = World(run(1))
     await world.step()
-    world.rescue.look_at([ShardId(9)])
+    world.scan.look_at([ShardId(9)])
     assert await world.step() > 0
 
 
@@ -773,7 +778,7 @@ async def test_a_scan_that_fails_stops_no_other_read(monkeypatch: pytest.MonkeyP
         raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
 
     monkeypatch.setattr(world.rows, "written_runs", away)
-    monkeypatch.setattr(rescue, "SCAN_EVERY", 0.0)
+    monkeypatch.setattr(scan, "SCAN_EVERY", 0.0)
     world.run_index.ownership.gain({ShardId(1): Epoch(1)})
     for _ in range(4):
         with suppress(Unavailable):
@@ -794,7 +799,7 @@ async def test_a_read_of_all_rows_that_fails_stops_no_scan(
         raise Unavailable("PostgreSQL: canceling statement due to statement timeout")
 
     monkeypatch.setattr(world.rows, "live_runs", away)
-    world.rescue._full_at = 0.0
+    world.scan._full_at = 0.0
     with pytest.raises(Unavailable):
         await world.step()
     world.rows.live = set()
@@ -866,7 +871,7 @@ async def test_a_full_scan_at_long_intervals_corrects_the_run_index(
     assert await read_by_a_scan(world) == []
     assert waits not in [*world.run_index.ready]
 
-    monkeypatch.setattr(rescue, "boottime", lambda: boottime() + FULL_EVERY)
+    monkeypatch.setattr(scan, "boottime", lambda: boottime() + FULL_EVERY)
     await read_by_a_scan(world)
     await world.step()
     assert [*world.run_index.ready] == [waits]
@@ -903,7 +908,7 @@ async def test_a_failing_read_is_logged_once_however_long_it_lasts(
 
     world.rows.between = away
     caplog.set_level(logging.INFO, "schedkit.tasks")
-    task = asyncio.create_task(world.rescue.loop.run())
+    task = asyncio.create_task(world.scan.loop.run())
     async with asyncio.timeout(WAIT_TIMEOUT):
         await back.wait()
     await wait_until_async(
