@@ -13,11 +13,14 @@ from schedctl.dev.servers import binaries, postgres
 from support.cluster import DevCluster, dev_cluster
 from support.wait import PROCESS_POLL, WAIT_TIMEOUT, wait_until
 
+OTHER = "The database's schema isn't the one this schedd needs"
 SECTIONS = {
-    "pre-data": "A row that every database of schedd has is missing",
-    "data": "The database's schema isn't the one this schedd needs",
+    "pre-data": ("A row that every database of schedd has is missing", OTHER),
+    "data": (OTHER,),
 }
-"""Each part of a restore, and what members say after it. A large database takes hours for each."""
+"""Each part of a restore, and what members say after it: without rows and without constraints, the
+first statement that fails names one or the other. A large database takes hours for each part.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +52,15 @@ def test_members_are_not_ready_while_pg_restore_replaces_the_tables_and_return_a
     run("pg_dump", "--format=custom", f"--file={dump}", dsn)
 
     clean = ["--clean", "--if-exists"]
-    for section, cause in SECTIONS.items():
+    for section, causes in SECTIONS.items():
         run("pg_restore", *clean, f"--section={section}", f"--dbname={dsn}", str(dump))
         wait_until(
-            lambda cause=cause: all(  # type: ignore[misc]
-                status == 503 and cause in said for status, said in readiness(cluster)
+            lambda causes=causes: all(  # type: ignore[misc]
+                status == 503 and any(cause in said for cause in causes)
+                for status, said in readiness(cluster)
             ),
             WAIT_TIMEOUT,
-            f"every /readyz to say {cause!r}",
+            f"every /readyz to say one of {causes}",
         )
         clean = []
     run("pg_restore", "--section=post-data", f"--dbname={dsn}", str(dump))
