@@ -359,9 +359,10 @@ GROUPS: Mapping[str, Sequence[Row]] = {
             "No test reads live logs slowly, or leaves TLS handshakes unfinished.",
         ),
         Row(
-            "Certificates are replaced, or expire.",
-            "Members and workers use new certificate files without a restart.",
-            "No run or result is lost.",
+            "Certificates are replaced, also after they have expired.",
+            "Members and workers use new certificate files without a restart. With expired ones,"
+            " new connections fail.",
+            "No run or result is lost. With expired certificates, runs start late.",
             lacks="The test cluster has no TLS. No test replaces certificates under load.",
         ),
         Row(

@@ -487,7 +487,7 @@ async def test_metadata_services_are_refused_though_every_network_is_allowed(
 
 
 REFUSED = (
-    *("isn't a public address", "can't call it", "this notation of an IP address isn't accepted"),
+    *("isn't a public address", "can't call it", "its notation isn't that of a public address"),
     *("isn't a valid endpoint", "Name or service not known"),
 )
 """Texts which show that the address was refused, and not by chance out of reach."""

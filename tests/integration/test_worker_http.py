@@ -297,7 +297,7 @@ REFUSED = (
     "isn't a public address",
     "can't call it",
     "not a canonical",
-    "this notation of an IP address isn't accepted",
+    "its notation isn't that of a public address",
     "Invalid",
     "Name or service not known",
 )

@@ -108,9 +108,9 @@ class Targets:
             self._check(host, host, port)
         elif seems_an_address(host):
             raise ForbiddenTarget(
-                f"the target {host} can't be called: this notation of an IP address isn't"
-                " accepted; use a host name, or four decimal numbers without leading zeros,"
-                " such as 93.184.215.14"
+                f"the target {host} can't be called: its notation isn't that of a public address;"
+                " use a host name, or four decimal numbers without leading zeros, such as"
+                " 93.184.215.14"
             )
         else:
             _refuse(host, never(host))
