@@ -92,6 +92,8 @@ TO_SLOTS: Final = 2_000
 """Timers that are fired as RUNNING in one batch. Each worker gets its runs in one frame, and the
 workers share a batch: five workers' frames of 100 runs cost twice as much as frames of 400.
 """
+PART_OF_SLOTS: Final = 4
+"""A larger batch takes one of so many free slots at most: while one runs, the next is written."""
 ROWS: Final = 4
 """A batch inserts so many runs for each timer of a full batch, approximately. Timers that are far
 behind share the rows that others leave, and timers that are due now have their turn between
@@ -237,7 +239,9 @@ class FireLoop(OwnerPart):
         size, now = self._held_size, self._clock.now()
         queues = self._run_index.ready, self._run_index.early
         with self._workers.choosing() as choice:
-            chosen = held.choose(size.now, now, self._workers.offers(), choice, queues)
+            offers = self._workers.offers()
+            most = min(size.now, max(BATCH, offers.slots // PART_OF_SLOTS))
+            chosen = held.choose(most, now, offers, choice, queues)
             if chosen:
                 began = self._boot()
                 try:

@@ -146,6 +146,20 @@ async def test_a_herd_is_fired_into_free_slots_in_large_batches() -> None:
     assert len(rows.batches) <= 12
 
 
+async def test_a_batch_leaves_slots_for_the_next_while_it_is_written() -> None:
+    """Workers run one batch while the owner writes the next."""
+    rows = herd(4 * BATCH, due=0.5)
+    world = World(rows, ahead=AHEAD)
+    line = world.attach(worker(slots=4 * BATCH), slots=0)
+    await world.after(0)
+    world.grant(worker(), 4 * BATCH)
+
+    await world.after(0)
+
+    assert len(line.assigned) == 4 * BATCH
+    assert max(rows.batches) == BATCH
+
+
 async def test_without_a_worker_timers_are_fired_as_pending_at_once() -> None:
     rows = herd(3)
     world = World(rows)
